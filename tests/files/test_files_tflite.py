@@ -22,7 +22,7 @@ from stepnet.files import read as read_model
 from stepnet.files.tflite import file as tflite
 from stepnet.files.tflite import flatbuffer
 from stepnet.files.tflite.flatbuffer import Fields, Number, build
-from stepnet.files.tflite.modules import followed
+from stepnet.files.tflite.modules import preceding_name
 from stepnet.files.tflite.node import TfliteNode
 from stepnet.files.tflite.write import write
 from stepnet.layout import layers, records
@@ -465,8 +465,8 @@ def test_an_operator_that_takes_more_than_another_gives_does_not_follow_it(tmp_p
 
 def test_an_operator_between_two_is_named_but_where_its_tensor_is_called_as_a_recurrent_one():
     node = read(DATA / "keras_head.tflite")[1]
-    assert followed(node, {"tfl.unidirectional_sequence_lstm"}) == node.over == node.inputs[-1]
-    assert followed(node, {node.over}) == ""
+    assert preceding_name(node, {"tfl.unidirectional_sequence_lstm"}) == node.over == node.inputs[-1]
+    assert preceding_name(node, {node.over}) == ""
 
 
 def test_operators_that_feed_each_other_end(path: Path):

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from stepnet.cli.report.verdicts import random_module
 from stepnet.files import FORMATS, LayoutChoice, Module, kind, write
-from stepnet.files.interchange import converted, result
+from stepnet.files.interchange import converted, converted_module
 from stepnet.layout import record
 
 TESTS = Path(__file__).parent.parent
@@ -92,7 +92,7 @@ def small(layout: str) -> Module:
     plain = random_module(record(layout), choice, 0)
     arrays = {name: array.astype(np.float32) for name, array in plain.arrays.items()}
     module = Module("layer", plain.layouts, arrays, sizes=plain.sizes, semantics=plain.semantics)
-    return result(module, converted(module, layout, exact=False))
+    return converted_module(module, converted(module, layout, exact=False))
 
 
 def taken(path: Path) -> Original:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stepnet.errors import LayoutError
 from stepnet.layout import Record, Sizes, find, record, records
 from stepnet.layout.find import Match, nearest, why_not
-from stepnet.layout.names import innermost_name, spelled
+from stepnet.layout.names import innermost_name, match_names
 from stepnet.layout.possible import conditions, possible
 from stepnet.layout.sizes import Shape, shape_of
 
@@ -291,7 +291,7 @@ def test_a_record_is_where_all_that_it_needs_is(random: Random):
     for each in records().values():
         behind: dict[str, set[str]] = {}
         for name in names:
-            matches = [re.fullmatch(text, name) for text in each.behind_prefix.values()]
+            matches = [re.fullmatch(text, name) for text in each.prefixed_patterns.values()]
             prefixes = [match[1] for match in matches if match]
             if prefixes and each.mark in innermost_name(min(prefixes, key=len)):
                 behind.setdefault(min(prefixes, key=len), set()).add(name)
@@ -301,7 +301,7 @@ def test_a_record_is_where_all_that_it_needs_is(random: Random):
                 whole.add((each.name, prefix, frozenset(held)))
     found = [
         (one.record.name, one.prefix, frozenset(one.names.values()))
-        for one in spelled(names, None).complete_groups()
+        for one in match_names(names, None).complete_groups()
     ]
     assert whole <= set(found)
     assert len(set(found)) == len(found)

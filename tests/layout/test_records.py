@@ -212,8 +212,8 @@ def test_names_are_found_again(name: str):
         assert len({entry.name for entry in entries}) == len(entries)
         for entry in entries:
             assert each.parsed_name(entry.name) == (entry.template, entry.layer, entry.direction)
-            assert re.fullmatch(each.behind_prefix[entry.template], f"model/rnn.{entry.name}")
-            assert not any(re.fullmatch(text, f"{entry.name}/m") for text in each.behind_prefix.values())
+            assert re.fullmatch(each.prefixed_patterns[entry.template], f"model/rnn.{entry.name}")
+            assert not any(re.fullmatch(text, f"{entry.name}/m") for text in each.prefixed_patterns.values())
             assert entry.name.rstrip(digits).endswith(each.tails(entry.template))
     strangers = ("", "no such", "weight_ih_l", "kernel ", "weight_ih_l12345", "2//kernel", "up/kernel")
     assert [one for one in strangers if each.parsed_name(one)] == []

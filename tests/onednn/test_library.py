@@ -12,8 +12,14 @@ import pytest
 from stepnet.compiler.targets.onednn import MISSING, OneDnnLibrary
 from stepnet.compiler.targets.onednn import library as libraries
 from stepnet.compiler.targets.onednn.interface import FUNCTIONS, STATUSES
-from stepnet.compiler.targets.onednn.library import VARIABLE, check_descriptors, failure, library, opened
-from stepnet.compiler.targets.onednn.objects import OwnedHandle, described
+from stepnet.compiler.targets.onednn.library import (
+    VARIABLE,
+    check_descriptors,
+    failure,
+    library,
+    open_library,
+)
+from stepnet.compiler.targets.onednn.objects import OwnedHandle, memory_descriptor
 from stepnet.errors import LibraryError, RefusedError
 
 
@@ -43,44 +49,44 @@ def compiled(
 
 def test_another_version(tmp_path: Path):
     with pytest.raises(LibraryError, match=r"is oneDNN 2\.9\.1, and stepnet calls version 3"):
-        opened(compiled(tmp_path, 2, 2))
+        open_library(compiled(tmp_path, 2, 2))
 
 
 def test_a_build_for_sycl(tmp_path: Path):
     with pytest.raises(
         LibraryError, match=r"is oneDNN 3\.9\.1 built for SYCL, which finds no processor here; pip install"
     ):
-        opened(compiled(tmp_path, 3, 512))
+        open_library(compiled(tmp_path, 3, 512))
 
 
 def test_a_library_without_an_engine(tmp_path: Path):
     with pytest.raises(LibraryError, match="finds no processor: runtime_error"):
-        opened(compiled(tmp_path, 3, 2, engine_status=STATUSES.index("runtime_error")))
+        open_library(compiled(tmp_path, 3, 2, engine_status=STATUSES.index("runtime_error")))
 
 
 def test_a_library_without_a_function(tmp_path: Path):
     functions = [name for name in FUNCTIONS if name != "dnnl_augru_backward_primitive_desc_create"]
     with pytest.raises(LibraryError, match="no function dnnl_augru_backward_primitive_desc_create"):
-        opened(compiled(tmp_path, 3, 2, functions))
+        open_library(compiled(tmp_path, 3, 2, functions))
 
 
 def test_constants_that_mean_something_else(tmp_path: Path):
     with pytest.raises(LibraryError, match=r"interprets the description float16\[2, 3, 5\] differently"):
-        opened(compiled(tmp_path, 3, 2))
+        open_library(compiled(tmp_path, 3, 2))
 
 
 def test_no_library(tmp_path: Path):
     with pytest.raises(LibraryError, match="cannot be loaded as oneDNN"):
-        opened(str(tmp_path / "libdnnl.so.3"))
+        open_library(str(tmp_path / "libdnnl.so.3"))
     (tmp_path / "text.so").write_text("no library")
     with pytest.raises(LibraryError, match="cannot be loaded as oneDNN"):
-        opened(str(tmp_path / "text.so"))
+        open_library(str(tmp_path / "text.so"))
 
 
 def test_nothing_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(libraries, "candidates", lambda: iter(()))
     with pytest.raises(LibraryError) as error:
-        libraries.loaded.__wrapped__("")
+        libraries.load_library.__wrapped__("")
     assert str(error.value) == MISSING
     assert "pip install stepnet[onednn]" in MISSING
     assert VARIABLE in MISSING
@@ -104,7 +110,7 @@ def test_statuses_have_their_names(dnnl: OneDnnLibrary):
     with pytest.raises(
         LibraryError, match="says invalid_arguments to dnnl_memory_desc_create_with_tag, asked for a memory"
     ):
-        described(dnnl, (-2, 3, 5), "float32")
+        memory_descriptor(dnnl, (-2, 3, 5), "float32")
     refused = failure(dnnl, "f", STATUSES.index("unimplemented"), "a thing")
     assert isinstance(refused, RefusedError)
     assert "says unimplemented to f, asked for a thing" in str(refused)
@@ -114,7 +120,7 @@ def test_statuses_have_their_names(dnnl: OneDnnLibrary):
 def test_objects_are_freed_with_their_owners(dnnl: OneDnnLibrary, monkeypatch: pytest.MonkeyPatch):
     freed: list[Any] = []
     monkeypatch.setattr(dnnl.functions, "dnnl_memory_desc_destroy", freed.append)
-    made = described(dnnl, (2, 3, 5), "float32")
+    made = memory_descriptor(dnnl, (2, 3, 5), "float32")
     handle = made.handle
     assert not freed
     del made
@@ -126,7 +132,7 @@ def test_objects_are_freed_with_their_owners(dnnl: OneDnnLibrary, monkeypatch: p
 
 
 def test_an_owner_holds_its_library(dnnl: OneDnnLibrary):
-    made = described(dnnl, (2, 3, 5), "float32")
+    made = memory_descriptor(dnnl, (2, 3, 5), "float32")
     assert isinstance(made, OwnedHandle)
     assert made.library is dnnl
 

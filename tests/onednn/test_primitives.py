@@ -13,7 +13,7 @@ from stepnet.compiler.targets.onednn.interface import UNIMPLEMENTED
 from stepnet.compiler.targets.onednn.padding import padding_of
 from stepnet.compiler.targets.onednn.primitives import PrimitiveRun, RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import CELLS, OneDnnRecurrence
-from stepnet.compiler.targets.onednn.run import ran
+from stepnet.compiler.targets.onednn.run import run_recurrence
 from stepnet.errors import InputError, RefusedError
 from tests.onednn.oracle import sigmoid
 
@@ -134,8 +134,10 @@ def test_attention_over_ragged_sequences(
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     numbers = RecurrenceWeights.of(recurrence, weights)
     places = padding_of(offsets, False)
-    made = ran(dnnl, recurrence, numbers, places, x, attention=attention)
-    double = ran(dnnl, recurrence, numbers, places, x.astype("f8"), attention=attention.astype("f8"))
+    made = run_recurrence(dnnl, recurrence, numbers, places, x, attention=attention)
+    double = run_recurrence(
+        dnnl, recurrence, numbers, places, x.astype("f8"), attention=attention.astype("f8")
+    )
     assert_close(double.outputs, made.outputs)
     for row, (first, end) in enumerate(pairwise(offsets)):
         alone = {

@@ -294,7 +294,8 @@ def read_source(model: Any, recurrent_only: bool) -> FileModel:
 def runnable_of(source: FileModel, output: str, engine: Asked) -> Runnable:
     """Converts a model to a function of sequences, a `Runnable`; its errors name the file that has the model.
 
-    output: "last" or "outputs". engine: the engines in order of preference.
+    output: "last" for the last output of each sequence, "outputs" for those of all steps. engine: the engine,
+    or several in order of preference.
     """
     if not source.path:
         return Runnable.of(source.model, output, engine)
@@ -308,7 +309,7 @@ def left_out(names: Iterable[str]) -> dict[bytes, bytes] | None:
 
 
 def number_batches(batches: Iterator[Any]) -> Iterator[NumberedBatch]:
-    """Yields the record batches of a stream, named by their numbers for messages."""
+    """Yields the record batches of a stream, each with a name for messages, such as "batch 0"."""
     return (NumberedBatch(f"batch {number}", 0, records) for number, records in enumerate(batches))
 
 

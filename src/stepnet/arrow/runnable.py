@@ -45,10 +45,11 @@ class Runnable:
 
     @classmethod
     def of(cls, model: Any, output: str = "outputs", engine: Asked = "auto") -> "Runnable":
-        """Makes the function of a recurrence, a layer or a graph; a `Runnable` is returned as it is.
+        """Makes a `Runnable`, a function of sequences, from a recurrence, a layer or a graph; a `Runnable` is
+        returned as it is.
 
-        output: "last" for each sequence's last output, "outputs" for all. engine: one, or several in order.
-        Raises `InputError` for other values, and for models of several inputs or with statics.
+        output: "last" for each sequence's last output, "outputs" for all. engine: one, or several in order of
+        preference. Raises `InputError` for other values, and for models of several inputs or with statics.
         """
         asked = choice(output, "output is 'last' or 'outputs'", OUTPUTS)
         if isinstance(model, Runnable):
@@ -125,8 +126,9 @@ class CompiledModel:
 
     @classmethod
     def of(cls, runnable: Runnable, spec: Spec) -> "CompiledModel":
-        """Compiles a model by a call without sequences. Adds up the bytes that its outputs and the values
-        between the parts of its schedules take, per sequence, per step, and per entry of further levels.
+        """Compiles a model by a call without sequences. Also adds up the bytes that outputs, and values
+        between the parts of its schedules, take per sequence, per step, and per entry of further levels, to
+        bound the memory of later calls.
 
         spec: the features and dtype of a step.
         """

@@ -44,7 +44,9 @@ def checksum(data: bytes) -> int:
 
 
 def weights_file(weights: bytes, identity: int) -> bytes:
-    """Makes a weights file: a header with a checksum and the number of its library, then the weights."""
+    """Makes a weights file: a header with a checksum and `identity`, then the weights. identity: the number
+    by which a library recognises its weights.
+    """
     return HEAD.pack(MAGIC, identity, len(weights), checksum(weights)) + weights
 
 
@@ -97,7 +99,9 @@ class ContextCode:
         code.ret(code.text("this is not an error code"))
 
     def write_free(self) -> None:
-        """Generates the C function name_free, which frees a context (the memory of calls) or takes NULL."""
+        """Generates the C function name_free(context), which frees a context (the memory of calls). NULL is
+        allowed.
+        """
         _, code = function(
             self.module, self.target.base, f"{self.name}_free", ir.VoidType(), [POINTER], public=True
         )

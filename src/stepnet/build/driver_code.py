@@ -115,7 +115,15 @@ class RunCode:
     # ---- memory
 
     def spaces(self) -> dict[object, Space]:
-        """Lists the size of each array in a call's working memory, by a key that names its purpose."""
+        """Returns the size of each array in the working memory of a call of `run`, which is one allocation,
+        by a key that names its purpose.
+
+        Keys: "lengths" of the sequences; "lanes" and "laid", the memory and the result of the assignment of
+        sequences to lanes (slots that run one sequence after another); "begun", zeros as the numbers of steps
+        run in earlier calls; "numbers", the step indices 0, 1, 2, ...; "zeros", initial memories that the
+        caller leaves out; ("pieces", extent), the layout of parts without a recurrence; ("result", index) and
+        ("value", node number), the values that the call computes; and the keys of single compiled parts.
+        """
         zeros = max((type_.size * type_.itemsize for type_ in self.initial_types()), default=0)
         spaces: dict[object, Space] = {
             "lengths": Space(per_row=8),

@@ -29,7 +29,7 @@ WIDTH = 100
 
 
 def declaration(argument: ArrayArgument) -> str:
-    """Formats an argument of `run` as a C declaration, such as "const float *x"."""
+    """Formats an array argument of the C function `run` as a declaration, such as "const float *x"."""
     const = "" if argument.is_result else "const "
     return f"{const}{C_TYPES[argument.type.dtype]} *{argument.name}"
 

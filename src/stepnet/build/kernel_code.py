@@ -52,9 +52,10 @@ class KernelCode:
     # ---- memory
 
     def spaces(self) -> dict[object, Space]:
-        """Lists the sizes of the arrays in a call's memory that only this part uses, by key: (part, "record")
-        for values that are computed before a sequence's first step, (part, "output", index) for outputs that
-        nothing else reads, and (part, node number) for other such values.
+        """Returns the sizes of the arrays in a call's memory that only this compiled part uses. Their keys
+        begin with the part's number: (part, "record") for values that are computed before a sequence's first
+        step, (part, "output", index) for outputs that nothing else reads, and (part, node number) for final
+        values and values for the work after the loop.
         """
         spaces = dict[object, Space]()
         if self.record:
@@ -83,8 +84,9 @@ class KernelCode:
         return Space(0 if by_row else steps, bytes_ if by_row or self.step.plain == "rows" else 0, 64 + fixed)
 
     def result_of(self, index: int) -> int:
-        """Returns the node number, in the model's net, of this part's result per sequence at an index. It is
-        -1 if nothing reads the result, or if the index is negative (no result).
+        """Returns the node number, in the model's net, of one of this part's results per sequence; -1 if
+        nothing reads it. index: the index among these results; negative if there is no result, which gives
+        -1.
         """
         return self.step.rows[index] if index >= 0 else -1
 
@@ -123,13 +125,16 @@ class KernelCode:
         code.store(code.or_(code.load(status), code.word(status_word)), status)
 
     def set_argument(self, name: str, value: "ir.Value | int") -> None:
-        """Writes a store of `value` into the argument word called `name`, which the compiled part reads."""
+        """Writes code that stores `value` as the argument called `name` of the compiled part."""
         self.code.set_word(self.words, WORD[name], value)
 
     def array_words(self) -> dict[int, ir.Value]:
-        """Maps each argument word of the compiled part that points to an array, by index, to the pointer. Of
-        the kinds of arrays, "kept" are values of all steps, "reduced" sums of these over each sequence, and
-        "ended" values per sequence that are computed after the steps.
+        """Returns the pointer to each array that the compiled part reads or writes, by the index of the
+        64-bit argument word in which the code expects it.
+
+        Kinds of arrays: "kept" are values of all steps that are read after the loop, "reduced" are reductions
+        of such values over each sequence, and "ended" are values per sequence that are computed after the
+        steps.
         """
         run, step, words = self.run, self.step, self.layout.arguments
         zeros = run.arena["zeros"]
@@ -154,8 +159,8 @@ class KernelCode:
             "ended": [row(slot) for slot in self.needs.ended],
         }
         addresses = dict[int, ir.Value]()
-        for kind, own in arrays.items():
-            addresses |= dict(zip(words[kind], own, strict=True))
+        for kind, pointers in arrays.items():
+            addresses |= dict(zip(words[kind], pointers, strict=True))
         return addresses
 
     def call_per_sequence(self, function: str) -> None:

@@ -59,7 +59,7 @@ class LibraryCode(WordCode):
         return self.icmp_unsigned("==", pointer, ir.Constant(POINTER, None))
 
     def rounded(self, size: ir.Value, unit: int) -> ir.Value:
-        """Writes the rounding of a size up to a multiple of `unit`, a power of two."""
+        """Writes code that rounds a size up to a multiple of `unit`, a power of two; returns the result."""
         return self.and_(self.add(size, self.number(unit - 1)), self.number(-unit))
 
     def text(self, value: str) -> ir.Value:
@@ -75,8 +75,10 @@ class LibraryCode(WordCode):
 def function(
     module: ir.Module, target: object, name: str, result: ir.Type, arguments: Sequence[ir.Type], public: bool
 ) -> tuple[ir.Function, LibraryCode]:
-    """Adds a function to a module; returns it, and a builder that writes at its start. target: the processor
-    that code is for. result, arguments: types. public: other modules can call it.
+    """Adds a function called `name` to an LLVM module; returns it, and a builder that writes at its start.
+
+    target: the processor that code is for. result, arguments: the types of its result and arguments. public:
+    whether other modules can call it.
     """
     ir_function = ir.Function(module, ir.FunctionType(result, arguments), name)
     if not public:

@@ -14,7 +14,7 @@ from stepnet.compiler.trace.step import Spec, specs
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
-from stepnet.model.batch import beside, with_dtypes
+from stepnet.model.batch import with_default_dtypes, with_dtypes
 from stepnet.model.blank import no_sequences
 from stepnet.model.model import Model
 from stepnet.model.program import Program
@@ -94,9 +94,11 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
 
 
 def program_of(model: Model, inputs: Any, statics: Any) -> Program:
-    """Returns the program of a model (its net with the parameters) for inputs and statics of these features.
-    inputs, statics: `Spec`s; None for those that the model was made with. Raises `InputError` if the inputs
-    are unknown, or if sequences end early. A feature spec without dtype takes that of the parameters.
+    """Returns the program of a model (its net with the parameters) from which a library is built.
+
+    inputs, statics: `Spec`s of the features; None for those that the model was made with. A feature spec
+    without dtype takes that of the parameters. Raises `InputError` if the features of the inputs are unknown,
+    or if sequences end early.
     """
     declared, declared_statics, own = model.declaration
     params = leaves(own)
@@ -109,7 +111,7 @@ def program_of(model: Model, inputs: Any, statics: Any) -> Program:
     if inputs is None:
         raise InputError("the model was made without inputs=: give their features with build(..., inputs=)")
     inputs = with_dtypes(inputs, params)
-    still = None if statics is None else transform(no_rows, beside(statics, inputs, params))
+    still = None if statics is None else transform(no_rows, with_default_dtypes(statics, inputs, params))
     return model.reading(transform(no_sequences, inputs), still).running
 
 
@@ -166,7 +168,9 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, .
 
 
 def joined_name(first: str, name: str) -> str:
-    """Joins a prefix and a name by an underscore, such as "final_h"; an empty name leaves the prefix."""
+    """Joins a prefix, `first`, and a name by an underscore, such as "final_h"; an empty name leaves the
+    prefix.
+    """
     return f"{first}_{name}" if name else first
 
 

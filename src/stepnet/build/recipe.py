@@ -108,10 +108,12 @@ class Recipe:
 
 
 def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: str) -> Recipe:
-    """Lists the operations of a call of a model, and writes the machine code of its plans to an LLVM module,
-    once for equal plans. Constants that the operations read are added to the recipe's weights. name: the
-    prefix of the library's functions. Raises `RefusedError` for a model with a part that is not machine code,
-    or a result that is a constant.
+    """Returns the operations that a call of a model runs, in order, with the weights that they read, and adds
+    the machine code of the model's plans to an LLVM module. Equal plans are compiled once.
+
+    target: the processor to compile for. module: the LLVM module. name: the prefix of the library's
+    functions. Raises `RefusedError` for a model with a part that cannot be compiled, or a result that is a
+    constant.
     """
     recipe, net = Recipe(), model.net
     for value in (*net.inputs, *net.results):
@@ -146,7 +148,9 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
 
 
 def part_refusal(what: str, reason: str) -> RefusedError:
-    """Makes the error for a part that is not machine code. what: such as "part 2 (loop)"."""
+    """Makes the error for a part of a schedule that cannot be compiled. what: such as "part 2 (loop)".
+    reason: why not, in words.
+    """
     return RefusedError(f"the model cannot be built: {what}: {reason}. {INSTEAD}")
 
 
@@ -185,9 +189,11 @@ def check_part(part: Part, what: str) -> None:
 def compile_into(
     plan: Plan, target: Processor, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
-    """Compiles a plan (which operation runs when) into a module; returns its layout (its argument words and
-    constants), and its functions' full names by short ones such as "run". prefix: put before the functions'
-    names. what: the part, for the `RefusedError` if it is not machine code.
+    """Compiles a plan (which operation runs when) into an LLVM module. Returns the layout of its arguments
+    and constants, and the full names of its functions by short ones such as "run".
+
+    prefix: the text before the functions' names. what: the part of the schedule that has the plan, such as
+    "part 2 (plain)", for the message of the `RefusedError` for a plan that cannot be compiled.
     """
     refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
     if refusal is not None:
@@ -210,10 +216,13 @@ def kernel(
     constants: Mapping[int, Array],
     target: Processor,
 ) -> PlanKernel:
-    """Makes the operation that runs a compiled part in a call, and adds the part's constants to the recipe's
-    weights. compiled: the layout (argument words and constants) of its plan, and the names of its functions.
-    constants: the values that need no inputs, by node number. A model with a single plan reads the net's own
-    inputs; a part of several reads those that the schedule names.
+    """Makes the operation that runs the compiled plan of a part in a call, and adds the part's constants to
+    the weights of the recipe.
+
+    model: the model that is built. part: a part of its schedule. compiled: the layout (arguments and
+    constants) of the machine code, and the names of its functions. constants: the arrays of values that need
+    no inputs, by node number. target: the processor that will run the code. A model with a single plan reads
+    the inputs of the net; a part of several reads the values that the schedule names.
     """
     plan, net, (layout, functions) = part.plan, model.net, compiled
     assert plan is not None
@@ -243,7 +252,10 @@ def kernel(
 
 
 def results_at(results: Sequence[int], indices: Sequence[int]) -> tuple[int, ...]:
-    """Returns the results at these indices, as node numbers; -1 behind the last one, which nothing reads."""
+    """Returns the node numbers of some results of a model or part. results: the node numbers of all. indices:
+    the indices of the results to return; -1 is returned for an index past the end, which is a result that
+    nothing reads.
+    """
     return tuple(results[index] if index < len(results) else -1 for index in indices)
 
 
@@ -277,7 +289,9 @@ def across_step(net: Net, part: Part, what: str) -> AcrossStep:
 
 
 def check_across(across: Across, what: str) -> None:
-    """Raises `RefusedError` if only NumPy computes a repeat or reduction over steps. what: names the part."""
+    """Raises `RefusedError` if only NumPy can compute a repetition or a reduction over steps, as a library
+    has no NumPy. what: the part's number and kind, for the message.
+    """
     reason = refusal_of(across)
     if reason is not None:
         raise part_refusal(what, reason)

@@ -65,13 +65,17 @@ def part(values: Any, name: str, kind: str) -> Any:
 
 
 def from_input(x: Any, params: Parameters) -> Any:
-    """Computes x W + b, the part of all gates, side by side, that the input x gives; b is optional."""
+    """Computes x W + b: the part of all gates, side by side, that comes from the input x. params: the cell's
+    parameters by name; b is optional.
+    """
     product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
-    """Computes h R + d, the part of all gates, side by side, that the state h gives; d is optional."""
+    """Computes h R + d: the part of all gates, side by side, that comes from the state h. params: the cell's
+    parameters by name; d is optional.
+    """
     product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
@@ -133,14 +137,16 @@ def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     hidden = h.shape[-1]
     gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
     from_x = from_input(x, params)
-    r, z = np.split(sigmoid(from_x[:, gates] + from_state(h, gated(params, gates))), 2, axis=-1)
-    n = np.tanh(from_x[:, candidate] + from_state(r * h, gated(params, candidate)))
+    r, z = np.split(sigmoid(from_x[:, gates] + from_state(h, gate_weights(params, gates))), 2, axis=-1)
+    n = np.tanh(from_x[:, candidate] + from_state(r * h, gate_weights(params, candidate)))
     h = n + z * (h - n)
     return h, h
 
 
-def gated(params: Parameters, gates: slice) -> dict[str, Any]:
-    """Returns the recurrent weights R, and the bias d if there is one, of the gates in a slice."""
+def gate_weights(params: Parameters, gates: slice) -> dict[str, Any]:
+    """Returns the columns of some gates of the recurrent weights R, and of the bias d if there is one, by
+    name. params: the cell's parameters. gates: a slice of the columns of all gates.
+    """
     return {name: params[name][..., gates] for name in ("R", "d") if name in params}
 
 
@@ -157,8 +163,8 @@ def minimal_gated_unit(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     hidden = h.shape[-1]
     gate, candidate = slice(0, hidden), slice(hidden, None)
     from_x = from_input(x, params)
-    f = sigmoid(from_x[:, gate] + from_state(h, gated(params, gate)))
-    n = np.tanh(from_x[:, candidate] + from_state(f * h, gated(params, candidate)))
+    f = sigmoid(from_x[:, gate] + from_state(h, gate_weights(params, gate)))
+    n = np.tanh(from_x[:, candidate] + from_state(f * h, gate_weights(params, candidate)))
     h = h + f * (n - h)
     return h, h
 
@@ -326,7 +332,9 @@ INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many unit
 
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
-    """Returns the shape of a parameter: an array, or a constant of a traced model. name: for messages."""
+    """Returns the shape of a parameter `value`: an array, or a constant of a traced model. name: for
+    messages.
+    """
     if isinstance(value, Traced) and value.is_constant:
         return value.type.shape
     return array_of(value, name).shape

@@ -43,14 +43,15 @@ def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> output.tolist(), after["C"].tolist(), after["n"].tolist(), after["m"].tolist()
     ([[[3.5]]], [[[[7.0]]]], [[[2.0]]], [[0.0]])
     """
-    output, denominator, after = divided(x, memory, params)
+    output, denominator, after = output_fraction(x, memory, params)
     return output / denominator[..., None], after
 
 
-def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
-    """Computes a step of the mLSTM up to the division of its output; returns (numerator q C, denominator
-    max(|q n|, 1), next memory), where numerator and denominator are both divided by exp(m). x, memory,
-    params: as of `mlstm`.
+def output_fraction(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
+    """Computes a step of the mLSTM without the division in its output; returns (numerator q C, denominator
+    max(|q n|, 1), next memory), where numerator and denominator are both divided by exp(m).
+
+    x, memory, params: as of `mlstm`.
     """
     q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
     forget, new, largest = gates(i, before - softplus(-f))

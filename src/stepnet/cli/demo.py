@@ -122,8 +122,8 @@ def contenders(
 ) -> dict[str, Callable[[], Any]]:
     """Returns the functions to time, by name: stepnet's two, and PyTorch's if it is installed.
 
-    Each computes the logits of all utterances. loaded: the GRU made from the file. by_hand: the GRU written
-    as a step.
+    Each computes the logits of all utterances of `data`. loaded: the GRU made from the file. by_hand: the GRU
+    written as a step. engine: the engine that runs both.
     """
     ours = {
         OURS[0]: lambda: data.logits(loaded(data.utterances, engine=engine)[1]),

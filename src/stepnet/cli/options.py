@@ -136,7 +136,9 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """Parses the value of NAME=VALUE as an int or float (`kind`); raises `BadParameter` for other text."""
+    """Parses the value of an option NAME=VALUE as an int or float (`kind`); raises `BadParameter`, with the
+    name, for other text.
+    """
     try:
         return kind(value)
     except ValueError:

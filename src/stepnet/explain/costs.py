@@ -51,7 +51,9 @@ Held = Mapping[Extent, int]
 
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
-    """Adds up (extent, cost) pairs by extent, such as per step; the deepest extent comes first."""
+    """Adds up costs that have the same extent, such as per step. Returns the sums by extent, the deepest
+    extent first.
+    """
     costs: dict[Extent, Cost] = {}
     for extent, cost in pairs:
         costs[extent] = costs.get(extent, Cost()) + cost
@@ -80,8 +82,9 @@ def costs(schedule: Schedule) -> dict[Extent, Cost]:
 
 
 def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for the work of one part of a schedule; the extent says how often it is done.
-    Extents of a plan (which operation runs when) or of an inner schedule are put below that of the part.
+    """Yields (extent, cost) for the work of one part of a schedule; the extent says how often the work is
+    done. A plan (which operation runs when) or an inner schedule is run for each entry of the part's extent,
+    so its extents are nested in that.
 
     net: the net that contains the part.
     """
@@ -159,6 +162,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """Adds up, by extent, the bytes of values per step that a plan keeps for work after its loop."""
+    """Returns the bytes of values per step that a plan keeps in memory for the work after its loop over the
+    steps, by extent.
+    """
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

@@ -147,12 +147,12 @@ class NumberInMemory:
 
 
 def drawn_numbers(region: Region, array: Array, some: MultiIndex) -> Iterator[NumberInMemory]:
-    """Yields the numbers of a region (the part of an array that holds one block, the parameter of one gate)
-    that are drawn, with their places in memory. A block's row is the numbers along the axis with the shortest
-    distance in memory. The buffer of a raw region is that of the block, whose shape is the reverse of the
-    region's.
+    """Yields the numbers of one block (the parameter of one gate) of an array that are drawn, with their
+    places in memory. A row of a block is the numbers along the axis on which neighbours are nearest in
+    memory.
 
-    some: the indices that are drawn along an axis longer than `ALL`.
+    region: the part of the array that holds the block. If it is raw, its memory is that of the block, whose
+    shape is the reverse of the region's. some: the indices that are drawn along an axis longer than `ALL`.
     """
     block = region.shape[::-1] if region.raw else region.shape
     view = region.view(array)
@@ -184,7 +184,11 @@ def unravelled(number: int, shape: Shape) -> MultiIndex:
 
 
 def at(region: Region, inner: MultiIndex, shape: Shape) -> MultiIndex:
-    """Converts an index in a region (the part of an array with one block) to one in the array."""
+    """Converts an index in a region (the part of an array with the parameter of one gate) to one in the
+    array.
+
+    inner: the index in the region. shape: the shape of the array.
+    """
     index = list(region.start)
     for unit, (axis, step) in zip(inner, region.steps, strict=True):
         index[axis] += unit * step
@@ -192,7 +196,11 @@ def at(region: Region, inner: MultiIndex, shape: Shape) -> MultiIndex:
 
 
 def place_in(region: Region, index: MultiIndex, shape: Shape) -> MultiIndex:
-    """Converts an index in a block (the parameter of one gate) to one in the array that holds it."""
+    """Converts an index in a block (the parameter of one gate) to one in the array that holds it.
+
+    region: the part of the array that holds the block. index: the index in the block. shape: the shape of the
+    array.
+    """
     inner = unravelled(raveled(index, region.shape[::-1]), region.shape) if region.raw else index
     return at(region, inner, shape)
 
@@ -271,11 +279,11 @@ def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
 
 
 def vector(spots: list[NumberInMemory], size: int, across: int) -> Panel:
-    """Arranges the drawn numbers of an array as lines in the order of memory. size: the count of all its
-    numbers.
+    """Arranges the drawn numbers of an array, `spots`, as lines in the order of memory. size: the count of
+    all numbers of the array.
 
-    A line has `across` numbers. If some are left out and blocks are not interleaved, a line is one row of a
-    block (the parameter of one gate) instead, with None for each gap in memory.
+    A line has `across` numbers. If some numbers are left out and blocks are not interleaved, a line is one
+    row of a block (the parameter of one gate) instead, with None for each gap in memory.
     """
     ordered = sorted(spots, key=lambda spot: spot.number)
     rows = [list(row) for _, row in groupby(ordered, key=lambda spot: spot.row)]

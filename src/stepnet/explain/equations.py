@@ -55,10 +55,10 @@ def product_text(matrix: str, operand: str, bias: str, gate: str, present: set[P
 
 
 def state_terms(semantics: Semantics, gate: str, present: set[ParameterBlock]) -> list[str]:
-    """Formats the terms of a gate's equation that read the memory h, multiplied by the reset gate for the
-    candidate of a GRU or MGU: before or after the product.
+    """Formats the terms of a gate's equation that read the memory h. For the candidate of a GRU or MGU they
+    are multiplied by the reset gate, before or after the product.
 
-    present: the parameters of gates that the weights have.
+    gate: the letter of the gate. present: the parameters of gates that the weights have.
     """
     if gate != "n" or semantics.cell == "rnn":
         return [product_text("R", "h", "d", gate, present)]

@@ -35,7 +35,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
     attributes = node.attributes
     match node.operation:
         case name if name in INFIX:
-            return f"{operands[0]} {INFIX[name]} {operands[1]}{encoded(node)}"
+            return f"{operands[0]} {INFIX[name]} {operands[1]}{encoding_text(node)}"
         case "negative":
             return f"-{operands[0]}"
         case "power":
@@ -47,7 +47,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
             return " + ".join(
                 f"{left} @ [{' | '.join(operands[lefts + index :: lefts])}]"
                 for index, left in enumerate(operands[:lefts])
-            ) + encoded(node)
+            ) + encoding_text(node)
         case "recur":
             recur = node.recur
             sequences, begins, _ = recur.operands_by_kind(operands)
@@ -61,7 +61,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
             over = "its sequence" if node.type.extent else "all rows"
             return f"{attributes['how']} of {operands[0]} over {over}"
         case "contract":
-            return f"sum of the outer products of {operands[0]} and {operands[1]}{encoded(node)}"
+            return f"sum of the outer products of {operands[0]} and {operands[1]}{encoding_text(node)}"
         case _:
             extra = [
                 f"{key}={attribute_text(value)}"
@@ -71,7 +71,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
             return f"{node.operation}({', '.join([*operands, *extra])})"
 
 
-def encoded(node: Node) -> str:
+def encoding_text(node: Node) -> str:
     """Formats the encoding of a product's weights, such as " in int8", to follow its text; "" for none."""
     weights = node.attributes.get("weights")
     return f" in {weights}" if weights else ""

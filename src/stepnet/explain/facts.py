@@ -15,7 +15,7 @@ from stepnet.compiler.targets import AUTO, choose, engine_named, engine_names, o
 from stepnet.errors import RefusedError
 from stepnet.explain.document import OperationLine
 from stepnet.explain.expressions import expression, types_text
-from stepnet.explain.value_names import Names, is_reading, is_work, named, of_inner_step
+from stepnet.explain.value_names import Names, is_reading, is_work, names_of_plan, of_inner_step
 
 Asked = str | Sequence[str]
 
@@ -66,10 +66,11 @@ def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
 
 
 def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
-    """Chooses the engine for a schedule, for an explanation.
+    """Chooses the engine that runs a schedule, for an explanation. Returns (name of the chosen engine, or
+    None if all refuse; for each engine by name, why it refuses the schedule, or None).
 
-    Returns (name of the chosen engine, or None if all refuse; by engine, why it refuses, or None). Engines
-    that need more than stepnet's own dependencies are included only if the user asks for them.
+    engine: the engine, or several in order, that the user asks for. Engines that need more than stepnet's own
+    dependencies are included only if they are asked for.
     """
     asked = {*order_of(engine), *AUTO, "interpret"}
     try:
@@ -85,7 +86,7 @@ def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | No
     chosen: the name of the chosen engine; None for none. engines: for each engine, why it refuses the plan;
     None if it does not.
     """
-    outer, inner = named(plan)
+    outer, inner = names_of_plan(plan)
     traced, ends = plan.traced, plan.ends
     inputs = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
     kinds = (ends.sequences, ends.memories, ends.statics, ends.parameters)
@@ -127,7 +128,9 @@ def result_names(plan: Plan) -> dict[int, str]:
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
-    """Formats each type's element, such as f32[64], by name, from pairs (name, type)."""
+    """Returns the feature shape and dtype of each value as text, such as f32[64], by the value's name. ends:
+    pairs (name, type).
+    """
     return {name: type_.element for name, type_ in ends}
 
 
@@ -135,10 +138,11 @@ def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
 
 
 def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...]]]:
-    """Yields (name, net, phases) of each stage of a plan (which operation runs when), in the order they run.
+    """Yields (name, net, phases) of each stage of a plan (which operation runs when), in the order in which
+    they run.
 
-    net: the net that the stage's nodes belong to. phases: for each phase, the numbers of nodes that compute
-    values.
+    name: such as "once", "loop" or "total". net: the net that the stage's nodes belong to. phases: for each
+    phase, the numbers of nodes that compute values.
     """
     for name, net, phases in (
         ("once", plan.net, (plan.once,)),
@@ -172,7 +176,9 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
 
 
 def inner_extent(net: Net, number: int) -> Extent:
-    """Returns the extent at which a step's node is computed: rows, or also steps of inner sequences."""
+    """Returns the extent over which the operation of a node runs in one step: once per sequence, or also once
+    for each step of inner sequences. A reduction or a recurrence runs over the extent of its first input.
+    """
     node = net.nodes[number]
     reads = node.operation in ("reduce", "recur")
     return net.type_of(node.inputs[0]).extent if reads else node.types[0].extent
@@ -263,12 +269,14 @@ def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
 
 
 def source(net: Net, number: int) -> int:
-    """Returns the node whose value a node reads through any number of views, or the node itself."""
+    """Returns the number of the node whose value node `number` reads through any number of views, or `number`
+    itself if it is no view.
+    """
     while is_reading(net.nodes[number]):
         number = net.nodes[number].inputs[0]
     return number
 
 
 def nbytes(types: Iterable[Type]) -> int:
-    """Adds up the bytes of one element of each type, to count memory traffic."""
+    """Adds up the bytes of one value of each type, to count memory traffic."""
     return sum(type_.size * type_.itemsize for type_ in types)

@@ -27,8 +27,10 @@ def head(facts: GradientExplanation) -> TitledSection:
     every few steps, from which others are computed again) and the notes on blocks of steps.
     """
     size = "sqrt(steps)" if isinstance(facts.checkpoint, str) else facts.checkpoint
-    kept = "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
-    rows = [("engine", facts.engine or "none of those asked for"), ("checkpoint", kept)]
+    checkpoint = (
+        "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
+    )
+    rows = [("engine", facts.engine or "none of those asked for"), ("checkpoint", checkpoint)]
     rows += [("blocks", "; ".join(dict.fromkeys(facts.blocks)))] if facts.blocks else []
     title = f"gradients of {', '.join(facts.kinds) or 'nothing'}"
     return TitledSection(title, (DocumentTable(tuple(rows), FACTS),))
@@ -53,7 +55,9 @@ def work_section(facts: GradientExplanation) -> TitledSection:
 
 
 def half_section(half: Half) -> TitledSection:
-    """Makes the section on the costs of one half of a gradient: per step, per sequence, and so on."""
+    """Makes the section on the costs of one half of a gradient, forward or backward: per step, per sequence,
+    and so on.
+    """
     costs = [(name_of(extent), cost) for extent, cost in half.costs.items()]
     rows = [(name, costs_text(cost.flops, cost.weights, cost.values)) for name, cost in costs]
     return TitledSection(half.title, (DocumentTable(tuple(rows), ("<13",)),))

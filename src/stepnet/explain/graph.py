@@ -36,7 +36,9 @@ class Arrow:
 
     @property
     def text(self) -> str:
-        """Label of the value, as `f32[16]`, after its name if it has one."""
+        """Label of the value that the arrow stands for: its type, such as `f32[16]`, after its name if it has
+        one.
+        """
         return f"{self.name} {self.type.element}".strip()
 
 
@@ -81,7 +83,9 @@ class Picture:
                 unnamed = arrow.name or f"%{1 + sum(name.startswith('%') for name in names.values())}"
                 names[number] = box.title if box.is_input else unnamed
             if box.is_input:
-                lines.append(f"{box.title:<{width}}{own[0][1].type.element} at {each(own[0][1].type)}")
+                lines.append(
+                    f"{box.title:<{width}}{own[0][1].type.element} at {extent_words(own[0][1].type)}"
+                )
                 continue
             reads = [names[number] for number, arrow in enumerate(self.arrows) if index in arrow.targets]
             gives = [f"{names[number]} {arrow.type.element}" for number, arrow in own]
@@ -91,8 +95,10 @@ class Picture:
         return "\n".join(lines)
 
 
-def each(type_: Type) -> str:
-    """Names in words for what a value has one entry (its extent), such as "a step" or "a sequence"."""
+def extent_words(type_: Type) -> str:
+    """Returns words for the extent of a type, which says for what a value has one entry: "a step" or "a
+    sequence".
+    """
     return EACH.get(type_.extent, extent_text(type_.extent))
 
 
@@ -126,10 +132,12 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
 
 
 def engine_of(part: Part, engines: Sequence[Engine]) -> str:
-    """Names the engine that runs a part of a schedule, or the engines of the parts in each step of a loop.
-    Repetitions and reductions of values, sums over the batch, and loops without plans, are "numpy".
+    """Returns the name of the engine that runs a part of a schedule, or the names of all engines that run the
+    parts in each step of a loop: "numpy" for parts without a compiled plan (repetitions of values,
+    reductions, sums over the batch, and loops without plans), and "no engine" for a plan that all engines
+    refuse.
 
-    engines: the engines to choose from, in order.
+    engines: the engines to choose from, in order of preference.
     """
     if part.kind in ("across", "total"):
         return "numpy"
@@ -140,11 +148,12 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
 
 
 def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> Box:
-    """Makes the box of a part of a schedule. A recurrence is titled by the largest traced one that it
-    contains.
+    """Makes the box of a part of a schedule in the drawing of a graph: a title, its operations and its
+    engine.
 
-    known: the recurrences of the graph as it was traced, before passes changed them. engine: the name of the
-    engine that runs the part.
+    A recurrence has the title of the largest recurrence of the user's graph that is contained in it. known:
+    all recurrences of that graph, as traced, before passes of the compiler changed them. engine: the name of
+    the engine that runs the part.
     """
     nodes = nodes_of(part, schedule.net)
     rest = list(operations(nodes))
@@ -190,7 +199,10 @@ def nodes_of(part: Part, net: Net) -> list[Node]:
 
 
 def is_within(traced: Node, node: Node) -> bool:
-    """Tells whether recurrence `node` is `traced`, into which passes may have moved more work."""
+    """Returns True if the recurrence `node` of a compiled net contains the recurrence `traced` of the user's
+    graph: it has memories of the same types, the same direction, and at least the same operations. Passes of
+    the compiler may have moved further operations into it.
+    """
     small, large = traced.recur, node.recur
     carried, carries = ([recur.body.type_of(n) for n in recur.memories] for recur in (small, large))
     inner, outer = (Counter(operations(recur.body.nodes)) for recur in (small, large))
@@ -223,7 +235,9 @@ def operations(nodes: Iterable[Node]) -> Iterator[str]:
         if node.operation == "reduce":
             yield f"{node.attributes['how']} over steps"
         elif node.operation == "expand" and node.type.extent != ROWS:
-            yield "repeat at each step" if node.type.extent == STEPS else f"repeat at {each(node.type)}"
+            yield (
+                "repeat at each step" if node.type.extent == STEPS else f"repeat at {extent_words(node.type)}"
+            )
         elif node.operation not in HIDDEN and not is_reading(node):
             yield node.operation
 

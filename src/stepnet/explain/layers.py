@@ -14,8 +14,10 @@ Sizes = tuple[int | None, int | None]
 
 
 def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
-    """Yields (name of the place, facts about what runs when) for each recurrence of a layer or graph. The
-    name is such as "layer 0", "forward" or "part 1", and "" for a model with a single plan.
+    """Yields (name, facts about what runs when, for an explanation) for each recurrence of a layer or graph.
+    The name is such as "layer 0", "forward" or "part 1", and "" for a model that is a single plan.
+
+    engine: the engine, or several in order, that the user asks for.
     """
     if isinstance(model, Combined):
         for name, part in zip(model.part_names, model.layers, strict=True):

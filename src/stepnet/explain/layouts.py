@@ -167,7 +167,9 @@ def evidence(record: Record) -> list[str]:
 
 
 def array_name(record: Record, template: str) -> str:
-    """Formats the name of an array of a layout; a `?` at the end means that it may be missing."""
+    """Formats the name of an array of a layout: a `?` at the end of `template` becomes the words that it may
+    be missing.
+    """
     return template.removesuffix("?") + (" (may be missing)" if template.endswith("?") else "")
 
 

@@ -114,7 +114,9 @@ def digest(text: str) -> str:
 
 
 def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
-    """Formats the equations of one side of a conversion as pieces (text, subscript, gate) for the page."""
+    """Formats the equations of the source or the target of a conversion as pieces (text, subscript, gate),
+    from which the page sets subscripts and colours.
+    """
     return [list(equation_pieces(line)) for line in equations(side.semantics, side.regions)]
 
 
@@ -133,7 +135,12 @@ def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
 
 
 def panels(drawing: Drawing, side: ConversionSide, tied: Ties) -> Iterator[tuple[Panel, list[Any]]]:
-    """Yields (panel, lines) for each panel of a drawing; each line is (label, numbers for the page)."""
+    """Yields (panel, lines) for each panel of the drawing of an array; each line is (label, numbers), where
+    each number is a dict for the template of the page, or None for a gap.
+
+    side: the source or the target of the conversion, to which the array belongs. tied: the correspondence of
+    the numbers on both sides.
+    """
     kinds, seen = tied.kinds(side), set[ParameterBlock]()
     for panel in drawing.panels:
         lines = enumerate(panel.lines)

@@ -26,14 +26,16 @@ def reads_inner(part: Part) -> bool:
 
 
 def inside(part: Part) -> str:
-    """Names what a recurrence's steps contain: "recurrence", "recurrences", or only "sequences"."""
+    """Returns the word for what the steps of a recurrence contain: "recurrence" for one inner recurrence,
+    "recurrences" for several, and "sequences" for none.
+    """
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}
     return names.get(operations.count("recur"), "recurrences")
 
 
-def described(part: Part, schedule: Schedule) -> str:
+def describe_part(part: Part, schedule: Schedule) -> str:
     """Describes a part of a schedule in one line, for an explanation: what it computes, over which entries,
     and if all run at once or step by step.
     """

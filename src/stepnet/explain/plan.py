@@ -15,7 +15,7 @@ from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.arguments import checked_integer
 from stepnet.explain.document import FACTS, DocumentTable, Item, TitledSection
 from stepnet.explain.facts import Asked, Explanation, StageFacts, choice, plan_explanation
-from stepnet.explain.part_names import described, parts_of
+from stepnet.explain.part_names import describe_part, parts_of
 from stepnet.explain.text import amount, text
 
 SHOWN = CallSize(1, 100, 100)
@@ -57,7 +57,7 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
         shared = partition_sections(schedule.single_plan, chosen, size)
         return [ends_section(facts), engine_section(chosen, engines), *shared, *work_sections(facts)]
     named = list(parts_of(schedule))
-    rows = tuple((number, described(part, inside)) for number, part, inside in named)
+    rows = tuple((number, describe_part(part, inside)) for number, part, inside in named)
     parts = DocumentTable(rows), *shared_items(schedule, chosen, size)
     sections = [TitledSection("parts, in the order they run", parts), engine_section(chosen, engines)]
     for number, part, _ in named:
@@ -104,8 +104,11 @@ def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Titled
 
 
 def part_engine_tables(plan: Plan, asked: Asked) -> tuple[DocumentTable, ...]:
-    """Makes the table of the engine for one part, the precision that the user declared to be enough for it,
-    and the engines that refuse it; none if the user asks for a single engine.
+    """Makes a table for the explanation of one part: the engine that runs it, the precision that the user
+    declared to be enough for its recurrence, and the reasons of the engines that refuse it. Returns no table
+    if only one engine can be chosen.
+
+    asked: the engine, or several in order, that the user asks for.
     """
     engines = engines_of(asked)
     if len(engines) < 2:
@@ -124,9 +127,10 @@ def facts_table(rows: Sequence[tuple[str, str]]) -> DocumentTable:
 
 
 def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) -> list[TitledSection]:
-    """Makes the section on how threads share a call of this size; none without a size, or for other engines.
+    """Makes the section on how threads share a call. Returns no section if the size of the call is not known,
+    or if the threads of the chosen engine do not share calls.
 
-    chosen: the name of the chosen engine; None for none.
+    chosen: the name of the chosen engine; None for none. size: the size of the call.
     """
     engine = shared_engine(chosen)
     if engine is None or size is None:
@@ -191,7 +195,9 @@ def ends_section(facts: Explanation) -> TitledSection:
 
 
 def work_sections(facts: Explanation) -> list[TitledSection]:
-    """Makes the sections on the work of each stage of a plan, as in the loop, and on the results."""
+    """Makes the sections of an explanation on the work of a plan: one for each stage, such as the loop over
+    the steps, and one for the results.
+    """
     results = tuple(f"{name} = {value}" for name, value in facts.results.items())
     return [*map(stage_section, facts.stages), TitledSection("results", results)]
 

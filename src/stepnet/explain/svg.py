@@ -45,7 +45,7 @@ class BoxPosition:
 
 def svg(picture: Picture) -> str:
     """Draws the picture of a graph as an SVG image."""
-    spots = laid_out(picture)
+    spots = box_positions(picture)
     width = max(spot.x + spot.width for spot in spots) + BESIDE
     height = max(spot.y + spot.height for spot in spots) + ABOVE
     drawn = [
@@ -62,7 +62,7 @@ def svg(picture: Picture) -> str:
 
 
 def html(picture: Picture, title: str) -> str:
-    """Draws the picture of a graph as an HTML page."""
+    """Draws the picture of a graph as an HTML page. title: the title of the page."""
     return PAGE.format(title=escape(title), svg=svg(picture))
 
 
@@ -92,9 +92,9 @@ def write(picture: Picture, path: Path, force: bool = False) -> None:
         raise FileError(f"{path}: the file cannot be written ({error.strerror or error})") from error
 
 
-def laid_out(picture: Picture) -> list[BoxPosition]:
-    """Assigns positions to boxes, in their order: each on a level below all boxes whose values it reads,
-    boxes of one level side by side and centred.
+def box_positions(picture: Picture) -> list[BoxPosition]:
+    """Returns the positions of the boxes of a drawing, in the order of the boxes. Each box is on a level
+    below all boxes whose values it reads; the boxes of one level are side by side and centred.
     """
     levels = [0] * len(picture.boxes)
     for index in range(len(levels)):
@@ -116,7 +116,9 @@ def laid_out(picture: Picture) -> list[BoxPosition]:
 
 
 def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
-    """Returns (width, height) of a box, with room below for the labels of the arrows that leave it."""
+    """Returns (width, height) of a box of a drawing, from its texts and from the labels of its arrows. gives:
+    the arrows that leave the box.
+    """
     texts = [box.title, *box.lines, box.engine]
     below = sum(len(arrow.text) + 2 for arrow in gives)
     width = max(below, *map(len, texts)) * LETTER + 2 * PAD
@@ -124,7 +126,9 @@ def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
 
 
 def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
-    """Draws a box and its lines of text, as lines of SVG. colour: its background."""
+    """Draws a box and its lines of text, as lines of SVG. spot: its position and size. colour: its
+    background.
+    """
     lines = [("title", box.title), *(("", line) for line in box.lines)]
     lines += [("engine", box.engine)] if box.engine else []
     shape = f'x="{spot.x:.1f}" y="{spot.y:.1f}" width="{spot.width:.1f}" height="{spot.height:.1f}"'

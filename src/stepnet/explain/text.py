@@ -41,7 +41,9 @@ def lines(item: Item, indent: str = "") -> Iterator[str]:
 
 
 def line_of_types(line: OperationLine, indent: str) -> Iterator[str]:
-    """Yields the lines of text of an operation, "values = expression", with the types at the end."""
+    """Yields the lines of text of an operation, "values = expression", each after `indent`, with the types at
+    the end.
+    """
     *all_but_last, last = wrapped(f"{indent}{', '.join(line.gives)} = ", line.text)
     yield from all_but_last
     yield f"{last}{' ' * max(2, WIDTH - len(last) - len(line.type))}{line.type}"

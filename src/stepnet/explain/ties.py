@@ -36,12 +36,16 @@ class ConversionSide:
 
     @property
     def regions(self) -> dict[ParameterBlock, Region]:
-        """Region of an array that holds each block (the parameter of one gate) of this side."""
+        """The region (part of an array) that holds each block (the parameter of one gate), for the arrays of
+        this side of a conversion.
+        """
         placed = regions(self.record, self.sizes)
         return {region.block: region for region in placed if region.array in self.arrays}
 
     def where(self, region: Region, index: tuple[int, ...]) -> str:
-        """Returns array and index of a number as text. index: its index in its gate's parameter."""
+        """Returns the name of the array that holds a number, and its index in the array, as text. region: the
+        part of an array with one gate's parameter. index: the index of the number in that parameter.
+        """
         shape = self.arrays[region.array].shape
         return f"{region.array}{list(place_in(region, index, shape))}"
 
@@ -100,8 +104,8 @@ class Ties:
         }
 
     def to(self, side: ConversionSide, cell: DrawnNumber) -> list[str]:
-        """Lists the page's keys of the numbers on the other side that correspond to a number of `side`, so
-        that the page can highlight them; none if there is one side.
+        """Lists the page's keys of the numbers on the other side of the conversion that correspond to number
+        `cell` of `side`, so that the page can highlight them; none if there is one side.
         """
         if not self.several:
             return []
@@ -124,8 +128,8 @@ class Ties:
         return ", and ".join(self.move_text(move, cell) for move in moves)
 
     def move_text(self, move: Move, cell: DrawnNumber) -> str:
-        """Describes in words one place of the target layout that a number of the source goes to. move: the
-        copy or sum.
+        """Describes in words one of the places in the target layout to which a number of the source, `cell`,
+        goes. move: the copy or sum of the conversion that reads the number.
         """
         where = self.target.where(self.target_regions[move.target], cell.index)
         sign = next(sign for block, sign in move.terms if block == cell.block)
@@ -154,5 +158,7 @@ class Ties:
 
 
 def key(side: str, block: ParameterBlock, index: tuple[int, ...]) -> str:
-    """Returns the key of a number in the page, from its side, its block (a gate's parameter) and index."""
+    """Returns the key by which the script of the page finds a number. side: "source" or "target". index: the
+    index of the number in its block, the parameter of one gate.
+    """
     return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, index))}"

@@ -31,10 +31,10 @@ class Names:
         return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
 
     def number(self, numbers: Iterable[int], count: int) -> int:
-        """Names the values of nodes %1, %2 and so on, from `count` on; returns the next number. numbers: the
-        nodes.
+        """Assigns the names %1, %2 and so on to values, from `count` on; returns the next free number. Inputs
+        and views, and nodes with several values, get no number.
 
-        Inputs and views, and nodes with several values, get no number.
+        numbers: the nodes that compute the values, in order.
         """
         for number in numbers:
             node = self.net.nodes[number]
@@ -46,7 +46,9 @@ class Names:
 
 
 def is_reading(node: Node) -> bool:
-    """Tells whether a node only reads a value (a view, or one repeated at each step) and is named by it."""
+    """Tells whether a node computes nothing, but is a view of a value or repeats it at each step.
+    Explanations call it by the name of that value.
+    """
     return node.operation == "expand" or node.is_view
 
 
@@ -55,7 +57,7 @@ def is_work(node: Node) -> bool:
     return not is_reading(node) and node.operation not in ("input", "constant", "index", "result")
 
 
-def named(plan: Plan) -> tuple[Names, Names]:
+def names_of_plan(plan: Plan) -> tuple[Names, Names]:
     """Names the values of a plan for an explanation, numbered in the order in which stages run.
 
     Returns (names of values outside the loop, names of values in the loop's body, the net of one step).
@@ -82,9 +84,10 @@ def named(plan: Plan) -> tuple[Names, Names]:
 
 
 def of_inner_step(outer: Names, number: int) -> Names:
-    """Names the values in the step of an inner recurrence: %3.1 in the recurrence that computes %3.
+    """Returns the names of the values in one step of an inner recurrence, for an explanation: %3.1 in the
+    recurrence that computes %3.
 
-    outer: the names of the net around the recurrence. number: the node of the recurrence in it.
+    outer: the names of the net around the recurrence. number: the node of the recurrence in that net.
     """
     node = outer.net.nodes[number]
     recur = node.recur

@@ -108,7 +108,7 @@ def numbers(drawing: Drawing, per_line: int, marks: Mapping[ParameterBlock, str]
 
 def number_text(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
     """Formats a number with the letter of its gate, and the mark of what a conversion does to its block (the
-    parameter of one gate), such as "r± 0.7275".
+    parameter of one gate), such as "r± 0.7275". marks: the mark of each block, if it has one.
     """
     block, size = cell.block, abs(cell.value)
     value = (
@@ -122,8 +122,9 @@ def blocks(
 ) -> Iterator[Text]:
     """Formats the blocks (parameters of one gate) of a large array as lines, in order, with their shapes.
 
-    Blocks that begin on one line of a table share a line, which is wrapped at `width`. side: the arrays' side
-    of a conversion, with the sizes. marks: for each block, the sign of what a conversion does to it.
+    Blocks that begin on one line of a table share a line, which is wrapped at `width`. drawing: the numbers
+    of the array, by which its blocks are found. side: the arrays' side of a conversion, with the sizes.
+    marks: for each block, the sign of what a conversion does to it.
     """
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
     if not isinstance(drawing.pattern, Concatenation):
@@ -148,8 +149,9 @@ def blocks(
 
 
 def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str, str]:
-    """Returns the explanations, by sign, of the marks and of the notation that are printed for one side of a
-    conversion. Moved blocks have no mark.
+    """Returns the explanations, by sign, of the marks and of the notation that are printed for the source or
+    the target of a conversion (`side`), for a legend. Blocks that are copied unchanged ("moved") have no
+    mark.
 
     kinds: for each block (the parameter of one gate), what the conversion does to it, as a key of `MARKS`.
     """

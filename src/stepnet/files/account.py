@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.errors import LayoutError
 from stepnet.files.model import FileContents, Module, bare
-from stepnet.files.optimisers import kept_by_optimisers
+from stepnet.files.optimisers import optimiser_state_names
 from stepnet.files.others import Others, RenamedArray
 from stepnet.layout.options import OPTIONS, option
 from stepnet.model.merge import MERGES
@@ -50,9 +50,11 @@ class Account:
 
     @classmethod
     def of(cls, model: FileContents, modules: Iterable[Module], taken: Others | None) -> "Account":
-        """Returns the account of a conversion, which lists what became of each array and layer of `model`.
+        """Returns the account of a conversion, which lists for each array and layer of the file `model` what
+        became of it.
 
-        modules: the converted modules. taken: the other arrays of the new file; None if all are left out.
+        modules: the converted modules (recurrent layers). taken: the other arrays that are in the new file;
+        None if all are left out.
         """
         chosen = tuple(modules)
         converted = {module.name: module.stored for module in chosen}
@@ -75,7 +77,7 @@ class Account:
         """Returns lines of text for the user on the arrays and layers that were moved, copied, left out or
         not needed in a conversion; without empty lists, and without the converted modules.
         """
-        moved = [f"{name} -> {index}" for name, index in self.moved.items()]
+        moved = [f"{name} -> {renamed}" for name, renamed in self.moved.items()]
         copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
         if self.not_converted_to:
             copied.append(f"not converted to {self.not_converted_to}'s convention")
@@ -105,8 +107,8 @@ def notes_on_infinities(module: Module) -> tuple[str, ...]:
 
 
 def check_drop(drop: Iterable[str], models: Sequence[FileContents]) -> None:
-    """Raises `LayoutError` if the user asks to drop a name that is not an unconverted array of any of the
-    models, as it would have no effect.
+    """Raises `LayoutError` for a name in `drop`, the arrays that the user asks to leave out, that no
+    unconverted array of the models has, because the request would have no effect.
     """
     for name in drop:
         if not any(name in model.rest for model in models):
@@ -119,21 +121,21 @@ def check_drop(drop: Iterable[str], models: Sequence[FileContents]) -> None:
 def check_nothing_is_lost(
     model: FileContents, modules: Iterable[Module], drop: Collection[str] = (), copied: bool | None = None
 ) -> None:
-    """Raises `LayoutError` if a conversion would lose arrays of a recurrent layer that its layout lacks. The
-    state of an optimiser does not count.
+    """Raises `LayoutError` if a conversion would lose arrays of a recurrent layer of the file `model`,
+    because the layer's layout does not have them. The state of an optimiser does not count.
 
     modules: the modules to convert. drop: names of arrays that may be left out. copied: True if other arrays
     are copied to the new file; None if that is impossible. If they are copied, and the layer has no name,
     arrays of submodules such as a head are accepted, but not those of a normalisation, which may be part of
     the layer.
     """
-    rest = sorted(model.rest.keys() - kept_by_optimisers(model.rest))
+    rest = sorted(model.rest.keys() - optimiser_state_names(model.rest))
     fronts = tuple(module.name for module in model.modules if module.name)
     index_of = {name: index for index, name in enumerate(model.rest)}
     for module in modules:
         for module_name in module.parts:
             candidates = sorted(
-                {*inside(module_name, module, rest), *module.besides}, key=index_of.__getitem__
+                {*names_in_layer(module_name, module, rest), *module.besides}, key=index_of.__getitem__
             )
             if not module_name:  # every array that no other layer has may belong to it
                 candidates = [name for name in candidates if not name.startswith(fronts)]
@@ -154,10 +156,12 @@ def check_nothing_is_lost(
                 )
 
 
-def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
-    """Returns the array names, of a sorted list, that begin with the prefix of a layer (`module`), to find
-    arrays that a conversion would lose; all names if the prefix is empty. Names that extend the full name of
-    one of the layer's arrays, as in an optimiser's state, are left out.
+def names_in_layer(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
+    """Returns those of the array names `names` (sorted) that begin with the prefix of a recurrent layer, to
+    find arrays of the layer that a conversion would lose; all names if the prefix is empty. Names that extend
+    the full name of one of the layer's arrays, as in the state of an optimiser, are left out.
+
+    module: the layer. If its file itself lists the arrays of each layer, the result is empty.
     """
     array_names = set(module.names.values())
     if not array_names:

@@ -28,13 +28,16 @@ class Axes:
 
     @classmethod
     def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
-        """Returns axes of one letter each, for what they count, or "" where `sizes` has length 1."""
+        """Returns axes that are named by one letter each: the letters of `letters`, in order. An axis that
+        has length 1 by `sizes`, {letter: length}, is named "" instead.
+        """
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":
-        """Returns the axes of an array after a transpose; None if `order` is no permutation of them.
+        """Returns the axes of an array after a transpose; None if `order` is no permutation of the axes.
 
-        order: the old index of each new axis, if negative from the end; empty to reverse all axes.
+        order: for each new axis, the index of the old axis, if negative counted from the end; an empty
+        `order` reverses all axes.
         """
         count = len(self.axes)
         indices = [index + count if index < 0 else index for index in order] or [*reversed(range(count))]
@@ -43,8 +46,9 @@ class Axes:
         return self.with_axes([self.axes[index] for index in indices])
 
     def squeezed(self, indices: Sequence[int]) -> "Axes | None":
-        """Returns the axes of an array without those at `indices`, if negative from the end, or without all
-        of length 1 if `indices` is empty; None if one to remove is longer.
+        """Returns the axes of an array after a squeeze, which removes the axes at `indices` (if negative,
+        counted from the end) or, if `indices` is empty, all axes of length 1; None if an axis to remove is
+        longer than 1.
         """
         removed = {index % len(self.axes) for index in indices} if self.axes else set[int]()
         if not indices:
@@ -53,8 +57,10 @@ class Axes:
         return None if any(self.axes[index] for index in removed) else self.with_axes(kept_axes)
 
     def expanded(self, indices: Sequence[int]) -> "Axes | None":
-        """Returns the axes of an array with new ones of length 1 at the indices `indices` of the result, if
-        negative from its end; None if one is repeated.
+        """Returns the axes of an array after new axes of length 1 were inserted, as by `numpy.expand_dims`;
+        None if an index is repeated.
+
+        indices: the indices of the new axes in the result, if negative counted from its end.
         """
         count = len(self.axes) + len(indices)
         axes, new = list(self.axes), {index % count for index in indices}
@@ -63,12 +69,12 @@ class Axes:
         return self.with_axes(["" if index in new else axes.pop(0) for index in range(count)])
 
     def reshaped(self, lengths: Sequence[int], copies: bool = False) -> "Axes | None":
-        """Returns the axes of an array after a reshape to `lengths`; None if it would split an old axis, or
-        if it is uncertain.
+        """Returns the axes of an array after a reshape to the shape `lengths`; None if the reshape would
+        split an axis that has one letter, or if a length that decides this is unknown.
 
-        An axis is the letters of what it counts ("TH"), whose lengths multiply to its own. One of `lengths`
-        may be -1: that axis gets the letters that the others leave. copies: True if a length of 0 stands for
-        the length of the axis at the same index before.
+        The name of an axis lists the letters that are merged in it: "TH" is as long as T times H. One of
+        `lengths` may be -1: this axis gets the letters that the other axes leave. copies: True if a length of
+        0 stands for the length of the old axis at the same index.
         """
         letters, before, after = list("".join(self.axes)), list[str](), list[str]()
         rest = lengths.index(-1) if -1 in lengths else len(lengths)
@@ -87,11 +93,12 @@ class Axes:
         return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
 
     def take_axis(self, letters: list[str], length: int, index: int, copies: bool) -> str | None:
-        """Removes the letters that make up an axis of `length` from `letters`, as a step of a reshape, and
-        returns them; None if the axis would split a letter, or if the length of a letter is unknown.
+        """Removes letters from the front of `letters` until their lengths multiply to `length`, and returns
+        them as the name of a new axis: one step of a reshape. Returns None if a letter would be split, or if
+        its length is unknown.
 
-        letters: those of the old axes that no new axis has yet, in order. index: the index of the axis in the
-        new shape. copies: True if length 0 stands for the old axis there.
+        letters: the letters of the old axes that no new axis has yet, in order. index: the index of the new
+        axis. copies: True if length 0 stands for the length of the old axis at that index.
         """
         if copies and length == 0:
             same_axis = self.axes[index] if index < len(self.axes) else "?"
@@ -107,5 +114,7 @@ class Axes:
         return axis if length == 1 else None
 
     def with_axes(self, axes: Sequence[str]) -> "Axes":
-        """Returns axes with the same lengths of letters, but other letters: `axes`, one text per axis."""
+        """Returns a copy with other axes: `axes`, one text of letters per axis. The lengths of the letters
+        stay the same.
+        """
         return replace(self, axes=tuple(axes))

@@ -51,9 +51,10 @@ def crc32c(data: bytes | memoryview) -> int:
 
 
 def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
-    """Splits bytes into blocks of 32-bit words, [words, pieces], for `crc32c`: each column is a run of bytes,
-    and all columns are handled at once. The first block is filled up with zeros in front, which change
-    nothing. The first four bytes are inverted: a CRC-32C begins with all ones.
+    """Splits the bytes `numbers` into blocks of 32-bit words [words, pieces] for `crc32c`. Each column of a
+    block is a piece of consecutive bytes, and the checksums of all columns are computed at once. The first
+    block is padded with zeros in front, which do not change a checksum that starts at zero. The first four
+    bytes are inverted, because a CRC-32C begins with all ones.
     """
     pieces = PIECES
     while pieces > 1 and 2 * len(numbers) <= 4 * WORDS * pieces:
@@ -69,9 +70,11 @@ def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
 
 
 def block_checksum(block: Words) -> tuple[Words, Words]:
-    """Returns the checksum, in an array, of a block [words, pieces]; it starts at zero, without the
-    inversions of a CRC-32C. Also returns the linear map, as its value for each bit, by which as many zero
-    bytes as the block has change a checksum: it joins the checksums of consecutive blocks.
+    """Returns the CRC-32C of a block of words [words, pieces] in an array of one number. It is computed with
+    the initial value zero and without inversions.
+
+    Also returns how a CRC changes if as many zero bytes follow as the block has: a linear map, given by its
+    value for each of the 32 bits. With it, the caller joins the checksums of consecutive blocks.
     """
     low, high = wordwise()
     crcs = np.zeros(block.shape[1], np.uint32)
@@ -86,7 +89,9 @@ def block_checksum(block: Words) -> tuple[Words, Words]:
 
 
 def after_zeros(zeros: Words, crcs: Words) -> Words:
-    """Returns `crcs` after more zero bytes, by the linear map of these: `zeros`, its value for each bit."""
+    """Returns the values of the CRCs `crcs` after further zero bytes. zeros: the linear map by which these
+    zero bytes change a CRC, given by its value for each of the 32 bits.
+    """
     after = np.zeros_like(crcs)
     for bit, image in enumerate(zeros):
         after ^= (crcs >> np.uint32(bit) & np.uint32(1)) * image
@@ -104,8 +109,8 @@ def bytewise() -> list[int]:
 
 @cache
 def wordwise() -> tuple[Words, Words]:
-    """Returns two tables to advance a CRC by four bytes at a time: the CRC after four zeros, of each value of
-    its lower and of its higher 16 bits.
+    """Returns two tables of 65536 values to advance a CRC by four bytes at a time: the CRC after four zero
+    bytes, for each value of its lower 16 bits, and for each value of its higher 16 bits.
     """
     table, halves = np.array(bytewise(), np.uint32), np.arange(1 << 16, dtype=np.uint32)
     tables = np.stack([halves, halves << 16])
@@ -116,7 +121,9 @@ def wordwise() -> tuple[Words, Words]:
 
 @cache
 def piecewise() -> Words:
-    """Returns a linear map, its value for each bit of a CRC: what 4 * WORDS zero bytes make of the CRC."""
+    """Returns how 4 * WORDS zero bytes, the bytes of a piece, change a CRC: a linear map, given by its value
+    for each of the 32 bits.
+    """
     low, high = wordwise()
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(WORDS):

@@ -43,11 +43,11 @@ class LayoutChoice:
     def checked_modules(
         self, model: FileContents, copied: bool | None = None, beside: Sequence[FileContents] = ()
     ) -> tuple[Module, ...]:
-        """Returns the modules (recurrent layers) that the user chose, with the stated settings.
+        """Returns the modules (recurrent layers) of the file `model` that the user chose, with the stated
+        settings. Raises `LayoutError` if writing, running or comparing them would lose something.
 
         copied: True if other arrays are copied to the new file; None if that is impossible. beside: further
-        files to which the choice applies. Raises `LayoutError` if writing, running or comparing them would
-        lose something.
+        files to which the choice applies.
         """
         modules = [module for file in (model, *beside) for module in file.modules]
         if modules and self.layout is not None and not any(map(self.is_of, modules)):
@@ -66,9 +66,10 @@ class LayoutChoice:
         return chosen
 
     def modules(self, model: FileContents, other_models: Sequence[FileContents] = ()) -> tuple[Module, ...]:
-        """Returns the modules (recurrent layers) that the user chose, with the stated settings: those named,
-        else all, in a row (each takes the outputs of the one before) if the user says so. Raises
-        `LayoutError` if there is none, or if some layers of the file cannot be read.
+        """Returns the modules (recurrent layers) of the file `model` that the user chose, with the stated
+        settings: those named, else all; if the user says that all are stacked, in the order in which each
+        takes the outputs of the one before. Raises `LayoutError` if there is none, or if some layers of the
+        file cannot be read.
 
         other_models: further files to which the choice applies.
         """
@@ -88,12 +89,12 @@ class LayoutChoice:
         if not named and (unread := model.unread(self.drop)):
             raise LayoutError("; ".join(unread.values()))
         all_fields = {name for module in model.modules for name in fields_of(module)}
-        left_open = {name for module in model.modules for name in open_of(module)}
+        left_open = {name for module in model.modules for name in open_settings(module)}
         by_module = self.semantics_by_module(model, other_models)
         return tuple(
             self.with_settings(
                 module,
-                (all_fields - fields_of(module)) | (left_open - open_of(module)),
+                (all_fields - fields_of(module)) | (left_open - open_settings(module)),
                 by_module.get(module.name, {}),
             )
             for module in chosen
@@ -102,8 +103,9 @@ class LayoutChoice:
     def semantics_by_module(
         self, model: FileContents, other_models: Sequence[FileContents]
     ) -> dict[str, dict[str, Any]]:
-        """Returns the semantics that the user stated for single modules, as MODULE:FIELD: {module: {field:
-        value}}. Raises `LayoutError` for a name that no module has, in this file or in the others.
+        """Returns the semantics that the user stated for single modules of the file `model`, as MODULE:FIELD:
+        {module: {field: value}}. Raises `LayoutError` for a name that no module has, in this file or in the
+        files `other_models`.
         """
         by_module: dict[str, dict[str, Any]] = {}
         for text, value in self.semantics.items():
@@ -116,7 +118,9 @@ class LayoutChoice:
         return by_module
 
     def is_of(self, module: Module) -> bool:
-        """Returns True if a module may have the layout, or one of the framework, that the user stated."""
+        """Returns True if a module may have the layout that the user stated, or one of the framework that the
+        user stated.
+        """
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: FileContents) -> LayoutError:
@@ -188,14 +192,17 @@ def fields_of(module: Module) -> set[str]:
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
 
 
-def open_of(module: Module) -> set[str]:
-    """Returns the settings, such as "reset", that the user may state: neither layout nor file fixes them."""
+def open_settings(module: Module) -> set[str]:
+    """Returns the names of the settings of a module, such as "reset", that the user may state, because
+    neither its layout nor its file fixes them.
+    """
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 
 def check_function(modules: Sequence[Module]) -> None:
-    """Raises `LayoutError` if several modules leave the same field of semantics open, as one value may not
-    fit all of them. For a single module, the user is asked where the value is needed.
+    """Raises `LayoutError` if the arrays of several modules leave the same field of semantics open, such as
+    an activation, because one value may not fit all of them. For a single module, the user is asked later,
+    where the value is needed.
     """
     modules_by_field: dict[str, list[str]] = {}
     for module in modules:

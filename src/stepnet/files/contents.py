@@ -62,7 +62,9 @@ def title_of(path: Path) -> str | None:
 
 
 def is_paddle_program(path: Path) -> bool:
-    """Returns whether a file is a program of PaddlePaddle, by its name and the parameters beside it."""
+    """Returns True if a file is a program of PaddlePaddle, by its name and the file of parameters beside
+    it.
+    """
     return path.suffix == ".pdmodel" or (path.suffix == ".json" and path.with_suffix(".pdiparams").exists())
 
 

@@ -152,14 +152,16 @@ def model_file(path: Path) -> Path:
     root: Any = (
         cast("dict[str, Any]", entries).get(str(manifest.get("rootModelIdentifier"))) if entries else None
     )
-    offset = cast("dict[str, Any]", root).get("path") if isinstance(root, dict) else None
-    if not isinstance(offset, str):
+    model_path = cast("dict[str, Any]", root).get("path") if isinstance(root, dict) else None
+    if not isinstance(model_path, str):
         raise FileError("its Manifest.json does not say which file is the model")
-    return inside(path, f"Data/{offset}")
+    return inside(path, f"Data/{model_path}")
 
 
 def inside(folder: Path, relative_path: str) -> Path:
-    """Returns the path of a Core ML model's file `relative_path` below a folder; `FileError` if missing."""
+    """Returns the path of the file `relative_path` of a Core ML model, below its folder `folder`; raises
+    `FileError` if the file is missing or lies elsewhere.
+    """
     for name in relative_path.split("/"):
         folder = jsons.within(folder, name)
     if not folder.is_file():
@@ -209,9 +211,9 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
 
 
 def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
-    """Converts an LSTM operation to a module (recurrent layer): its weights, settings and direction, and
-    notes on its initial state and outputs. Raises `FileError` if weights are no constants, or for settings
-    that no layout has.
+    """Converts an LSTM operation of a Core ML program to a module (recurrent layer): its weights, settings
+    and direction, and notes on its initial state and outputs. Raises `FileError` if weights are no constants,
+    or for settings that no layout can express.
     """
     name = operation.outputs[0]
     weights = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
@@ -263,15 +265,17 @@ def uses(program: CoreMLProgram, operation: CoreMLOperation, direction: object) 
 
 
 def returns_all_steps(program: CoreMLProgram, operation: CoreMLOperation) -> bool:
-    """Returns True if an LSTM operation returns its outputs at all steps; by default only the last one."""
+    """Returns True if an LSTM operation of a Core ML program returns its outputs at all steps, and False if
+    it returns only the last output, which is the default.
+    """
     value = constant(program, maker_of(program, operation.inputs.get("output_sequence", "")))
     return isinstance(value, np.ndarray) and bool(value.all())
 
 
 def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> list[str]:
-    """Returns the names of a Core ML value and of those before it, latest first, through the input `x` of
-    operations of the types `kinds`. The last one is the source: made by an operation of another type, or an
-    input.
+    """Returns the names of a Core ML value and of the values that it is computed from through operations of
+    the types `kinds`, each the input `x` of the operation before. The last name is the source: the output of
+    an operation of another type, or an input of the model.
     """
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
@@ -280,8 +284,9 @@ def traced_back(program: CoreMLProgram, name: str, kinds: Collection[str]) -> li
 
 
 def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
-    """Returns the name of the LSTM whose outputs at all steps are this operation's input, perhaps through
-    operations that move numbers and leave the axes as they were; "" if the input is anything else.
+    """Returns the name of the LSTM of a Core ML program whose outputs at all steps are the input of
+    `operation`, perhaps through operations that move numbers and leave the axes as they were; "" if the input
+    is anything else.
     """
     *through, name = traced_back(program, operation.inputs.get("x", ""), STRAIGHT)
     below = maker_of(program, name)
@@ -317,8 +322,8 @@ def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -
 
 
 def others(program: CoreMLProgram) -> Iterator[str]:
-    """Yields "name (type)" of the operations that are no LSTMs or constants, without those that only move the
-    inputs and weights of LSTMs: the user is told that these are not converted.
+    """Yields "name (type)" for each operation of a Core ML program that is not converted, to list them for
+    the user: all but LSTMs, constants, and operations that only move the inputs and weights of LSTMs.
     """
     seen: set[str] = set()
     for operation in program.operations:
@@ -341,7 +346,8 @@ def maker_of(program: CoreMLProgram, name: str) -> CoreMLOperation | None:
 
 
 def initial_state(program: CoreMLProgram, name: str) -> tuple[str, str]:
-    """Finds the source of an LSTM's initial state `name`: returns its kind, and the name of the source value.
+    """Finds the source of an LSTM's initial state, the value `name` of a Core ML program: returns the kind of
+    the source, and the name of the source value.
 
     The kind is "constant" (other than zeros), "given" (an input of the model), "computed", or "" for zeros.
     """
@@ -359,8 +365,9 @@ def initial_state(program: CoreMLProgram, name: str) -> tuple[str, str]:
 
 
 def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array | str | None:
-    """Returns the array, or the text, of a Core ML operation that is a constant; None for other operations,
-    and for dtypes that are not read. Raises `FileError` if the shape and the bytes do not fit.
+    """Returns the value of an operation of a Core ML program if it is a constant: an array, or a text.
+    Returns None for other operations, and for dtypes that are not read. Raises `FileError` if the shape and
+    the bytes do not fit.
     """
     if operation is None or operation.type != "const" or operation.value is None:
         return None
@@ -375,19 +382,21 @@ def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array
     if 5 in operation.value.fields:
         data = blob(program, operation.value.submessage(5))
     elif kind in IMMEDIATE:
-        held = joined(tensor.submessage(IMMEDIATE[kind]))
+        held = joined_bytes(tensor.submessage(IMMEDIATE[kind]))
         data = held
         if KINDS[kind].kind != "f":
             data = b"".join(varint.astype(KINDS[kind]).tobytes() for varint in varints(held))
     else:
-        data = joined(tensor.submessage(BYTES))
+        data = joined_bytes(tensor.submessage(BYTES))
     if len(data) != size:
         raise FileError(f"{operation.outputs[0]!r} of {shape} has {len(data)} bytes in place of {size}")
     return np.frombuffer(data, KINDS[kind].newbyteorder("<") if kind != 13 else KINDS[kind]).reshape(shape)
 
 
-def joined(proto: Message) -> bytes:
-    """Returns the bytes of a constant that a Core ML program itself has, and counts their memory."""
+def joined_bytes(proto: Message) -> bytes:
+    """Joins the bytes of a constant that is stored in a Core ML program itself, as the pieces of the message
+    `proto`; counts their memory.
+    """
     pieces = proto.pieces(1)
     proto.store.room(8 * sum(map(len, pieces)), "a constant")
     proto.store.take(sum(map(len, pieces)), "its constants")

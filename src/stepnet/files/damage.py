@@ -19,11 +19,12 @@ def damaged_layers(
     layouts: Iterable[str],
     frameworks: Iterable[str],
 ) -> tuple[Damage, ...]:
-    """Finds recurrent layers that lack an array, or have one with a wrong name or shape, among the arrays of
-    a file that belong to no layer, for messages to the user.
+    """Finds recurrent layers that lack an array, or have one with a wrong name or shape, to report them to
+    the user. They are looked for among the arrays of a file that belong to no layer.
 
-    shapes: the shapes, by the arrays' names without the format's suffix. full_names: the names in the file,
-    by these. layouts: the layouts of the file's layers. frameworks: those that usually write such files.
+    shapes: the shapes of these arrays, by their names without the format's suffix. full_names: {name without
+    suffix: name in the file}. layouts: the layouts (formats of weights) of the layers that were found.
+    frameworks: the frameworks that usually write such files.
     """
     return tuple(
         replace(layer, names=tuple(full_names[name] for name in layer.names))
@@ -32,8 +33,9 @@ def damaged_layers(
 
 
 def likely(layouts: Iterable[str], frameworks: Iterable[str]) -> list[Record]:
-    """Returns the records (descriptions) of layouts that a damaged layer may have: those of the file's other
-    layers, then others of the same frameworks, or of frameworks that usually write such files.
+    """Returns the records (descriptions) of the layouts that a damaged layer may have, the likeliest first:
+    `layouts`, those of the file's other layers, then all other layouts of their frameworks and of
+    `frameworks`, which usually write such files.
     """
     here = {name: record(name) for name in layouts}
     near = {*frameworks, *(name.partition(".")[0] for name in here)}
@@ -42,7 +44,9 @@ def likely(layouts: Iterable[str], frameworks: Iterable[str]) -> list[Record]:
 
 
 def damage_text(damage: Damage) -> str:
-    """Returns the message for a damaged layer: the reason, and the options to read the file without it."""
+    """Returns the message for a damaged layer: the reason why it cannot be read, and the options by which the
+    user reads the file without it.
+    """
     more = len(damage.names) - MOST_SHOWN
     arrays = ", ".join(damage.names[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
     name = re.sub("[./_]$", "", damage.prefix) or "the layer without a name"

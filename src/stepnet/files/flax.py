@@ -73,7 +73,8 @@ def read(path: str | Path) -> dict[str, Array]:
 
 def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
     """Decodes the bytes of a Flax msgpack file, or of a tuple in it, to a tree of dictionaries, lists and
-    arrays; raises `FileError` for tuples in too many tuples. tuples: how many are around it.
+    arrays; raises `FileError` for tuples that are nested too deep. tuples: the number of tuples around the
+    bytes. store: the limit on memory.
     """
     msgpacks.count(data, store)
 
@@ -96,7 +97,9 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
 
 
 def branch_of(pairs: list[tuple[Any, Any]]) -> Tree:
-    """Makes a dictionary of pairs from msgpack, a branch of the tree; `FileError` for a repeated key."""
+    """Makes a dictionary, a branch of the tree, of (key, value) pairs that msgpack decodes; raises
+    `FileError` for a repeated key.
+    """
     branch = dict(pairs)
     if len(branch) != len(pairs):
         raise FileError("a dictionary in it has a key twice")
@@ -129,8 +132,9 @@ def is_shape(value: Any, most: int) -> bool:
 
 
 def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Yields (name, array) for every array of a Flax tree; path: the keys from the root to `tree`. Other
-    values, such as texts and numbers, are skipped.
+    """Yields (name, array) for every array in a tree of dictionaries and lists from a Flax file. Other
+    values, such as texts and numbers, are skipped. path: the keys that lead from the root to `tree`; their
+    joined names are the name of an array.
     """
     if len(path) > DEEPEST:
         raise FileError(f"its tree is deeper than {DEEPEST}")

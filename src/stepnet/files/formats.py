@@ -73,11 +73,15 @@ class Format:
         return bool(self.frameworks) or self.module == "raw"
 
     def is_model(self, path: Path) -> bool:
-        """Returns True if files of such a name describe how layers run, and do not only hold weights."""
+        """Returns True if files with such a name describe how their layers run, and do not only hold
+        weights.
+        """
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """Reads a file of this kind; layout, layouts: stated for all modules or None, and by module name."""
+        """Reads a model file of this kind as modules (recurrent layers) and other arrays. layout, layouts:
+        the layout that the user states, for all modules and for modules by name.
+        """
         model = self.contents(path, layout, layouts)
         return model if self.ordered else replace(model, ordered=False)
 
@@ -128,8 +132,8 @@ class Format:
         self.code.write(path, arrays, force)
 
     def front(self, module: Module) -> str:
-        """Returns the prefix of the names of a module's arrays in a new file: its name and a separator, or
-        "".
+        """Returns the prefix of the names of a module's arrays in a new file: the module's name and a
+        separator; "" if it has no name.
 
         If the layout would read the last part of the name as the number of a layer or as a direction, that
         part is changed: cells/0 becomes cells_0, 0 becomes layer_0, and both/forward becomes

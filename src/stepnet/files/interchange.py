@@ -107,7 +107,7 @@ def convert_file(
             with named(module.name or "the weights"):
                 conversions.append((module, converted(module, target, exact, dtype)))
             advance(1)
-        new_modules = tuple(result(module, conversion) for module, conversion in conversions)
+        new_modules = tuple(converted_module(module, conversion) for module, conversion in conversions)
         copied_others = converted_others(model, new_modules, modules, file_format) if rest == "copy" else None
         written, copied_others = (
             without_prefix(strip, new_modules, copied_others) if strip else (new_modules, copied_others)
@@ -136,9 +136,11 @@ def convert_file(
 def without_prefix(
     strip: str, modules: tuple[Module, ...], other_arrays: Others | None
 ) -> tuple[tuple[Module, ...], Others | None]:
-    """Removes the prefix `strip` from the names of modules and of other arrays (None if these are not
-    written), for the user's option; raises `LayoutError` if no name has it, or if two arrays would get the
-    same name. Returns both; arrays that only lost the prefix are listed as moved, for the report.
+    """Removes the prefix `strip`, which the user states, from the names of modules and of other arrays;
+    returns both. Arrays that only lose the prefix are recorded as moved, for the report. Raises `LayoutError`
+    if no name has the prefix, or if two arrays would get the same name.
+
+    other_arrays: the other arrays of the new file; None if it has none.
     """
     arrays = other_arrays.arrays if other_arrays else dict[str, Array]()
     if not any(name.startswith(strip) for name in (*arrays, *(module.name for module in modules))):
@@ -168,12 +170,12 @@ def without_prefix(
 def converted_others(
     model: FileContents, new_modules: tuple[Module, ...], modules: tuple[Module, ...], file_format: Format
 ) -> Others:
-    """Renames and transposes the arrays of a model that are in no module by the new framework's conventions,
-    where it is certain what they are. It is never certain if a file has layouts of several frameworks.
+    """Renames and transposes the arrays of a model that are in no module by the conventions of the new
+    framework, where it is certain what they are. It is never certain if the old or the new file has layouts
+    of several frameworks.
 
-    new_modules, modules: the converted and the original ones, whose layouts name the frameworks. file_format:
-        the
-    kind of the new file.
+    new_modules, modules: the converted and the original modules, whose layouts name the frameworks.
+    file_format: the kind of the new file.
     """
     source, target = (
         sorted({module.layout.partition(".")[0] for module in side}) for side in (modules, new_modules)
@@ -200,8 +202,9 @@ def verified(
 
 
 def check_order(modules: tuple[Module, ...], output: str | Path, file_format: Format) -> None:
-    """Raises `LayoutError` if the new file would return the outputs of a backward layer in another order:
-    Keras returns them in the order of computation, other formats (`file_format`) at their own steps.
+    """Raises `LayoutError` if the new file `output` would return the outputs of a backward layer in another
+    order than the old file: Keras returns them in the order of computation, other formats (`file_format`) at
+    their own steps. modules: the recurrent layers, as they were read.
     """
     flipped, in_order = "last step first", "each at its own step"
     for module in modules:
@@ -215,7 +218,9 @@ def check_order(modules: tuple[Module, ...], output: str | Path, file_format: Fo
 
 
 def notes_on_overrides(model: FileContents, module: Module) -> Iterator[str]:
-    """Yields notes on the semantics of a module for which the user states another value than the file."""
+    """Yields a note for each semantic field of a module for which the user states another value than its file
+    `model`.
+    """
     for part in model.modules:
         for name, value in part.semantics.items() if part.name in module.parts else ():
             stated = module.semantics.get(name)
@@ -243,8 +248,9 @@ def notes_on_losses(module: Module, file_format: Format, is_model: bool) -> tupl
 
 
 def targets(target: str, module: Module) -> list[Record]:
-    """Returns the layouts to try for a module, in order: the one named `target`, or those of the framework
-    `target` for the module's cell (GRU, LSTM, ...). Raises `LayoutError` if it has none.
+    """Returns the layouts (formats of weights) to try for a module, in order: the layout named `target`, or
+    all layouts of the framework `target` for the module's cell (GRU, LSTM, ...). Raises `LayoutError` if the
+    framework has none.
     """
     if target in records() or "." in target:
         return [record(target)]
@@ -255,9 +261,11 @@ def targets(target: str, module: Module) -> list[Record]:
 
 
 def converted(module: Module, target: str, exact: bool, dtype: str | None = None) -> Conversion:
-    """Converts a module to the first layout of `target` that can express it; raises `ConversionError` if
-    there is none, or if `exact` and numbers would be rounded. dtype: of the new arrays; None for the module's
-    own.
+    """Converts a module to the first layout of `target` that can express it. Raises `ConversionError` if
+    there is none, or if `exact` is True and numbers would be rounded.
+
+    target: a layout, or a framework, of which all layouts are tried. dtype: of the new arrays; None for the
+    module's own.
     """
     refusals: list[ConversionError] = []
     options: Any = {"sizes": module.sizes, "semantics": module.semantics, "dtype": dtype}
@@ -282,12 +290,16 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
 
 
 def with_computed_arrays(conversion: Conversion, module: Module) -> Conversion:
-    """Returns a conversion whose report also lists the arrays that were computed when the file was read."""
+    """Returns a conversion of a module, whose report also lists the arrays that were computed when the file
+    was read.
+    """
     return replace(conversion, report=replace(conversion.report, made=module.made))
 
 
-def result(module: Module, conversion: Conversion) -> Module:
-    """Returns the converted module: the conversion's arrays and layout, and all else of the old module."""
+def converted_module(module: Module, conversion: Conversion) -> Module:
+    """Returns a module after its conversion: the arrays and layout of `conversion`, and all other facts of
+    the old module.
+    """
     report = conversion.report
     return Module(
         module.name,
@@ -309,5 +321,7 @@ def result(module: Module, conversion: Conversion) -> Module:
 
 
 def compare(module: Module, other: Module) -> Verdict:
-    """Measures how far the outputs of an original and a converted module differ, here and in frameworks."""
+    """Measures how far the outputs of an original and a converted module differ, if stepnet runs them and if
+    the frameworks of their layouts do.
+    """
     return verify(weights(module), weights(other), frameworks=True)

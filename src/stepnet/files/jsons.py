@@ -52,8 +52,8 @@ def read(path: Path) -> Object:
 
 
 def within(folder: Path, name: Any) -> Path:
-    """Returns the path of the file that another file names in its folder; raises `FileError`, without the
-    path, for a name or a link that leads out of the folder.
+    """Returns the path of a file in the folder `folder` by its name `name`, which was read from an untrusted
+    file. Raises `FileError`, without the path, for a name or a link that leads out of the folder.
 
     >>> within(Path("models"), "../secrets")
     Traceback (most recent call last):
@@ -69,6 +69,8 @@ def within(folder: Path, name: Any) -> Path:
 
 
 def blobs(folder: Path) -> Path | None:
-    """Returns the folder to which links in a Hugging Face cache snapshots/NAME point; None for others."""
+    """Returns the folder of a Hugging Face cache to which the links in `folder` point, if `folder` is a
+    snapshot in such a cache (snapshots/NAME); else None.
+    """
     snapshots = folder.resolve().parent
     return snapshots.parent / "blobs" if snapshots.name == "snapshots" else None

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.damage import damage_text, damaged_layers
-from stepnet.files.optimisers import kept_by_optimisers
+from stepnet.files.optimisers import optimiser_state_names
 from stepnet.files.others import Stated
 from stepnet.files.parametrized import Plain, plain
 from stepnet.layout.damaged import Damage
@@ -94,12 +94,16 @@ class Module:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the file's modules that were joined to this one, or its own if none were."""
+        """The names of the modules in the file that were stacked to this one; only its own name if it was not
+        stacked.
+        """
         return self.stack or (self.name,)
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """The names of the file's modules that make up this one, without separators at their ends."""
+        """The names of the modules in the file that were stacked to this one, without separators at their
+        ends.
+        """
         return tuple(map(bare, self.parts))
 
     @property
@@ -116,7 +120,9 @@ class Module:
 
     @property
     def match(self) -> Match:
-        """The module's arrays and the layouts that they fit, as a `Match` of `stepnet.layout.find`."""
+        """The module's arrays and the layouts that they fit, in the form in which `stepnet.layout.find`
+        returns them.
+        """
         return Match(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts)
 
     @property
@@ -168,10 +174,11 @@ class FileContents:
     unspecified: str = WEIGHTS
 
     def unread(self, drop: Collection[str] = ()) -> dict[str, str]:
-        """Returns {prefix: reason} of the recurrent layers that could not be read as modules.
+        """Returns the recurrent layers that could not be read as modules: {prefix of their array names:
+        reason}.
 
-        drop: names of arrays that may be left out. A damaged layer is not listed if none of its arrays is
-        left.
+        drop: names of arrays that the user leaves out. A damaged layer of which all arrays are left out is
+        not returned.
         """
         left = self.rest.keys() - {*drop}  # a reader may have found modules among these arrays later
         layers = [layer for layer in self.damaged if not left.isdisjoint(layer.names)]
@@ -210,7 +217,8 @@ class FileContents:
     def chosen(self, name: str, question: str = "module", **about: str) -> Module:
         """Returns the module that a name given by the user means; raises `LayoutError` if none or several do.
 
-        question, about: the option by which the user names the module, for the message.
+        question, about: the key and the values of the option by which the user names the module, for the
+        message.
         """
         matches = self.called(name)
         if len(matches) == 1:
@@ -237,7 +245,8 @@ def bare(name: str) -> str:
 
 
 def numbered(names: Sequence[str]) -> list[int]:
-    """Returns the order of layers' names by the only number that differs; [] if they differ otherwise.
+    """Returns the indices of layers' names in the order of the only number in which the names differ; [] if
+    they differ otherwise.
 
     >>> numbered(["rnns.10.cell", "rnns.2.cell"]), numbered(["gru_1", "gru"]), numbered(["top", "low"])
     ([1, 0], [1, 0], [])
@@ -289,7 +298,7 @@ def among(
     if len(full_names) != len(plain_arrays.arrays):
         raise FileError(f"{path}: two arrays in it have the same name except for {suffix!r}")
     named_prefixes = tuple(f"{module}{sign}" for module in layouts or {} for sign in "./_")
-    distinct = {name for name in kept_by_optimisers(full_names) if not name.startswith(named_prefixes)}
+    distinct = {name for name in optimiser_state_names(full_names) if not name.startswith(named_prefixes)}
     shapes = {
         name: plain_arrays.arrays[full].shape for name, full in full_names.items() if name not in distinct
     }
@@ -332,11 +341,12 @@ def module_of(
     settings: Mapping[str, Any],
     own_class: str,
 ) -> Module:
-    """Makes the module of a recurrent layer that was found by its arrays (`match`).
+    """Makes a module of a recurrent layer that was recognised by the names and shapes of its arrays
+    (`match`).
 
-    full_names: the names in the file, by the names without suffix. plain_arrays: the arrays, and how those
-    that were computed are made. settings: the settings of the layer, by the framework's names and values.
-    own_class: the name of its class if the user's program defines it.
+    full_names: {name without suffix: name in the file}. plain_arrays: the arrays of the file, with records of
+    how weights were computed from other arrays. settings: the settings of the layer, by the framework's names
+    and values. own_class: the name of its class if the user's program defines it, else "".
     """
     taken_for = " or ".join(match.layouts)
     note = f"it is a {own_class}, taken for {taken_for} by its arrays' names; its forward may do more"
@@ -361,9 +371,10 @@ def module_of(
 def without_copies(
     modules: tuple[Module, ...], arrays: Mapping[str, Array]
 ) -> tuple[tuple[Module, ...], dict[str, str]]:
-    """Removes the modules of a Paddle file whose arrays all belong to another module; keeps those with most
-    arrays or, if equal, with the shortest name. Returns the kept modules in order, and {second name of an
-    array: the reason why it is not needed}.
+    """Removes each module of a Paddle file whose arrays all belong to another module as well; of two such
+    modules, the one with more arrays or, if equal, with the shorter name is kept. Returns the remaining
+    modules in order, and {second name of an array: the reason why it is not needed}. arrays: all arrays of
+    the file, by name.
 
     Paddle stores the weight of a cell under two names, weight_ih_l0 and 0.cell.weight_ih. In files of other
     frameworks, an array with two names is used in two places of the model, and neither is spare.
@@ -382,7 +393,10 @@ def without_copies(
 
 
 def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """Finds other names of a module's arrays in the file, by equal memory: {name: reason to ignore it}."""
+    """Finds second names of a module's arrays in the file: names of arrays that begin with the module's name
+    and are the same memory. Returns {second name: the reason to ignore it}. arrays: all arrays of the file,
+    by name.
+    """
     first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
     behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}
     same = {name: first.get(memory_of(array), name) for name, array in behind.items()}
@@ -390,17 +404,20 @@ def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
 
 
 def memory_of(array: Array) -> tuple[Any, ...]:
-    """Returns a key of an array's memory; arrays with equal keys are equal views of the same memory."""
+    """Returns a key by which arrays of the same memory, shape and dtype are recognised: the address, shape,
+    strides and dtype.
+    """
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
 def matches_of(
     shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Match, ...]:
-    """Finds the recurrent layers among arrays, given as {name: shape}. The modules in `layouts`, {module:
-    layout}, have the layouts stated there, and must exist; the others have `layout` if it fits.
+    """Finds the recurrent layers among the arrays of a file, given as {name: shape}. The modules in
+    `layouts`, {module: layout}, have the layouts stated there, and must exist; the others have `layout` if it
+    fits.
 
-    frameworks: those whose layouts are preferred if several fit.
+    frameworks: the frameworks whose layouts are preferred if several fit.
     """
     matches: list[Match] = []
     rest = dict(shapes)
@@ -424,12 +441,13 @@ def matches_of(
 
 
 def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Match, ...]:
-    """Finds the recurrent layers among arrays, if the caller states a layout or a framework (`layout`) for
-    them.
+    """Finds the recurrent layers among arrays, given as {name: shape}, if the user states a layout or a
+    framework (`layout`) for them. Every layer that the layout fits has it. If the layout has a mark, a
+    pattern of names by which its layers differ from others with the same arrays, and some names match the
+    mark, only those layers have it.
 
-    Every layer that it fits has it; if the names of some layers match its mark, the pattern that tells its
-    layers from others with the same arrays, only those. Arrays that are part of a layer recognised by names
-    are no layer: the gates of a GRU have a kernel and a bias as well.
+    frameworks: the frameworks whose layouts are preferred for other layers. A part of a layer that is
+    recognised by names is no layer by itself, although the gates of a GRU have a kernel and a bias as well.
     """
     by_names = find(shapes, None, frameworks)
     held_by_names = [{*match.names.values()} for match in by_names]

@@ -48,8 +48,9 @@ FIXED = {
 
 
 def count(data: bytes, store: Store) -> None:
-    """Counts the memory of all values of a MessagePack file before it is decoded, and takes it from the
-    store; raises `FileError` if that exceeds the store's limit.
+    """Counts the memory that all values of a MessagePack file will take, before they are decoded, and takes
+    it from `store`, the limit on memory; raises `FileError` if too little is left. data: the content of the
+    file.
 
     >>> count(bytes.fromhex("81 a1 77 93 01 02 03"), Store(None, 7))
     >>> count(b"\\xdd\\x00\\x10\\x00\\x00" + b"\\x80" * (1 << 20), Store(None, 1 << 20))

@@ -144,11 +144,10 @@ def array_of(source: ByteReader) -> Array | None:
 
 
 def sizes(source: ByteReader, axes: int, struct_format: str, unknown: bool = False) -> tuple[int, ...] | None:
-    """Reads the shape of an MXNet array with `axes` axes; None for an unknown shape, which only `unknown`
-    allows.
+    """Reads the shape of an array with `axes` axes from a .params file of MXNet; None for an unknown shape.
 
-    struct_format: the type of each length, as for `struct`. Raises `FileError` for a shape that the file
-        cannot hold.
+    struct_format: the type of each length, as for `struct`. unknown: True if the file's format allows unknown
+    shapes, marked by -1. Raises `FileError` for a shape that the file cannot hold.
     """
     if unknown and axes == -1:
         return None

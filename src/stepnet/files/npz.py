@@ -78,8 +78,8 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Array:
-    """Reads one array of an open .npz file, the member `info` of its zip, and counts its memory; raises
-    `FileError` if the member is no array of numbers as NumPy writes it.
+    """Reads one array of an open .npz file, the member `info` of its zip, and counts its memory in `store`,
+    the limit on memory. Raises `FileError` if the member is no array of numbers as NumPy writes it.
     """
     member_name = f"its member {info.filename[:100]!a}"
     if not info.filename.endswith(".npy"):

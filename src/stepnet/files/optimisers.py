@@ -25,14 +25,15 @@ MOMENTS = frozenset({"mu", "nu"})
 STATE = re.compile(r"(?:\d+[./])?state[./]")
 
 
-def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
-    """Returns the names, among those of a file's arrays, that belong to the state of an optimiser.
+def optimiser_state_names(names: Iterable[str]) -> frozenset[str]:
+    """Returns those of a file's array names that belong to the state of an optimiser, which has copies of
+    weights and is not searched for layers.
 
-    >>> sorted(kept_by_optimisers(["params/cell/i", "opt_state/0/mu/cell/i", "step"]))
+    >>> sorted(optimiser_state_names(["params/cell/i", "opt_state/0/mu/cell/i", "step"]))
     ['opt_state/0/mu/cell/i']
-    >>> sorted(kept_by_optimisers(["model/cell/i", "adam/0/mu/cell/i", "adam/0/nu/cell/i"]))
+    >>> sorted(optimiser_state_names(["model/cell/i", "adam/0/mu/cell/i", "adam/0/nu/cell/i"]))
     ['adam/0/mu/cell/i', 'adam/0/nu/cell/i']
-    >>> kept_by_optimisers(["optimizer.weight_ih_l0", "head.weight"])
+    >>> optimiser_state_names(["optimizer.weight_ih_l0", "head.weight"])
     frozenset()
     """
     names_in_order = list(names)
@@ -52,6 +53,8 @@ def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
 
 
 def splits_of(name: str) -> Iterable[tuple[str, str, str]]:
-    """Yields (text before, part, text after) of each part of an array's name, as "mu" in "0/mu/cell"."""
+    """Yields (text before, part, text after) for each part of an array's name, where parts are separated by
+    points or slashes: ("0/", "mu", "cell") is the second of "0/mu/cell".
+    """
     for match in re.finditer(r"[^./]+", name):
         yield name[: match.start()], match[0], name[match.end() + 1 :]

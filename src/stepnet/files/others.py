@@ -34,7 +34,9 @@ class Convention:
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:
-        """The array names of a layer in the framework, by the kind of layer: "dense" or "embedding"."""
+        """The framework's array names for each kind of layer: weight and bias of "dense", and the table of
+        "embedding".
+        """
         return {"dense": (self.weight, self.bias), "embedding": (self.embedding,)}
 
 
@@ -102,10 +104,11 @@ def others(
     suffix: str = "",
 ) -> Others:
     """Renames and transposes the arrays of a file that are in no recurrent layer (`rest`) by the conventions
-    of another framework, if it is certain what they are.
+    of another framework, if it is certain what they are. The others stay unchanged.
 
-    stated: the meaning of arrays for which the file specifies it. source, target: the frameworks. sign: the
-    separator between layer and array names in the new file. suffix: a suffix of names in the old file.
+    stated: the meaning of arrays for which the file specifies it. source, target: the old and the new
+    framework. sign: the separator between layer and array names in the new file. suffix: a suffix that array
+    names in the old file may have.
 
     >>> head = {"head.weight": np.ones((5, 3)), "head.bias": np.ones(5), "table.weight": np.ones((5, 3))}
     >>> done = others(head, {}, "torch", "flax", "/")
@@ -141,10 +144,12 @@ def others(
 
 
 def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "") -> dict[str, Stated]:
-    """Finds the arrays of dense layers and embeddings among `rest` by names and shapes: {name: what the array
-    is}, if certain.
+    """Finds the arrays of dense layers and embeddings among `rest`, the arrays that are in no recurrent
+    layer, by their names and shapes. Returns {array name: kind of layer, name of the layer, role}, only of
+    arrays for which this is certain.
 
-    convention: the framework's names of arrays. suffix: a suffix of names in the file.
+    convention: the framework's array names and order of axes. suffix: a suffix that array names in the file
+    may have.
     """
     layers: dict[str, dict[str, str]] = {}
     for name in rest:
@@ -158,16 +163,17 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
             if names.keys() == set(roles) and is_certain(
                 kind, [rest[names[role]] for role in roles], convention
             ):
-                stated |= {
-                    names[role]: Stated(kind, layer, new_array) for new_array, role in enumerate(roles)
-                }
+                stated |= {names[role]: Stated(kind, layer, index) for index, role in enumerate(roles)}
     return stated
 
 
 def is_certain(kind: str, arrays: list[Array], convention: Convention) -> bool:
-    """Returns True if the shapes of arrays confirm that they are a layer of `kind`, as their names say:
-    "dense" if the bias has as many numbers as the matrix has outputs, and not inputs; "embedding" if it is a
-    matrix, in a framework where no dense layer has an array of this name.
+    """Returns True if the shapes of `arrays` confirm that they are a layer of `kind`, as their names say:
+    "dense" (a matrix and a bias) if the bias has as many numbers as the matrix has outputs, and the matrix
+    has another number of inputs; "embedding" if the array is a matrix, in a framework where no dense layer
+    has an array of this name.
+
+    convention: the framework's array names and order of axes.
     """
     if kind == "embedding":
         return arrays[0].ndim == 2 and convention.embedding != convention.weight

@@ -53,8 +53,9 @@ class Plain:
 
 
 def plain(arrays: Arrays) -> Plain:
-    """Computes the weights that PyTorch layers compute from other arrays (weight_norm, WeightDropout), and
-    puts them in place of these. A weight that cannot be computed becomes a problem of its layer.
+    """Replaces arrays of a PyTorch state dict from which layers compute a weight when they run (weight_norm,
+    WeightDropout) by the computed weight. A weight that cannot be computed becomes a problem of its layer, a
+    message for the user.
 
     >>> g, v = np.full((2, 1), 10.0), np.array([[3.0, 4.0], [6.0, 8.0]])
     >>> weights = plain({"rnn.weight_hh_l0_g": g, "rnn.weight_hh_l0_v": v})
@@ -68,7 +69,7 @@ def plain(arrays: Arrays) -> Plain:
     computed_weights: dict[str, ComputedArray] = {}
     problems: dict[str, str] = {}
     for (layer, weight), parts in parts_in(arrays).items():
-        name = whole_name(layer, weight, parts, arrays)
+        name = full_weight_name(layer, weight, parts, arrays)
         if frozenset(parts) not in WAYS and name in arrays:
             continue  # the file has the weight, and these arrays are something else
         try:
@@ -84,15 +85,17 @@ def plain(arrays: Arrays) -> Plain:
         for name, source in computed_weights.items()
         if name in arrays
     }
-    return Plain(in_place(arrays, computed, computed_weights), computed_weights, spare, problems)
+    return Plain(with_computed_weights(arrays, computed, computed_weights), computed_weights, spare, problems)
 
 
-def in_place(
+def with_computed_weights(
     arrays: Arrays, computed: Arrays, computed_weights: Mapping[str, ComputedArray]
 ) -> dict[str, Array]:
-    """Returns the arrays of a PyTorch file in order, with each computed weight in place of its first source.
+    """Returns the arrays of a PyTorch file in order, where each computed weight replaces the first of the
+    arrays that it is computed from, and the others of these are left out.
 
-    computed_weights: how each computed weight was computed.
+    arrays: the arrays in the file. computed: the computed weights. computed_weights: records of how each was
+    computed.
     """
     first = {weight.of[0]: name for name, weight in computed_weights.items()}
     replaced = {part for weight in computed_weights.values() for part in weight.of} | computed_weights.keys()
@@ -106,7 +109,9 @@ def in_place(
 
 
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
-    """Finds arrays from which PyTorch computes weights: {(layer, weight): {part, such as "g": its name}}."""
+    """Finds the arrays of a PyTorch state dict from which layers compute a weight when they run. Returns
+    {(prefix of the layer, name of the weight): {part, such as "g" or "v" of weight_norm: name of the array}}.
+    """
     parts_of: dict[tuple[str, str], dict[str, str]] = {}
     of_gates: set[tuple[str, str]] = set()
     for name in arrays:
@@ -118,8 +123,13 @@ def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
     return {weight: parts for weight, parts in parts_of.items() if weight not in of_gates}
 
 
-def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
-    """Returns the full name of a computed weight: with "module." inside if WeightDropout wraps the layer."""
+def full_weight_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
+    """Returns the full name of a weight that a layer computes: the layer's prefix and the weight's name, with
+    "module." between them if WeightDropout wraps the layer.
+
+    parts: the names of the arrays that the weight is computed from, by part ("raw", "g", ...). arrays: all
+    arrays of the file.
+    """
     inner = f"{layer}module."
     beside = (f"{inner}weight_", f"{inner}bias_")
     dropped = "raw" in parts and any(name.startswith(beside) for name in arrays)
@@ -127,8 +137,8 @@ def whole_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays
 
 
 def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Array, ComputedArray]:
-    """Computes a weight of a PyTorch layer from other arrays, and says how; raises `LayoutError` if that is
-    unknown or the arrays do not fit.
+    """Computes the weight `name` of a PyTorch layer from other arrays. Returns it with a record of how it was
+    computed; raises `LayoutError` if that is unknown or the arrays do not fit.
 
     parts: the names of the arrays that it is computed from, by part ("g", "v", "raw", ...).
     """
@@ -145,8 +155,11 @@ def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Arra
 
 
 def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
-    """Computes a weight of weight_norm, g v / |v|: returns it, its formula and its largest rounding. |v| is
-    over the axes along which g has length 1. names, parts: the names and arrays of g and v.
+    """Computes a weight that PyTorch's weight_norm stores as lengths g and directions v, as g v / |v|.
+    Returns the weight, this formula and the largest rounding error of an element. |v| is the norm over the
+    axes along which g has length 1.
+
+    names, parts: the names and the arrays of g and v, in this order.
     """
     (g, v), dtype = parts, parts[1].dtype
     if {g.dtype.name, v.dtype.name} - set(FLOATS) or g.dtype != dtype:
@@ -173,13 +186,17 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
 
 
 def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
-    """Computes a weight_norm of `parts`, g and v: (weight, formula that says it is assumed, rounding)."""
+    """Computes a weight from two arrays (`parts`) that are assumed to be g and v of weight_norm. Returns the
+    weight, its formula with a remark on the assumption, and the largest rounding error of an element.
+    """
     array, how, rounding = normed(names, parts)
     return array, f"{how}, assumed to be weight_norm as the file does not name the parametrization", rounding
 
 
 def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
-    """Returns (weight, formula, None) of a WeightDropout, whose raw array, `parts[0]`, is the weight."""
+    """Returns the weight of a WeightDropout, which is the array `parts[0]` unchanged; a remark on it for the
+    user; and None, as nothing is rounded.
+    """
     return parts[0], "as it is without the dropout of training", None
 
 

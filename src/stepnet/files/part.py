@@ -14,20 +14,24 @@ class FilePart(RawIOBase):
         self.stream, self.byte_range, self.position = stream, byte_range, 0
 
     def readable(self) -> bool:
-        """Returns True: the part of the file can be read."""
+        """Returns True, as `io` asks: the range of the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Returns True: the part of the file can be sought in."""
+        """Returns True, as `io` asks: the position in the range of the file can be moved."""
         return True
 
     def seek(self, position: int, whence: int = 0) -> int:
-        """Moves the position in the part of a file: from its start, here, or its end (whence)."""
+        """Moves the position in the range of the file, and returns it. whence: 0 if `position` counts from
+        the start of the range, 1 from the present position, 2 from the end of the range.
+        """
         self.position = max(0, position + (0, self.position, self.byte_range.size)[whence])
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        """Fills a buffer with the next bytes of the part of a file; returns their number, 0 at its end."""
+        """Fills a buffer with the next bytes of the range of the file; returns their number, 0 at the end of
+        the range.
+        """
         view = memoryview(buffer).cast("B")[: max(0, self.byte_range.size - self.position)]
         self.stream.seek(self.byte_range.start + self.position)
         count = self.stream.readinto(view)
@@ -36,7 +40,7 @@ class FilePart(RawIOBase):
 
 
 def open_range(stream: BufferedIOBase, byte_range: ByteRange) -> BufferedReader:
-    """Opens the bytes at the range `byte_range` of an open file as a file of their own, without a copy.
+    """Opens the bytes in the range `byte_range` of an open file as a file of its own, without a copy.
 
     >>> from io import BytesIO
     >>> open_range(BytesIO(b"one two three"), ByteRange(4, 3)).read()

@@ -73,9 +73,11 @@ def free(path: str | Path, force: bool = False) -> Path:
 
 
 def library(module: str, what: str, extra: str) -> Any:
-    """Imports a library that a kind of file needs; raises `FileError`, with how to install it, if missing.
+    """Imports a Python library that a kind of file needs; raises `FileError`, with the command that installs
+    it, if it is missing.
 
-    what: the kind of file, for the message. extra: the extra of stepnet's package that installs the library.
+    module: the name of the library. what: the kind of file, for the message. extra: the extra of stepnet's
+    package that installs the library.
 
     >>> library("no_such_library", "a .zzz file", "zzz")
     Traceback (most recent call last):

@@ -140,9 +140,11 @@ def description(path: Path) -> dict[str, Any]:
 
 
 def parsed_entry(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...], int]:
-    """Returns the name, shape and offset of an array in a raw buffer; raises `FileError` if it is outside.
+    """Returns the name, shape and offset of an array in a raw buffer; raises `FileError` if the array does
+    not lie in the buffer.
 
-    path: the description, for messages. entry: the array's entry there. size: the buffer's bytes.
+    path: of the description, for messages. entry: the array's entry in it. size: the buffer's bytes. dtype:
+    of the array.
     """
     fields: dict[str, Any] = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
     name, shape, offset = fields.get("name"), fields.get("shape"), fields.get("offset")
@@ -160,7 +162,8 @@ def parsed_entry(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tup
 def write_buffers(
     path: str | Path, arrays: Mapping[str, Array], description: Mapping[str, Any], force: bool = False
 ) -> None:
-    """Writes a raw buffer: `weights.bin` and, last, `weights.json`, the description with arrays' places.
+    """Writes a raw buffer: `weights.bin` with the bytes of the arrays and, last, `weights.json` with the
+    description, to which names, shapes and offsets of the arrays are added.
 
     path: that of either file. Raises `FileError`, with the path, for arrays of several dtypes or of a dtype
     that is not in `DTYPES`, and if one of the files exists, unless `force`.

@@ -88,7 +88,9 @@ def begins_as_safetensors(head: bytes) -> bool:
 
 
 def array_of(file: Any, name: str, path: Path, store: Store) -> Array:
-    """Reads one array of an open .safetensors file; raises `FileError` for a dtype that is not read."""
+    """Reads the array `name` of an open .safetensors file, and counts its memory in `store`, the limit on
+    memory. Raises `FileError` for a dtype that is not read. path: of the file, for messages.
+    """
     tensor_slice = file.get_slice(name)
     dtype: str = tensor_slice.get_dtype()
     if dtype not in DTYPES:

@@ -30,7 +30,9 @@ MAP = "weight_map"
 
 
 def is_index(path: Path) -> bool:
-    """Returns True if a path has the name of an index file, which maps arrays to the files they are in."""
+    """Returns True if a path has the name of the index file of a model in shards, which maps arrays to
+    files.
+    """
     return bool(INDEX.search(path.name))
 
 
@@ -67,7 +69,9 @@ def indices_in(folder: Path) -> list[Path]:
 
 
 def weight_map(index: Path) -> Mapping[str, str]:
-    """Reads an index file: {array name: its file's name}; raises `FileError`, with the path, if broken."""
+    """Reads the index file of a model in shards: returns {array name: name of the file that holds it}. Raises
+    `FileError`, with the path, if the index is broken.
+    """
     entries: Any = jsons.read(index).get(MAP)
     file_of = cast("dict[str, Any]", entries) if isinstance(entries, dict) else {}
     if not file_of or not all(isinstance(file_name, str) for file_name in file_of.values()):

@@ -11,11 +11,12 @@ from stepnet.files.model import Array, Module
 
 
 def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
-    """Joins consecutive modules (recurrent layers) if their layout can store them as layers of one module.
+    """Joins consecutive modules (recurrent layers) to one module of several layers, where their layout can
+    store them so.
 
     A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
 
-    assumed: True if a module whose input the file does not specify takes the module before it.
+    assumed: True if a module whose input the file does not specify is assumed to take the module before it.
     """
     stacks: list[Module] = []
     for module in modules:
@@ -28,12 +29,12 @@ def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module,
 
 
 def is_next(below: Module, module: Module, assumed: bool) -> bool:
-    """Returns True if a module can be stored as the next layer of the module below it: it takes the outputs
-    of that one's last layer, both have the same layout, settings, names of weights and sizes (but for the
+    """Returns True if `module` can be stored as the next layer of the module `below`: it takes the outputs of
+    the last layer of `below`, both have the same layout, settings, names of weights and sizes (but for the
     inputs), and neither has notes or other facts that would be lost. Only forward and concatenated layers
     can.
 
-    assumed: True if a module whose input the file does not specify takes the module below.
+    assumed: True if a module whose input the file does not specify is assumed to take the module before it.
     """
     last = below.parts[-1]
     follows = last if assumed and module.follows is None else module.follows
@@ -59,7 +60,9 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
 
 
 def with_layer(below: Module, module: Module) -> Module:
-    """Returns a module of several layers: `below` with the one layer of `module` added on top."""
+    """Returns a module of several layers: those of `below`, and the one layer of `module` on top, which takes
+    their outputs.
+    """
     layout_record, sizes = below.record, below.solved_sizes()
     sizes = replace(sizes, layers=sizes.layers + 1)
     lower = {name: layout_record.in_layer(name, layout_record.layer_of(name), sizes) for name in below.arrays}

@@ -53,7 +53,9 @@ class Store:
         self.files: set[str] = set()
 
     def take(self, count: int, what: str) -> None:
-        """Counts `count` bytes before they are allocated for `what`; `FileError` beyond a file's limit."""
+        """Counts `count` bytes before they are allocated for `what`, a text for messages; raises `FileError`
+        if more are allocated for a file than its limit allows.
+        """
         self.room(count, what)
         self.left -= count
 
@@ -72,7 +74,9 @@ class Store:
         self.left += count
 
     def beside(self, file: str, size: int) -> None:
-        """Raises the memory limit, unless the user set it, by the size of a further file; once per `file`."""
+        """Raises the limit on memory for a further file of the model with `size` bytes, unless the user set
+        the limit. A file is counted once by its name `file`.
+        """
         if file not in self.files:
             self.files.add(file)
             self.left += self.times * size

@@ -26,6 +26,7 @@ from stepnet.layout.verify import (
     FrameworkResult,
     Verdict,
     Weights,
+    conversion_tolerance,
     distance,
     framework_result,
     inputs,
@@ -33,20 +34,21 @@ from stepnet.layout.verify import (
     outputs_of,
     random_sequences,
     rounding,
-    stored,
     unverified,
 )
 from stepnet.model.compose import Layer, Stack
 
 
 def weights(module: Module) -> Weights:
-    """Returns a module's arrays, layout and settings as one side of `verify`, which compares two of them."""
+    """Returns a module's arrays, layout and settings as one of the two sides that `verify` compares."""
     merge = module.merge or "concat"  # if it is unknown, both sides use the same
     return Weights(module.arrays, module.layout, module.sizes, module.semantics, module.reverse, merge)
 
 
 def in_a_row(modules: Sequence[Module]) -> Layer:
-    """Builds modules as one stack of layers in float64, each over the outputs of the one before."""
+    """Builds one stack of runnable layers from modules, in float64; each layer takes the outputs of the layer
+    before it.
+    """
     layers = [weights(module).layers(np.float64) for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)
 
@@ -83,16 +85,16 @@ def verify_file(
         largest,
         len(sequences),
         len(sequences.values),
-        largest * sum(map(stored, module_weights)),
+        largest * sum(map(conversion_tolerance, module_weights)),
         own_results,
         "; ".join(failed) or unverified(expected.values),
     )
 
 
 def read_back(output: str | Path, originals: tuple[Module, ...]) -> list[Module]:
-    """Reads the modules of a written file, in the order of `originals`, the modules that were written.
-    Settings and sizes that the file does not have are taken from these. Raises `LayoutError` if there are
-    more or fewer.
+    """Reads the modules of a newly written file, to compare them with `originals`, the modules that were
+    written; returns them in the order of these. Settings and sizes that the file does not have are taken from
+    `originals`. Raises `LayoutError` if there are more or fewer.
     """
     file_format, several = kind(Path(output)), len(originals) > 1
     by_name = (
@@ -179,12 +181,12 @@ def compared_with_runtime(
     outputs: Sequence[Array],
     module_weights: Sequence[Weights],
 ) -> FrameworkResult | None:
-    """Compares the outputs of stepnet with those of the file's own runtime; None if there is no runtime.
+    """Compares the outputs of stepnet with those of the runtime of the file's format, such as onnxruntime;
+    None if the format has none.
 
-    written: the modules in the file. module_weights: the original and the written modules' weights, for the
-        tolerance.
-    outputs: stepnet's outputs for each of `sequences`: at all steps, or only the last if the file returns
-        that.
+    path: the file. written: the modules in it. sequences: the inputs. outputs: stepnet's outputs for each
+    sequence, at all steps, or only the last if the file returns that. module_weights: the weights of the
+    original and of the written modules, for the tolerance.
     """
     runtime = next((row for row in RUNTIMES if path.name.lower().endswith(row.ending)), None)
     if runtime is None:

@@ -76,8 +76,8 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, Member]:
 
 
 def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
-    """Finds the list of members at the end of a zip of `size` bytes: returns its start, its length and the
-    number of members; raises `FileError` if it is missing.
+    """Finds the list of members at the end of a zip file of `size` bytes: returns the list's position and
+    length in bytes, and the number of members. Raises `FileError` if it is missing.
     """
     begin = max(0, size - END.size - 0xFFFF - END_PLACE.size)
     stream.seek(begin)
@@ -97,7 +97,9 @@ def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
 
 
 def entry(listed: bytes, position: int) -> tuple[Member, int]:
-    """Parses the entry at a position of a zip's list of members; returns the member and the next position."""
+    """Parses the entry at `position` of a zip's list of members; returns the member and the position of the
+    next entry. listed: the bytes of the list.
+    """
     if listed[position : position + 4] != b"PK\1\2" or len(listed) < position + ENTRY.size:
         raise FileError("its zip's list of members is broken")
     fields = ENTRY.unpack_from(listed, position)
@@ -134,8 +136,9 @@ def wide_numbers(extra: bytes) -> Iterator[int]:
 
 
 def byte_range_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRange:
-    """Finds the range of a member's bytes in a zip of `size` bytes, behind the record with its name; raises
-    `FileError` if it is compressed, or not there.
+    """Finds the range of the bytes of a member in a zip file of `size` bytes. They follow the record with the
+    member's name, which the list of members points to. Raises `FileError` if the member is compressed, or not
+    there.
     """
     if not member.stored:
         raise FileError(

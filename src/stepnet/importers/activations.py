@@ -111,7 +111,7 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def signed_remainder(a: Any, b: Any) -> Any:
-    """Computes the remainder of a / b with the sign of a elementwise, as C's fmod; integers stay integers."""
+    """Computes the remainder of a / b elementwise with the sign of a, as C's fmod; integers stay integers."""
     remainder: Any = np.remainder(np.abs(a), np.abs(b))
     is_negative: Any = a < 0
     return as_dtype(remainder * (1 - 2 * is_negative.astype(remainder.dtype)), remainder.dtype)

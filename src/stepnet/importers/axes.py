@@ -52,7 +52,9 @@ def is_rows(part: int | str) -> bool:
 
 
 def is_packed(part: int | str) -> bool:
-    """Tells whether a part of an axis (name or size) stands for the steps of all sequences, end to end."""
+    """Tells whether a part of an axis (a symbol or a size) stands for packed steps: those of all sequences,
+    end to end.
+    """
     return isinstance(part, str) and part.startswith(PACKED)
 
 
@@ -143,22 +145,21 @@ def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None
     >>> regrouped((("sequences",), ("steps",), (6,)), [Size(("sequences", "steps")), 2, 3])
     (('sequences', 'steps'), (2,), (3,))
     """
-    remaining, grouped = joined_parts(axes), list[Axis]()
+    remaining, grouped = axis_factors(axes), list[Axis]()
     for size in sizes:
         axis = next_axis(remaining, size, stated or {})
         if axis is None:
-            raise reordered(axes, sizes)
+            raise reshape_error(axes, sizes)
         grouped.append(axis)
     if any(part != 1 for part in remaining):
-        raise reordered(axes, sizes)
+        raise reshape_error(axes, sizes)
     return tuple(grouped)
 
 
-def joined_parts(axes: Axes) -> list[int | str]:
-    """Lists the parts of all axes, for a reshape; neighbouring sizes of features are multiplied to one part,
-    as a reshape may divide them anew.
-
-    A part of size one stays only if the next part is not a feature.
+def axis_factors(axes: Axes) -> list[int | str]:
+    """Lists the factors that the sizes of all axes consist of, so that a reshape can regroup them: numbers,
+    and symbols for sequences and steps. Neighbouring numbers are multiplied, as a reshape may divide them
+    anew.
     """
     parts = list[int | str]()
     for part in (part for axis in axes for part in axis):
@@ -207,7 +208,7 @@ def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> A
     return (tuple(axis) or ONE) if count == 1 and not names else None
 
 
-def reordered(axes: Axes, sizes: Sequence[Any]) -> ModelError:
+def reshape_error(axes: Axes, sizes: Sequence[Any]) -> ModelError:
     """Makes the error for a reshape of axes to sizes that would mix numbers of several sequences or steps."""
     sizes_text = ", ".join(map(str, sizes))
     return ModelError(
@@ -216,7 +217,7 @@ def reordered(axes: Axes, sizes: Sequence[Any]) -> ModelError:
     )
 
 
-def mixes(symbol: str, axes: Axes) -> ModelError:
+def axis_error(symbol: str, axes: Axes) -> ModelError:
     """Makes the error for an operation over sequences, or over steps, that is not supported.
 
     symbol: `SEQUENCES` or `STEPS`, which the operation goes over. axes: the axes of the operand.

@@ -31,8 +31,9 @@ def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed
 
 
 def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:
-    """Returns the length of each sequence for an operand that is the number of steps, times or minus an
-    integer; other operands as they are. Raises `AxesError` for the number of sequences.
+    """Converts an operand that is the number of steps, a multiple of it, or it minus an integer, to the same
+    of each sequence's length; returns other operands as they are. Raises `AxesError` for the number of
+    sequences.
 
     like: a value per step, from which the lengths are taken. dtype: the dtype of the result.
     """
@@ -41,6 +42,6 @@ def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:
         return value
     if isinstance(size, Size) and size.symbols != (STEPS,):
         raise AxesError("it computes with the number of sequences, which differs between calls")
-    times, back = (1, size.back) if isinstance(size, Last) else (size.times, 0)
-    number = (length_of(like) * times - back).astype(dtype)
+    times, subtracted = (1, size.back) if isinstance(size, Last) else (size.times, 0)
+    number = (length_of(like) * times - subtracted).astype(dtype)
     return replace(value, value=reshaped(number, value.value.shape))

@@ -8,7 +8,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
-class Behind:
+class ArrayInPadding:
     """Fact (a known property of a value in a model file) that at padding steps, after a sequence's end, a
     value is a known array.
 
@@ -39,16 +39,18 @@ class Counted:
     def __sub__(self, other: "Counted") -> "Counted":
         return Counted(self.steps - other.steps, self.lengths - other.lengths, self.offset - other.offset)
 
-    def bounds(self, behind: bool) -> tuple[float, float]:
-        """Returns (least, largest) number of the value, either of which may be infinite, to decide
-        comparisons.
+    def bounds(self, in_padding: bool) -> tuple[float, float]:
+        """Returns the (least, largest) number that the value can have, either of which may be infinite, to
+        decide comparisons.
 
-        behind: whether at the padding steps after a sequence's end, else at its own steps. Bounds are known
-        for constants and multiples of the step index or of step - length, with an offset.
+        in_padding: whether at the padding steps after a sequence's end, else at the sequence's own steps.
+        Bounds are known for constants and multiples of the step index or of step - length, with an offset.
         """
         factor = self.steps
-        if factor and self.lengths == -factor:  # factor (step - length): at least 0 behind, at most -1 before
-            low, high = (0.0, np.inf) if behind else (-np.inf, -1.0)
+        if (
+            factor and self.lengths == -factor
+        ):  # factor (step - length): at least 0 in padding, else at most -1
+            low, high = (0.0, np.inf) if in_padding else (-np.inf, -1.0)
         elif factor and not self.lengths:
             low, high = 0.0, np.inf
         elif not factor and not self.lengths:
@@ -60,7 +62,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StateInPadding:
     """Fact (a known property of a value in a model file) that at padding steps a value is a recurrence's
     state before the step, so that the step changes nothing.
 
@@ -82,4 +84,4 @@ class Unknown:
 UNKNOWN = Unknown()
 LENGTH = Counted(lengths=1)
 STEP = Counted(steps=1)
-Fact = Behind | Counted | Kept | Unknown
+Fact = ArrayInPadding | Counted | StateInPadding | Unknown

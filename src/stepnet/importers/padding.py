@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError, StepnetError
-from stepnet.importers.facts import UNKNOWN, Behind, Counted, Fact, Kept
+from stepnet.importers.facts import UNKNOWN, ArrayInPadding, Counted, Fact, StateInPadding
 from stepnet.importers.placed import Placed, Unusable
 
 Array = np.ndarray
@@ -39,13 +39,13 @@ LOW = -1e9
 """The largest number that a mask may add to a score to exclude it: the exponential of the sum is 0."""
 
 
-def behind(value: Placed | None) -> Array | None:
+def padding_values(value: Placed | None) -> Array | None:
     """Returns the numbers that a value is known to have at padding steps (after a sequence's end), broadcast
     to its features; None if they are not known.
     """
     if value is None or isinstance(value.value, Unusable):
         return None
-    if isinstance(value.fact, Behind):
+    if isinstance(value.fact, ArrayInPadding):
         return np.broadcast_to(value.fact.array, value.features)
     return value.value if value.fact is None and value.is_constant else None
 
@@ -59,7 +59,7 @@ def counted(value: Placed | None) -> Counted | None:
     """
     if value is None or isinstance(value.fact, Counted):
         return None if value is None else value.fact  # type: ignore[return-value]
-    array = behind(value) if value.fact is None else None
+    array = padding_values(value) if value.fact is None else None
     if array is None or array.dtype.kind not in "iuf" or not array.size:
         return None
     number = array.flat[0]
@@ -74,8 +74,8 @@ def fact_of(value: Placed) -> Fact:
     """
     if value.fact is not None:
         return value.fact
-    array = behind(value)
-    return UNKNOWN if array is None else Behind(array)
+    array = padding_values(value)
+    return UNKNOWN if array is None else ArrayInPadding(array)
 
 
 def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -> list[Placed]:
@@ -86,7 +86,10 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     already, stay as they are. rule: the operator. special: finds what follows if only some operands are known
     there.
     """
-    results, operand_values = listed(rule(operands, True)), [value for value in operands if value is not None]
+    results, operand_values = (
+        as_list(rule(operands, True)),
+        [value for value in operands if value is not None],
+    )
     if all(value.is_constant and value.fact is None for value in operand_values):
         return results
     unstated = [index for index, value in enumerate(results) if value.fact is None]
@@ -97,7 +100,7 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     return results
 
 
-def listed(results: Results) -> list[Placed]:
+def as_list(results: Results) -> list[Placed]:
     """Returns the results of an operator, one or several, as a list."""
     return [results] if isinstance(results, Placed) else list(results)
 
@@ -106,22 +109,22 @@ def at_padding(rule: Rule, operands: Operands, results: Sequence[Placed]) -> lis
     """Finds what is known of results at padding steps, by running the operator on the operands' values there.
 
     Padding steps are those after a sequence's end. rule: the operator. results: its results, whose axes the
-    values must have. Returns a fact for each result: `Behind` (a known array) if all operands are known at
-    padding steps and the operator takes constants, else `UNKNOWN`.
+    values must have. Returns a fact for each result: `ArrayInPadding` (a known array) if all operands are
+    known at padding steps and the operator takes constants, else `UNKNOWN`.
     """
     unknown: list[Fact] = [UNKNOWN] * len(results)
     arrays = list[Placed | None]()
     for value in operands:
-        array = behind(value)
+        array = padding_values(value)
         if value is not None and array is None:
             return unknown
         arrays.append(None if value is None or array is None else Placed(array, value.axes, value.stated))
     try:
-        values = listed(rule(arrays, False))
+        values = as_list(rule(arrays, False))
     except (StepnetError, *MISFITS):  # the rule does not take constants, so nothing follows
         return unknown
     return [
-        Behind(value.value) if value.is_constant and value.axes == like.axes else UNKNOWN
+        ArrayInPadding(value.value) if value.is_constant and value.axes == like.axes else UNKNOWN
         for value, like in zip(values, results, strict=True)
     ]
 
@@ -136,7 +139,7 @@ def is_all(array: Array | None, number: float) -> bool:
 
 def filled(result: Placed, number: float) -> Placed:
     """Returns a result with the fact that it equals one number at padding steps (after a sequence's end)."""
-    return replace(result, fact=Behind(np.asarray(number, result.value.dtype)))
+    return replace(result, fact=ArrayInPadding(np.asarray(number, result.value.dtype)))
 
 
 def chosen(operands: Sequence[Placed], result: Placed) -> Placed | None:
@@ -147,13 +150,13 @@ def chosen(operands: Sequence[Placed], result: Placed) -> Placed | None:
     fact. Returns it with that of the operand as its `fact`; None if the condition is not known or not uniform
     there.
     """
-    condition = behind(operands[0])
+    condition = padding_values(operands[0])
     for number, index in ((1, 1), (0, 2)):
         value = operands[index]
         if not is_all(condition, number):
             continue
         fact = fact_of(value)
-        if isinstance(fact, Behind) or value.features == result.features:
+        if isinstance(fact, ArrayInPadding) or value.features == result.features:
             return replace(result, fact=fact)
     return None
 
@@ -164,9 +167,9 @@ def multiplied(operands: Sequence[Placed], result: Placed) -> Placed | None:
     It is 0 if one factor is 0 there, and what is known of the other factor if one is 1. result: the product
     without a fact. Returns it with this as its `fact`; None if nothing is known.
     """
-    if any(is_all(behind(value), 0) for value in operands):
+    if any(is_all(padding_values(value), 0) for value in operands):
         return filled(result, 0)
-    others = [value for value in operands if not is_all(behind(value), 1)]
+    others = [value for value in operands if not is_all(padding_values(value), 1)]
     return unchanged(others, result)
 
 
@@ -180,9 +183,9 @@ def added(operands: Sequence[Placed], result: Placed) -> Placed | None:
     counts = [counted(value) for value in operands]
     if len(counts) == 2 and counts[0] is not None and counts[1] is not None:
         return replace(result, fact=counts[0] + counts[1])
-    if any(is_all(behind(value), -np.inf) for value in operands):
+    if any(is_all(padding_values(value), -np.inf) for value in operands):
         return filled(result, -np.inf)
-    return unchanged([value for value in operands if not is_all(behind(value), 0)], result)
+    return unchanged([value for value in operands if not is_all(padding_values(value), 0)], result)
 
 
 def subtracted(operands: Sequence[Placed], result: Placed) -> Placed | None:
@@ -196,12 +199,12 @@ def subtracted(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
-    """Finds that at padding steps a result equals the only one of `values`, a recurrence's state that the
-    step leaves unchanged there (fact `Kept`). Returns `result` with this fact; None if there are several
-    values, or the value has no such fact.
+    """Finds that an operator returns a recurrence's state unchanged at padding steps: `values` has a single
+    operand, and the fact about it is that it equals the state there (`StateInPadding`). Returns `result` with
+    this fact; None if there are several operands, or if the fact is another one.
     """
     (value,) = values if len(values) == 1 else (None,)
-    same = value is not None and isinstance(value.fact, Kept) and value.features == result.features
+    same = value is not None and isinstance(value.fact, StateInPadding) and value.features == result.features
     return replace(result, fact=value.fact) if value is not None and same else None
 
 
@@ -210,7 +213,7 @@ def divided(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
     result: the quotient without a fact. Returns it with this as its `fact`; None if nothing is known.
     """
-    return filled(result, 0) if is_all(behind(operands[0]), 0) else None
+    return filled(result, 0) if is_all(padding_values(operands[0]), 0) else None
 
 
 def absorbed(number: bool) -> Special:
@@ -222,15 +225,19 @@ def absorbed(number: bool) -> Special:
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
         """Returns `result` with the fact that padding holds `number`, if an operand does; else None."""
-        return filled(result, number) if any(is_all(behind(value), number) for value in operands) else None
+        return (
+            filled(result, number)
+            if any(is_all(padding_values(value), number) for value in operands)
+            else None
+        )
 
     return rule
 
 
 def moved(operands: Sequence[Placed], result: Placed) -> Placed | None:
-    """Finds what is known in padding (after a sequence's end) of the result of an operator that moves or
-    repeats elements: as the operand, it is computed from step index and length (`Counted`). Returns `result`
-    with the fact of the first operand; None if that has no such fact.
+    """Finds what is known at padding steps (after a sequence's end) of the result of an operator that moves
+    or repeats elements: like its operand, it is computed from step index and length (`Counted`). Returns
+    `result` with this fact, that of the first operand; None if the first operand has no such fact.
     """
     fact = operands[0].fact
     return replace(result, fact=fact) if isinstance(fact, Counted) else None
@@ -247,16 +254,19 @@ def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
     dtype, fact = np.dtype(result.value.dtype), operands[0].fact
     if isinstance(fact, Counted) and dtype.name in ("int32", "int64", "float32", "float64"):
         return replace(result, fact=fact)
-    return replace(result, fact=fact) if isinstance(fact, Kept) and np.can_cast(fact.dtype, dtype) else None
+    return (
+        replace(result, fact=fact)
+        if isinstance(fact, StateInPadding) and np.can_cast(fact.dtype, dtype)
+        else None
+    )
 
 
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
     """Makes the rule for what is known of a comparison of two values computed from step index and length
     (`Counted`). The rule compares the range of their difference with 0. The result becomes a constant if it
-    is the same at all steps of sequences; its fact is `Behind` an array if it is the same at all padding
-    steps, else `UNKNOWN`.
-    decided: the comparison; it takes the least and largest difference and returns True, False, or None if it
-    depends on the number.
+    is the same at all steps of sequences; its fact is `ArrayInPadding`, a known array, if it is the same at
+    all padding steps, else `UNKNOWN`. decided: the comparison; it takes the least and largest difference and
+    returns True, False, or None if it depends on the number.
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
@@ -270,7 +280,7 @@ def compared(decided: Callable[[float, float], bool | None]) -> Special:
         before, after = (decided(*(a - b).bounds(index)) for index in (False, True))
         if before is not None:
             result = result.with_value(np.full(result.features, before))
-        return replace(result, fact=UNKNOWN if after is None else Behind(np.array(after)))
+        return replace(result, fact=UNKNOWN if after is None else ArrayInPadding(np.array(after)))
 
     return rule
 
@@ -327,7 +337,7 @@ def check_idle(value: Placed, how: str, padded: bool) -> None:
     if how not in IDLE:
         check_no_padding(padded)
     what, is_idle = IDLE[how]
-    array = behind(value)
+    array = padding_values(value)
     if array is None or not is_idle(array):
         raise ModelError(
             f"it is over all steps, padding included, where it is not known to have {what}: mask the steps "

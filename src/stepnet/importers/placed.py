@@ -106,7 +106,9 @@ class Placed:
         return number % rank
 
     def feature(self, axis: int) -> int:
-        """Returns the index of the feature at an axis, from the last (-1); `AxesError` for another axis."""
+        """Returns the index of the feature at an axis, counted from the last feature (-1); raises `AxesError`
+        if the axis is one of sequences or steps.
+        """
         if not is_feature(self.axes[axis]):
             raise AxesError(f"axis {axis} of {text_of(self.axes)} is not a feature")
         return -len(features_of(self.axes[axis:]))
@@ -182,11 +184,11 @@ def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
             f"an axis of size {axis[0]} is combined with that of the {what}, which may have any size"
         )
     if len({size_of(axis) for axis in others}) == 1:
-        raise two_orders(*others[:2])
+        raise order_error(*others[:2])
     raise AxesError(f"{' and '.join(text_of(value.axes) for value in values)} do not fit")
 
 
-def two_orders(first: Axis, second: Axis) -> AxesError:
+def order_error(first: Axis, second: Axis) -> AxesError:
     """Makes the error for combining axes that join sequences and steps in different orders."""
     return AxesError(
         "tensors are combined whose sequences and steps are joined in different orders: "
@@ -194,22 +196,22 @@ def two_orders(first: Axis, second: Axis) -> AxesError:
     )
 
 
-def beside(x: Placed, axes: Axes) -> Any:
-    """Returns the array or traced value of x, reshaped for an elementwise operation whose result has these
-    axes, so that its features broadcast.
+def broadcastable(x: Placed, axes: Axes) -> Any:
+    """Reshapes the array or traced value of x so that it broadcasts with values that have the axes `axes`,
+    for an elementwise operation; returns it.
 
-    It gets as many axes of features as the result; a feature of size one stays so. An array gets no more
-    axes, as NumPy's rules broadcast it.
+    A traced value gets as many axes of features as these, the new ones of size one. An array gets no more
+    axes, as NumPy broadcasts it anyway.
     """
-    own = ((1,),) * (len(axes) - len(x.axes)) + x.axes
+    padded_axes = ((1,),) * (len(axes) - len(x.axes)) + x.axes
     features = list[int]()
-    for mine, axis in zip(own, axes, strict=True):
-        if mine == ONE:
+    for axis_of_x, axis in zip(padded_axes, axes, strict=True):
+        if axis_of_x == ONE:
             features += [1] * len(features_of((axis,)))
-        elif is_feature(mine) or mine == axis:
-            features += features_of((mine,))
+        elif is_feature(axis_of_x) or axis_of_x == axis:
+            features += features_of((axis_of_x,))
         else:
-            raise two_orders(mine, axis)
+            raise order_error(axis_of_x, axis)
     if x.is_constant:
         features = features[len(features_of(axes[: len(axes) - len(x.axes)])) :]
     return reshaped(x.value, features) if tuple(features) != x.features else x.value
@@ -221,7 +223,7 @@ def applied(function: Callable[..., Any], *values: Placed) -> Placed:
     """
     axes = joint_axes(values)
     check_room(features_of(axes))
-    operands = at_one_extent([beside(value, axes) for value in values])
+    operands = at_one_extent([broadcastable(value, axes) for value in values])
     with np.errstate(all="ignore"):
         try:
             result = function(*operands)

@@ -12,7 +12,7 @@ import numpy as np
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import TIME, features_of, is_feature, symbols_in, text_of
-from stepnet.importers.padding import behind, check_idle, is_all
+from stepnet.importers.padding import check_idle, is_all, padding_values
 from stepnet.importers.placed import Placed, constant, stated_by
 from stepnet.importers.shaping import swapped, transpose
 from stepnet.importers.sizes import SEQUENCES, STEPS
@@ -44,7 +44,7 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
         a.feature(len(a.axes) - 1)
         return a.with_value(matrices(a.value, b.value), a.axes[:-1] + b.axes[1:])
     if len(a.axes) < 2 or len(b.axes) < 2:
-        raise unlike(a, b)
+        raise product_error(a, b)
     if is_parameter(a) and not is_parameter(b):
         lead = len(b.axes) - 2
         return transpose(product(swapped(b), swapped(a), matrices), [*range(lead), lead + 1, lead])
@@ -55,7 +55,7 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
             "other one, which no value of a model does"
         )
     if b.axes[-2] != k or SEQUENCES in symbols_in((k,)) or not (is_feature(k) or k == TIME):
-        raise unlike(a, b)
+        raise product_error(a, b)
     if lead != b.axes[:-2]:
         raise ModelError(
             f"matrices {text_of(a.axes)} and {text_of(b.axes)} are multiplied, whose sequences and "
@@ -76,7 +76,7 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
     return Placed(reshaped(value, features_of(axes)), axes, stated_by((a, b)))
 
 
-def unlike(a: Placed, b: Placed) -> ModelError:
+def product_error(a: Placed, b: Placed) -> ModelError:
     """Makes the error for a matrix product of two values whose axes do not fit, with both in the message."""
     return ModelError(
         f"a product of {text_of(a.axes)} and {text_of(b.axes)} is not supported: it is over features or over "
@@ -108,6 +108,6 @@ def matmul(a: Placed, b: Placed, padded: bool) -> Placed:
     there are 0.
     """
     over_steps = len(a.axes) > 1 and len(b.axes) > 1 and a.axes[-1] == b.axes[-2] == TIME
-    if over_steps and padded and not any(is_all(behind(value), 0) for value in (a, b)):
+    if over_steps and padded and not any(is_all(padding_values(value), 0) for value in (a, b)):
         check_idle(a, "sum", padded)
     return product(a, b, multiplied)

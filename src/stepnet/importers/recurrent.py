@@ -16,7 +16,7 @@ import numpy as np
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
 from stepnet.importers.axes import AxesError, axis_names
-from stepnet.importers.facts import LENGTH, Behind
+from stepnet.importers.facts import LENGTH, ArrayInPadding
 from stepnet.importers.placed import LENGTHS, Placed, Unusable
 from stepnet.importers.pointwise import OPERATORS
 from stepnet.importers.shaping import expand
@@ -221,7 +221,7 @@ def run_layer(
     if not padded:
         return results
     if has_lengths:  # with lengths the outputs at padding steps are zero
-        return [replace(results[0], fact=Behind(np.zeros((), x.value.dtype))), *results[1:]]
+        return [replace(results[0], fact=ArrayInPadding(np.zeros((), x.value.dtype))), *results[1:]]
     return [results[0], *padded_ends(results[1:], any(layer.reverse))]
 
 
@@ -297,12 +297,12 @@ def run_direction(
     number: the index of the direction. x: the inputs, a value per step. initial: the initial state of each
     memory; None for zeros.
     """
-    begins = {
+    initial_memory = {
         slot: value if isinstance(value, Traced) else rows_of(x, value, layer.hidden)
         for slot, value in zip(SLOTS[layer.cell], initial, strict=True)
     }
     has_initial = any(value is not None for value in initial)
-    return layer.recurrence(number)(x, initial=begins if has_initial else None)
+    return layer.recurrence(number)(x, initial=initial_memory if has_initial else None)
 
 
 def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:

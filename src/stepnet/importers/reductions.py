@@ -14,9 +14,9 @@ from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.errors import ModelError
-from stepnet.importers.axes import ONE, TIME, AxesError, features_of, mixes, symbols_in
-from stepnet.importers.facts import Behind
-from stepnet.importers.padding import behind, check_idle
+from stepnet.importers.axes import ONE, TIME, AxesError, axis_error, features_of, symbols_in
+from stepnet.importers.facts import ArrayInPadding
+from stepnet.importers.padding import check_idle, padding_values
 from stepnet.importers.placed import Placed, applied, constant
 from stepnet.importers.values import Array, as_dtype, part_of, repeated_at, reshaped
 from stepnet.model.counting import length_of, running_total
@@ -52,10 +52,14 @@ def reduce(
     value = REDUCTIONS[how](x.value, axis=features, keepdims=keep) if features else x.value
     if over_time:
         value = over_steps(at_steps(value, like), how)
-    left = [ONE if axis in axes else own for axis, own in enumerate(x.axes) if keep or axis not in axes]
+    result_axes = [
+        ONE if axis in axes else kept_axis
+        for axis, kept_axis in enumerate(x.axes)
+        if keep or axis not in axes
+    ]
     value = as_dtype(value, np.dtype(x.value.dtype))
-    result = x.with_value(reshaped(value, features_of(tuple(left))), tuple(left))
-    padding = behind(x) if over_time and padded and how != "sum" else None
+    result = x.with_value(reshaped(value, features_of(tuple(result_axes))), tuple(result_axes))
+    padding = padding_values(x) if over_time and padded and how != "sum" else None
     if padding is None:
         return result
     padding = REDUCTIONS[how](padding, axis=features, keepdims=True) if features else padding
@@ -64,8 +68,9 @@ def reduce(
 
 
 def for_empty(value: Traced, others: Array, like: Any) -> Any:
-    """Replaces a reduction over steps by `others` where a sequence is empty. stepnet gives 0 there; the model
-    of the file, which also reduces padding, gives `others`. like: a value per step.
+    """Returns `value`, the result of a reduction over the steps of each sequence, with the numbers `others`
+    where a sequence is empty. stepnet gives 0 there; the model of the file, which also reduces padding, gives
+    `others`. like: a value per step of the same sequences.
     """
     has_steps = reshaped(length_of(like) > 0, (1,) * len(value.type.shape))
     return np.where(has_steps, value, others)
@@ -76,7 +81,7 @@ def check_reducible(x: Placed, axes: Sequence[int]) -> None:
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and x.axes[axis] != TIME:
-            raise mixes(min(symbols), x.axes)
+            raise axis_error(min(symbols), x.axes)
 
 
 def at_steps(value: Any, like: Traced | None) -> Any:
@@ -123,7 +128,7 @@ def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
     if x.axes[axis] == TIME:
         check_idle(x, "max", padded)
         result = x.with_value(softmax_over_steps(x.value))
-        return replace(result, fact=Behind(np.zeros((), result.value.dtype))) if padded else result
+        return replace(result, fact=ArrayInPadding(np.zeros((), result.value.dtype))) if padded else result
     return x.with_value(functions.softmax(x.value, axis=x.feature(axis)))
 
 

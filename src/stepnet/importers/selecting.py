@@ -47,12 +47,12 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
             raise ModelError(f"it concatenates constants whose shapes do not fit: {error}") from None
     like = next((value for value in values if not value.is_constant), values[0])
     axis = like.axis(axis)
-    own = like.axes[axis]
-    if not is_feature(own) and all(x.axes[axis : axis + 1] == (own,) for x in values):
+    joined_axis = like.axes[axis]
+    if not is_feature(joined_axis) and all(x.axes[axis : axis + 1] == (joined_axis,) for x in values):
         stacked = [x.shaped((*x.axes[:axis], ONE, *x.axes[axis:])) for x in values]
         stacked_value = concatenate(stacked, axis)
         return stacked_value.shaped(
-            (*stacked_value.axes[:axis], (len(stacked), *own), *stacked_value.axes[axis + 2 :])
+            (*stacked_value.axes[:axis], (len(stacked), *joined_axis), *stacked_value.axes[axis + 2 :])
         )
     sizes = [x.features[x.feature(axis)] for x in values]
     parts = [broadcast_to(x, with_axis(like.axes, axis, size)) for x, size in zip(values, sizes, strict=True)]
@@ -121,39 +121,39 @@ def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
         if (before, after) == (0, 0):
             continue
         x = sliced(x, axis, slice(max(0, -before), min(0, after) or None))
-        at = x.feature(axis)
+        feature = x.feature(axis)
         check_room([*x.features, max(before, 0) + max(after, 0)])
-        parts = [filled(x, at, before, number), x.value, filled(x, at, after, number)]
-        value = np.concatenate(parts, axis=at)
-        x = x.with_value(value, with_axis(x.axes, axis, shape_of(value)[at]))
+        parts = [filled(x, feature, before, number), x.value, filled(x, feature, after, number)]
+        value = np.concatenate(parts, axis=feature)
+        x = x.with_value(value, with_axis(x.axes, axis, shape_of(value)[feature]))
     return x
 
 
 def split(x: Placed, axis: int, sizes: Sequence[int]) -> list[Placed]:
     """Splits a value along the feature at an axis into parts of these sizes."""
     ends = [int(end) for end in np.cumsum([0, *sizes])]
-    return [sliced(x, axis, slice(begin, end)) for begin, end in pairwise(ends)]
+    return [sliced(x, axis, slice(start, end)) for start, end in pairwise(ends)]
 
 
 def slice_axis(x: Placed, axis: int, start: Any, end: Any, step: int = 1, padded: bool = False) -> Placed:
-    """Slices a value along an axis: features, or of steps all, the first or the last. Raises `ModelError` for
-    others. start, end: integers or symbolic sizes.
+    """Slices a value along an axis: a feature, or the axis of steps, of which all, the first or the last can
+    be selected. Raises `ModelError` for other slices. start, end: integers or symbolic sizes.
 
     padded: whether the model has padding, so that the last step may be padding.
     """
     axis = x.axis(axis)
-    own = x.axes[axis]
-    if is_feature(own):
+    sliced_axis = x.axes[axis]
+    if is_feature(sliced_axis):
         if step < 0 and bound(end) in HIGHEST:
             raise ModelError(
                 f"it slices backwards to the end {bound(end)}, which runtimes interpret differently"
             )
         return sliced(x, axis, clamped(bound(start), bound(end), step, x.sizes[axis]))
-    if is_whole_axis(start, end, step, own):
+    if is_whole_axis(start, end, step, sliced_axis):
         return x
-    if own == TIME and (how := step_of(start, end, step)):
+    if sliced_axis == TIME and (how := step_of(start, end, step)):
         return step_at(x, axis, how, True, padded)
-    selected = f"{text_of((own,)).strip('[]')} {start} to {end} in steps of {step}"
+    selected = f"{text_of((sliced_axis,)).strip('[]')} {start} to {end} in steps of {step}"
     raise ModelError(
         f"it selects {selected}: of sequences only all can be selected; of steps all, the first or the last"
     )
@@ -185,9 +185,9 @@ def clamped(start: int, end: int, step: int, size: int) -> slice:
     """
     if step > 0:
         return slice(start, end, step)
-    begin = min(max(start + size if start < 0 else start, 0), size - 1)
+    first = min(max(start + size if start < 0 else start, 0), size - 1)
     stop = max(end + size if end < 0 else end, -1)
-    return slice(begin, None if stop < 0 else stop, step)
+    return slice(first, None if stop < 0 else stop, step)
 
 
 def bound(number: Any) -> int:

@@ -23,8 +23,8 @@ from stepnet.importers.axes import (
     size_of,
     text_of,
 )
-from stepnet.importers.facts import STEP, Behind
-from stepnet.importers.placed import Placed, beside, constant
+from stepnet.importers.facts import STEP, ArrayInPadding
+from stepnet.importers.placed import Placed, broadcastable, constant
 from stepnet.importers.sizes import STEPS, Last, Size, is_number, product
 from stepnet.importers.values import Array, broadcast, check_room, to_extent, transposed
 from stepnet.model.counting import index_of
@@ -55,7 +55,7 @@ def transpose(x: Placed, order: Sequence[int]) -> Placed:
     counts = [len(features_of((axis,))) for axis in x.axes]
     features = [sum(counts[:dim]) + index for dim in order for index in range(counts[dim])]
     result = x.with_value(transposed(x.value, features), tuple(x.axes[dim] for dim in order))
-    one_number = isinstance(x.fact, Behind) and x.fact.array.ndim == 0
+    one_number = isinstance(x.fact, ArrayInPadding) and x.fact.array.ndim == 0
     return replace(result, fact=x.fact) if one_number else result
 
 
@@ -108,17 +108,17 @@ def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Place
 def expand(x: Placed, target: Sequence[Any]) -> Placed:
     """Broadcasts a value to a shape. target: its sizes; a `Size` is the axis of sequences or steps."""
     rank = max(len(target), len(x.axes))
-    own = (ONE,) * (rank - len(x.axes)) + x.axes
+    padded_axes = (ONE,) * (rank - len(x.axes)) + x.axes
     sizes = [1] * (rank - len(target)) + list(target)
-    axes = tuple(widened(axis, size, x) for axis, size in zip(own, sizes, strict=True))
+    axes = tuple(broadcast_axis(axis, size, x) for axis, size in zip(padded_axes, sizes, strict=True))
     return broadcast_to(x, axes)
 
 
-def widened(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
-    """Returns `axis`, one axis of x, after x is broadcast to a size there; raises `AxesError` if it does not
-    broadcast.
+def broadcast_axis(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
+    """Checks that the axis `axis` of x broadcasts to a size, and returns the axis that the result has there;
+    raises `AxesError` if it does not broadcast.
 
-    size: the new size; a `Size` stands for sequences or steps.
+    size: the new size: a whole number, or a `Size`, the symbolic number of sequences or steps.
     """
     if is_feature(axis) and not isinstance(size, Size):
         return axis if is_number(size, 1) else (int(size),)
@@ -138,7 +138,7 @@ def step_numbers(like: Traced, dtype: Any) -> Placed:
 
 def broadcast_to(x: Placed, axes: Axes) -> Placed:
     """Repeats a value along axes of size one, and axes that it lacks, until it has these axes."""
-    value = broadcast(beside(x, axes), features_of(axes))
+    value = broadcast(broadcastable(x, axes), features_of(axes))
     if isinstance(value, Traced):
         value = to_extent(value, extent_of(axes))
     return x.with_value(value, axes)

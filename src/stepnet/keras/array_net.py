@@ -116,7 +116,7 @@ class ArrayNet:
 
     def saving(self, arrays: Arrays, mask: Array | None) -> list[Array]:
         """Runs the forward pass on inputs `arrays`; returns the results in Keras' layout, then the values to
-        save for the backward pass, in the net's layout.
+        save for the backward pass, in the net's layout. mask: bool [batch, time], or None.
         """
         steps, count = self.steps(arrays, mask), len(self.types)
         inputs = inward(steps, arrays, self.inputs, self.outputs[0])
@@ -164,7 +164,8 @@ def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Se
 def outward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Sequence[int]) -> list[Array]:
     """Converts results and gradients from the layout of a net to Keras' layout; the transpose of `inward`.
 
-    steps: the steps that run. types: of the arrays in the net. outputs: positions of a layer's outputs.
+    steps: the steps that run. types: of the arrays in the net.
+    outputs: positions of a layer's outputs, in which masked steps repeat an output.
     """
     return [
         steps.spread(array) if index in outputs else steps.outward(array) if type_.extent == STEPS else array
@@ -181,8 +182,8 @@ class ArrayLoop:
 
     @classmethod
     def of(cls, rnn: RNN, settings: ArraySettings) -> "ArrayLoop":
-        """Compiles the recurrence of a layer to a loop on arrays. settings: its direction, and which outputs
-        it returns.
+        """Compiles the recurrence of a layer (`rnn`) to a loop on arrays. settings: its direction, and which
+        outputs it returns.
         """
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
@@ -200,7 +201,9 @@ class ArrayLoop:
         return outward(steps, in_order(program, program.bound(AUTO)(call)), net.types, net.outputs[1])
 
     def with_weights(self, arrays: Arrays) -> LayersProgram:
-        """Returns the program with the weights in `arrays`; packs them only if they have changed."""
+        """Returns the program with the weights in `arrays`, the net's inputs. It is made anew, which copies
+        the weights, only if they have changed.
+        """
         program, weights = self.program, [arrays[index] for index in self.program.ends.parameters]
         if not all(map(same_bits, weights, program.params)):
             self.program = program = program.with_params([weight.copy() for weight in weights])

@@ -52,7 +52,9 @@ class ArraySteps:
 
     @classmethod
     def of(cls, settings: ArraySettings, shape: tuple[int, int], mask: Array | None) -> "ArraySteps":
-        """Returns the steps at which a mask is True, or all steps without a mask. shape: (batch, time)."""
+        """Returns the steps at which a mask is True, or all steps without a mask. settings: those of the
+        layer's loop. shape: (batch, time).
+        """
         complete = mask is None or bool(mask.all())
         return cls(settings, shape, None if complete else np.asarray(mask, bool))
 
@@ -64,7 +66,9 @@ class ArraySteps:
 
     @cached_property
     def order(self) -> IndexArray | None:
-        """Permutation of all steps that moves those that run to the front of each row; None without gaps."""
+        """Permutation of all steps that moves the steps that run to the front of each row. None if this is
+        not needed, because no row has a masked step between others.
+        """
         if self.valid is None:
             return None
         (batch, time), spans = self.shape, self.last - self.first + 1
@@ -86,8 +90,8 @@ class ArraySteps:
         return self.shape[1] - 1 - self.valid[:, ::-1].argmax(1)
 
     def call(self) -> Call:
-        """Makes the record of a call for an engine, without its arrays: starts and lengths of the sequences
-        in arrays [batch * time, ...] that `inward` makes.
+        """Makes the `Call` with which an engine runs over these steps: the starts and lengths of the
+        sequences in arrays [batch * time, ...] that `inward` makes. The arrays themselves are added later.
         """
         batch, time = self.shape
         starts = np.arange(batch) * time
@@ -98,13 +102,15 @@ class ArraySteps:
     # ---- inputs of each step, and gradients of these
 
     def inward(self, x: Array) -> Array:
-        """Converts inputs [batch, time, ...] to [batch * time, ...]; per row, steps that run come first."""
+        """Converts inputs [batch, time, ...] to [batch * time, ...], with the steps of each row in the order
+        `order`.
+        """
         flat = x.reshape(-1, *x.shape[2:])
         return flat if self.order is None else flat[self.order]
 
     def outward(self, flat: Array) -> Array:
-        """Converts values [batch * time, ...] to [batch, time, ...], zeros at masked steps; overwrites
-        `flat`.
+        """Converts values [batch * time, ...], in the layout of `inward`, to [batch, time, ...] with zeros at
+        masked steps. It may overwrite `flat`.
         """
         if self.valid is not None:
             if self.order is not None:
@@ -138,7 +144,9 @@ class ArraySteps:
 
     @cached_property
     def ran(self) -> npt.NDArray[np.bool_] | None:
-        """Bool per row: False where a masked last step makes the last output zeros; None if there is none."""
+        """Bool per row, True if its last step runs; otherwise the last output of the row is zeros. None if
+        all steps run, or if masked steps repeat an output.
+        """
         if self.valid is None or not self.settings.zero:
             return None
         return self.valid[:, 0 if self.settings.reverse else -1]
@@ -156,9 +164,11 @@ class ArraySteps:
         return output.reshape(*self.shape, *output.shape[1:])
 
     def gather(self, outputs: Array) -> Array:
-        """Sums, for each step, the cotangents of all outputs to which `spread` copies the step's output: its
-        transpose, for gradients. Takes Keras' [batch, time, ...] and returns [batch * time, ...]; those of
-        last outputs stay [batch, ...].
+        """Computes the transpose of `spread`, for gradients: sums, for each step, the cotangents of all
+        outputs to which `spread` copies the output of this step.
+
+        Takes Keras' [batch, time, ...] and returns [batch * time, ...]; cotangents of last outputs stay
+        [batch, ...].
         """
         if self.settings.last_only:
             return outputs if self.ran is None else np.where(broadcast_rows(self.ran, outputs), outputs, 0)

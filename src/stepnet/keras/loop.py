@@ -53,7 +53,8 @@ def compiled_or_own_loop(
 ) -> Results:
     """Runs a call compiled, or by Keras' own loop (`theirs`) if the backend refuses it; records which.
 
-    packed: the sequences. states: the initial states. mask: [batch, time] or None.
+    packed: the sequences. states: the initial states. mask: [batch, time] or None. training: whether the
+    layer is in training.
     """
     try:
         run = backend.prepare(layer, packed, states, mask, training)
@@ -70,7 +71,8 @@ def own_loop(
     """Runs a call by Keras' own loop (`theirs`), and marks the layer meanwhile, as this loop may call the
     replaced `inner_loop` again.
 
-    packed: the sequences. states: the initial states. mask: [batch, time] or None.
+    packed: the sequences. states: the initial states. mask: [batch, time] or None. training: whether the
+    layer is in training.
     """
     token = OWN_LOOP.set(layer)
     try:

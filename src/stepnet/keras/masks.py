@@ -50,7 +50,9 @@ class MaskedSteps:
         return cls(positions, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:
-        """Converts x [batch, time, ...] to the data that `positions` is for: x, or its steps end to end."""
+        """Converts x [batch, time, ...] to the data in which `positions` finds the sequences: x itself if all
+        steps run, else steps [total, ...].
+        """
         if self.valid is None:
             return x
         flat = x.flatten(0, 1)
@@ -73,9 +75,11 @@ class MaskedSteps:
         return values.flip(1) if reverse else values
 
     def sources(self, reverse: bool) -> Places:
-        """Returns, for each step, the position of the output that `outputs` puts there: its own, or that of
-        the latest step that ran before it. A step before the first that ran keeps its own, zeros. reverse:
-        the steps ran from last to first.
+        """Returns, for each step, the position of the output that `outputs` copies to it: its own if it ran,
+        else that of the latest step that ran before it. Steps before the first that ran keep their own,
+        zeros.
+
+        reverse: whether the steps ran from last to first.
         """
         assert self.valid is not None
         batch, time = sizes_of(self.valid)

@@ -33,7 +33,9 @@ FOLDERS.append(os.path.dirname(installed("jax._src.export").__file__) + os.sep)
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: on JAX, Keras' own loop finds the shapes of symbolic results."""
+    """Returns None: on JAX, Keras' own loop computes symbolic results, which have shapes but no numbers. The
+    arguments, those of a call, are not read.
+    """
     return None
 
 
@@ -47,8 +49,8 @@ def prepare(
 ) -> Callable[[], Results]:
     """Checks a call of a layer on JAX and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences. states: the initial
-    states. mask: Keras' mask, or None.
+    packed: the sequences. states: the initial states. mask: Keras' mask, or None. training: whether the layer
+    is in training. Raises `StepError` for a call that Keras' own loop must run.
     """
     check(packed)
     call = ArrayCall.of(layer, packed, states, mask, training)
@@ -56,7 +58,9 @@ def prepare(
 
 
 def check(packed: PackedInputs) -> None:
-    """Raises `StepError` for a device, a distribution or sizes for which Keras' own loop must run."""
+    """Raises `StepError` for a call that Keras' own loop must run: for a device, a distribution or sizes that
+    stepnet does not support. packed: the sequences.
+    """
     if jax.default_backend() != "cpu":
         raise StepError(f"JAX runs on {jax.default_backend()}: machine code is for the CPU")
     if keras.distribution.distribution() is not None:
@@ -148,8 +152,8 @@ def call_arrays(
 ) -> list[Any]:
     """Calls a function of arrays from JAX by a callback; returns its results as tensors.
 
-    types: the types of the results. tensors: the arguments, the first [batch, time, ...]. mask: or None.
-    flat: the types of further results, which have the shape [total, ...].
+    types: the types of the results. flat: the types of further results, which have the shape [total, ...].
+    tensors: the arguments, the first [batch, time, ...]. mask: bool [batch, time], or None.
     """
     masks = [] if mask is None else [mask]
     batch, time = tensors[0].shape[:2]
@@ -165,6 +169,7 @@ def call_arrays(
 
 def shaped(leads: dict[Any, tuple[int, ...]], type_: Type) -> Any:
     """Describes a result to JAX by shape and dtype. type_: the type of the result in the net.
-    leads: the leading axes of values of each extent, such as (batch, time) for one entry per step.
+
+    leads: the leading axes by extent, such as (batch, time) for values with one entry per step.
     """
     return jax.ShapeDtypeStruct((*leads.get(type_.extent, ()), *type_.shape), type_.dtype)

@@ -9,7 +9,9 @@ from stepnet.keras.recurrences import Results
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: on NumPy, Keras finds the shapes of symbolic results from numbers."""
+    """Returns None: on NumPy, Keras' own loop computes symbolic results, of which Keras reads the shapes. The
+    arguments, those of a call, are not read.
+    """
     return None
 
 
@@ -23,8 +25,8 @@ def prepare(
 ) -> Callable[[], Results]:
     """Checks a call of a layer on NumPy and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences. states: the initial
-    states. mask: Keras' mask, or None.
+    packed: the sequences. states: the initial states. mask: Keras' mask, or None. training: whether the layer
+    is in training. Raises `StepError` for a call that Keras' own loop must run.
     """
     call = ArrayCall.of(layer, packed, states, mask, training)
     return lambda: call.results(call.loop.results(call.tensors, call.mask))

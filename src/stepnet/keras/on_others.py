@@ -12,14 +12,18 @@ keras: Any = installed()
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: on other backends, Keras finds the shapes of symbolic results."""
+    """Returns None: on other backends, Keras' own loop finds the shapes of symbolic results. The arguments,
+    those of a call, are not read.
+    """
     return None
 
 
 def prepare(
     layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Callable[[], Results]:
-    """Raises `StepError` for every call: stepnet does not run on this backend, so Keras' own loop does."""
+    """Raises `StepError` for every call: stepnet does not run on this backend, so Keras' own loop does. The
+    arguments, those of a call, are not read.
+    """
     name = keras.backend.backend()
     raise StepError(f"the backend is {name}: stepnet runs layers on torch, tensorflow, jax and numpy")
 

@@ -29,7 +29,9 @@ Tensors = Sequence[Any]
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: on TensorFlow, Keras' own loop finds the shapes of symbolic results."""
+    """Returns None: on TensorFlow, Keras' own loop computes symbolic results, which have shapes but no
+    numbers. The arguments, those of a call, are not read.
+    """
     return None
 
 
@@ -43,8 +45,8 @@ def prepare(
 ) -> Callable[[], Results]:
     """Checks a call of a layer on TensorFlow and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences. states: the initial
-    states. mask: Keras' mask, or None.
+    packed: the sequences. states: the initial states. mask: Keras' mask, or None. training: whether the layer
+    is in training. Raises `StepError` for a call that Keras' own loop must run.
     """
     check()
     return partial(run, ArrayCall.of(layer, packed, states, mask, training), training)
@@ -93,7 +95,9 @@ def run(call: ArrayCall, training: bool) -> Results:
 
 
 def run_forward(net: ArrayNet, tensors: Tensors, mask: Any) -> list[Any]:
-    """Runs the forward pass of a net on TensorFlow's tensors; returns its results, then the saved values."""
+    """Runs the forward pass of a net on TensorFlow's tensors; returns its results, then the saved values.
+    mask: bool [batch, time], or None.
+    """
     return call_arrays(net.saving, net.types, tensors, mask, net.saved)
 
 
@@ -103,7 +107,7 @@ def gradients_of(
     """Returns the gradient of each input of a net, as tensors that TensorFlow can differentiate again; None
     for inputs that get none.
 
-    tensors: the inputs. cotangents: those of the results.
+    tensors: the inputs. mask: bool [batch, time], or None. cotangents: those of the results.
     saved: the results and saved values of the forward pass; None repeats it.
     """
     count, saved = len(tensors), run_forward(net, tensors, mask) if saved is None else saved
@@ -128,7 +132,7 @@ def call_arrays(
     """Calls a function of arrays, directly or by an operation of a graph; returns its results as tensors.
 
     types: the types of the results. flat: the types of further results, which have the shape [total, ...].
-    tensors: the arguments, the first [batch, time, ...]. mask: or None.
+    tensors: the arguments, the first [batch, time, ...]. mask: bool [batch, time], or None.
     """
     masks = [] if mask is None else [mask]
 
@@ -149,6 +153,8 @@ def call_arrays(
 
 
 def exclusive_copy(array: Array, others: Sequence[Array]) -> Array:
-    """Returns an array that TensorFlow may own: a copy unless it is contiguous and shares no memory."""
+    """Returns an array that TensorFlow may own: a contiguous one that shares no memory with `others`, copied
+    only if needed.
+    """
     shared = any(np.may_share_memory(array, other) for other in others)
     return array.copy() if shared else np.ascontiguousarray(array)

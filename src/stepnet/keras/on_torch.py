@@ -27,7 +27,7 @@ without_tracing: Any = torch.compiler.disable
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Finds the shapes of a layer's results from one step if the sequences are on the meta device.
+    """Finds the shapes of a layer's results from one step if the sequences (`packed`) are on the meta device.
 
     Returns last output, outputs and final states, all without numbers; None on other devices.
     """
@@ -44,8 +44,8 @@ def prepare(
 ) -> Callable[[], Results]:
     """Checks a call of a layer on PyTorch and returns the function that runs it compiled.
 
-    Raises `StepError` for a call that Keras' own loop must run. packed: the sequences. states: the initial
-    states. mask: Keras' mask, or None.
+    packed: the sequences. states: the initial states. mask: Keras' mask, or None. training: whether the layer
+    is in training. Raises `StepError` for a call that Keras' own loop must run.
     """
     return CheckedCall.of(layer, packed, states, mask, training).run
 
@@ -70,7 +70,8 @@ class CheckedCall:
     def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "CheckedCall":
         """Checks a call of a layer on the sequences `packed`, and finds its compiled cell.
 
-        Raises `StepError` for a call that Keras' own loop must run. mask: Keras' mask, or None.
+        states: the initial states. mask: Keras' mask, or None. training: whether the layer is in training,
+        where its cell may have dropout masks. Raises `StepError` for a call that Keras' own loop must run.
         """
         cell = layer.cell
         if is_named(cell):  # Keras computes these cells in the dtype of their states
@@ -84,7 +85,9 @@ class CheckedCall:
         return cls(layer, trace, MaskedSteps.of(mask), pack_features(packed.parts, 2), states, flat, settings)
 
     def run(self) -> Results:
-        """Runs the call; returns the last output, the outputs and the final states in Keras' dtypes."""
+        """Runs this call of a layer compiled; returns the last output, the outputs and the final states in
+        Keras' dtypes.
+        """
         layer, steps, settings = self.layer, self.steps, self.settings
         flat = tree.flatten(self.states)
         initial = [in_full(state) for state in flat]

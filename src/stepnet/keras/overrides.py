@@ -31,7 +31,8 @@ def call(layer: Any, theirs: Theirs, sequences: Any, *args: Any, **kwargs: Any) 
 
 def build(layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None) -> None:
     """Replaces a recurrent layer's `build` (`theirs`): creates the variables, also if the sequences are a
-    structure, and `sequences_shape` one of shapes. The last argument, which Keras may pass, is not read.
+    structure, and `sequences_shape` one of shapes. The argument `initial_state_shape`, which Keras may pass,
+    is not read.
     """
     if is_shape(sequences_shape):
         theirs(sequences_shape)
@@ -50,15 +51,19 @@ def without_time(shape: Any) -> tuple[Any, ...]:
 def compute_output_shape(
     layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None
 ) -> Any:
-    """Replaces a recurrent layer's `compute_output_shape` (`theirs`): allows a structure of shapes, of which
-    the first gives batch and time. The last argument, which Keras may pass, is not read.
+    """Replaces a recurrent layer's `compute_output_shape` (`theirs`): allows a structure `sequences_shape` of
+    shapes, of which the first gives batch and time. The argument `initial_state_shape`, which Keras may pass,
+    is not read.
     """
     return theirs(shapes_in(sequences_shape)[0])
 
 
 def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
-    """Replaces a `Bidirectional`'s `compute_mask` (`theirs`): with returned states, gives the mask for each
-    output and None for each state. Outputs are one, or one for each direction if they are not merged.
+    """Replaces a `Bidirectional`'s `compute_mask` (`theirs`): if the layer returns states, gives the mask for
+    each output and None for each state. There is one output, or one for each direction if they are not
+    merged.
+
+    inputs, mask: those of the layer, as Keras passes them.
     """
     if not (layer.return_state and layer.states is not None):
         return theirs(inputs, mask)

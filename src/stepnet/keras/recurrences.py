@@ -32,12 +32,14 @@ class LoopSettings:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of the `RNN` for these settings."""
+        """Keyword arguments with which `RNN` makes a recurrence of these settings: its direction, and the
+        steps in each iteration of its loop.
+        """
         return {"reverse": self.reverse, "unroll": UNROLLED if self.unroll else 1}
 
     @classmethod
     def of(cls, layer: Any, training: bool) -> "LoopSettings":
-        """Reads the settings of the loop from a Keras layer."""
+        """Reads the settings of the loop from a Keras layer. training: whether the layer is in training."""
         return cls(training, layer.go_backwards, layer.unroll)
 
 
@@ -50,6 +52,7 @@ def named_recurrence(
 ) -> RNN:
     """Makes the `RNN` of one of Keras' own cells, or of a stack of them, with zeros as weights.
 
+    settings: those of the loop, such as its direction.
     x, states, masks: features and dtypes of input, states and dropout masks (statics of the `RNN`) of a step.
     """
     params = {str(index): np.zeros(variable.shape, x.dtype) for index, variable in enumerate(cell.weights)}

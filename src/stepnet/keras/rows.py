@@ -20,7 +20,9 @@ Rule = Callable[[Any, Shape], bool]
 
 
 def always(layer: Any, shape: Shape) -> bool:
-    """Rule for layers that always compute each row separately: returns True."""
+    """Returns True: the rule for layers that always compute each row separately. The arguments, a layer and
+    the shape of its inputs, are not read.
+    """
     return True
 
 
@@ -34,7 +36,8 @@ def over_features(layer: Any, shape: Shape) -> bool:
 
 
 def has_fewer_axes(*names: str) -> Rule:
-    """Makes the rule that these settings have fewer axes than the inputs, so that they do not differ by row.
+    """Makes the rule for layers with settings that are numbers or arrays: tells whether these have fewer axes
+    than the inputs, so that they are the same for all rows. names: the attributes with the settings.
 
     Keras may broadcast a setting that has axes to three of them.
     """
@@ -48,8 +51,9 @@ def has_fewer_axes(*names: str) -> Rule:
 
 
 def keeps_rows(layer: Any, shape: Shape) -> bool:
-    """Tells whether an `EinsumDense` computes rows separately: in its equation, the first letter of the input
-    occurs once, is the first of the output, and is not in the kernel or the bias. "..." may stand for axes.
+    """Tells whether an `EinsumDense` computes rows separately, for inputs of a shape: in its equation, the
+    first letter of the input occurs once, is the first of the output, and is not in the kernel or the bias.
+    "..." may stand for axes.
     """
     equation = layer.equation.replace(" ", "")
     letters = equation.partition(",")[0].replace("...", "")
@@ -75,13 +79,13 @@ def is_rowwise_function(function: Any, shape: Shape) -> bool:
 
 
 def einsum_rule(layer: Any, shape: Shape) -> bool:
-    """Tells if an `EinsumDense` and its activation compute each row separately."""
+    """Tells whether an `EinsumDense` and its activation compute each row of inputs of a shape separately."""
     return keeps_rows(layer, shape) and has_known_activation(layer, shape)
 
 
 def has_own_cell(layer: Any, shape: Shape) -> bool:
-    """Tells whether a recurrent layer computes rows separately, outside training: it has one of Keras' own
-    cells with known activations, begins with zeros, and returns only outputs.
+    """Tells whether a recurrent layer computes each row of inputs of a shape separately, outside training: it
+    has one of Keras' own cells with known activations, begins with zeros, and returns only outputs.
     """
     cell, state = layer.cell, (shape[0], None)
     if type(cell) not in CELLS or layer.stateful or layer.return_state:
@@ -91,7 +95,9 @@ def has_own_cell(layer: Any, shape: Shape) -> bool:
 
 
 def has_own_cell_without_dropout(layer: Any, shape: Shape) -> bool:
-    """Tells whether a recurrent layer computes rows separately in training: it must have no dropout."""
+    """Tells whether a recurrent layer computes each row of inputs of a shape separately, in training: it has
+    one of Keras' own cells, as for `has_own_cell`, without dropout.
+    """
     return not (layer.cell.dropout or layer.cell.recurrent_dropout) and has_own_cell(layer, shape)
 
 
@@ -189,9 +195,10 @@ def has_required_axes(layer: Any, shape: Shape) -> bool:
 
 
 def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
-    """Tells whether each layer of a chain is known to compute each row of its inputs separately.
+    """Tells whether each layer of a chain is known to compute each row of its inputs separately. A `Softmax`
+    in a chain with a layer of `MASKS` is not known.
 
-    shape: that of the first layer's inputs. A `Softmax` in a chain with a layer of `MASKS` is not known.
+    shape: that of the first layer's inputs. training: whether the layers are in training.
     """
     kinds: set[Any] = {type(part) for layer in layers for part in layer._flatten_layers()}
     if keras.layers.Softmax in kinds and kinds.intersection(MASKS):

@@ -63,10 +63,11 @@ def reads_of_cell(cell: Any) -> Reads:
 
 
 def sources_in(value: Any) -> Sequence[ReadSource] | None:
-    """Lists where the settings of a value are read, to notice changes; None if the value has no settings.
+    """Lists where the settings of a value are read, so that changes are noticed. Returns None for a value
+    that is no variable, cell or layer of Keras.
 
-    A variable has none; Keras' own cells have a fixed list; other layers and cells have all attributes that
-    Keras did not set.
+    Variables have no settings; Keras' own cells have a fixed list of attributes; other layers and cells have
+    all attributes that Keras did not set.
     """
     if isinstance(value, keras.Variable):
         return ()

@@ -91,7 +91,7 @@ class VariableValues(keras.StatelessScope):
         raise StepError(f"the step assigns to the variable {update[0].path}, which is not one of its states")
 
     def add_loss(self, loss: Any) -> None:
-        """Raises `StepError`: a step must not add a loss."""
+        """Raises `StepError`: a step must not add a loss. loss: not read."""
         raise StepError("the step adds a loss at every step")
 
 
@@ -171,7 +171,9 @@ class CellStep:
 
 
 def call_cell(cell: Any, x: Any, states: Any, training: bool) -> Any:
-    """Calls a cell for one step on inputs x; returns its (output, next states)."""
+    """Calls a cell for one step on inputs x; returns its (output, next states). training: whether it is in
+    training.
+    """
     kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
     return cell(x, states, **kwargs)
 
@@ -209,7 +211,9 @@ def trace_cell(
 
 
 def build_layers_of(cell: Any, arguments: StepArguments, training: bool) -> None:
-    """Calls a cell once if layers in it create variables at their first call, which a trace cannot do."""
+    """Calls a cell once, so that layers in it create their variables, which they cannot do in a trace. Does
+    nothing if all are built. arguments: those of a step. training: whether the cell is in training.
+    """
     if isinstance(cell, keras.layers.Layer) and not all(layer.built for layer in flat_layers(cell)):
         with keras.StatelessScope():
             call_cell(cell, arguments.x, arguments.states, training)

@@ -69,9 +69,8 @@ def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> C
 
 
 def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key: Any) -> CellTrace | str:
-    """Compiles a cell for settings and example arguments; returns its compiled form.
-
-    key: the cache key of these. If the cell cannot be traced, it returns the reason as text.
+    """Compiles a cell for settings and example arguments. Returns its compiled form, or, if it cannot be
+    traced, the reason as text. key: the cache key of the settings and arguments.
     """
     if is_named(cell) and not tree.is_nested(arguments.x) and arguments.x.ndim != 2:
         return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"
@@ -106,7 +105,9 @@ def in_full_dtype(tensor: Any) -> Any:
 
 
 def recurrence_of(cell: Any, settings: LoopSettings, arguments: StepArguments) -> RNN:
-    """Makes the `RNN` of one of Keras' own cells, or of a stack of them, for arguments like these."""
+    """Makes the `RNN` of one of Keras' own cells, or of a stack of them, for arguments of these shapes and
+    dtypes. settings: those of the loop, such as its direction.
+    """
     x, memory, masks = (
         tree.map_structure(spec_of, tensors)
         for tensors in (arguments.x, tuple(tree.flatten(arguments.states)), arguments.masks)

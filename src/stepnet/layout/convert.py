@@ -161,8 +161,8 @@ def is_included(
     """Tells if the converted weights include an array of the target: a required one always, an optional one
     only if the source has one of its parameters. For biases, either of the two, b or d, is enough.
 
-    source_regions: by block that the source has. forget_bias: a constant of the source's cell, which needs a
-        bias in the target.
+    source_regions: the positions of the blocks that the source has. forget_bias: a constant of the source's
+    cell, which needs a bias in the target.
     """
     if not entry.optional:
         return True

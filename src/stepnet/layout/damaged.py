@@ -20,7 +20,7 @@ from string import ascii_letters
 from typing import Any
 
 from stepnet.layout.find import ALIKE, MOST_TRIED, misfits, missing_text
-from stepnet.layout.names import Index, innermost_name, spelled
+from stepnet.layout.names import Index, innermost_name, match_names
 from stepnet.layout.possible import axes_of
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
@@ -90,12 +90,12 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
     ...     print(layer.layout, "--", layer.reason)
     torch.gru -- rnn.weight_hh_l0 has shape (9, 4) where (9, 3) is expected of 2 inputs, 3 hidden
     """
-    order = {name: parsed for parsed, name in enumerate(shapes)}
+    order = {name: position for position, name in enumerate(shapes)}
     measures: dict[Any, tuple[int, int]] = {}
     found: list[tuple[Any, Candidate]] = []
     for candidate in islice(candidates(shapes, tuple(among)), MOST_TRIED):
         record, names = candidate.record, candidate.names
-        key = record.name, tuple((own, shapes[name]) for own, name in names.items())
+        key = record.name, tuple((short_name, shapes[name]) for short_name, name in names.items())
         if key not in measures:  # layers that differ only in the prefix are equally near
             measures[key] = misfits(record, candidate.prefix, names, shapes)[0]
         wrong, count = measures[key]
@@ -118,9 +118,9 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
     shapes: those of all arrays, by full name.
     """
     record, prefix, names = candidate.record, candidate.prefix, candidate.names
-    for own, name in names.items():
-        if name != prefix + own:
-            return missing_text(prefix, own, [name[len(prefix) :]])
+    for short_name, name in names.items():
+        if name != prefix + short_name:
+            return missing_text(prefix, short_name, [name[len(prefix) :]])
     used = set(names.values())
     others = [name[len(prefix) :] for name in shapes if name.startswith(prefix) and name not in used]
     return misfits(record, prefix, names, shapes, others)[1]
@@ -131,50 +131,63 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
     names (`has_evidence`), with a name that is almost one, or with common names in a layer that is named
     after its cell. Layers whose weights are no matrices are left out.
     """
-    named = spelled(shapes, among, marked=True)
-    index = named.index
+    matched_names = match_names(shapes, among, marked=True)
+    index = matched_names.index
     evidence = [evidence_of(record, index) for record in index.records]
     wrong_names = misspelled(shapes, among)
     convincing: dict[frozenset[int], dict[int, bool]] = {}
-    for prefix, entries in named.behind.items():
-        present = frozenset(named.by_spelling(entries))
+    for prefix, entries in matched_names.matches.items():
+        present = frozenset(matched_names.by_spelling(entries))
         if present not in convincing:  # many prefixes have the same kinds of names
-            users = sorted({user for spelling in present for user in index.spellings[spelling].users})
-            convincing[present] = {user: has_evidence(index, evidence[user], user, present) for user in users}
-        for user, is_evidence in convincing[present].items():
-            record, renamed = index.records[user], dict[str, str]()
+            layout_indices = sorted(
+                {layout_index for spelling in present for layout_index in index.spellings[spelling].users}
+            )
+            convincing[present] = {
+                layout_index: has_evidence(index, evidence[layout_index], layout_index, present)
+                for layout_index in layout_indices
+            }
+        for layout_index, is_evidence in convincing[present].items():
+            record, renamed = index.records[layout_index], dict[str, str]()
             if not is_evidence:
                 wrong = wrong_names.get(prefix, {})
-                renamed = {own: name for own, name in wrong.items() if record.parsed_name(own) is not None}
+                renamed = {
+                    short_name: name
+                    for short_name, name in wrong.items()
+                    if record.parsed_name(short_name) is not None
+                }
                 is_usual = (
-                    not evidence[user].usual.isdisjoint(present) or len(index.needed[user] & present) > 1
+                    not evidence[layout_index].usual.isdisjoint(present)
+                    or len(index.needed[layout_index] & present) > 1
                 )
                 if not renamed and not (is_usual and is_named_after(record, prefix)):
                     continue
-            if named.is_meant(user, prefix):
-                names = {**renamed, **named.group(user, prefix)[1].names}
-                if names and is_of_matrices(record, {own: shapes[name] for own, name in names.items()}):
+            if matched_names.is_meant(layout_index, prefix):
+                names = {**renamed, **matched_names.group(layout_index, prefix)[1].names}
+                if names and is_of_matrices(
+                    record, {short_name: shapes[name] for short_name, name in names.items()}
+                ):
                     yield Candidate(record, prefix, names)
 
 
 def evidence_of(record: Record, index: Index) -> LayerEvidence:
-    """Returns which array names of a layout are evidence of a recurrent layer, as indices of the name
-    patterns (spellings) of `index`, in the sets of `LayerEvidence`. Common names are no evidence, nor are
-    those of one letter unless the array holds recurrent weights (R) or their bias (d). W and b are those of
-    the input.
+    """Sorts the array names of a layout by how strongly they hint at a recurrent layer; returns the indices
+    of their name patterns in `index`, in the sets of `LayerEvidence`. Names that other layers have too are no
+    evidence, nor are those of one letter unless the array holds recurrent weights (R) or their bias (d).
     """
-    indices = {spelling.pattern.pattern: parsed for parsed, spelling in enumerate(index.spellings)}
+    indices = {
+        spelling.pattern.pattern: spelling_index for spelling_index, spelling in enumerate(index.spellings)
+    }
     names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()
-    for template, text in record.behind_prefix.items():
-        name, parsed = fixed_text(template), indices[text]
+    for template, text in record.prefixed_patterns.items():
+        name, spelling_index = fixed_text(template), indices[text]
         letters, parameters = sum(map(name.count, ascii_letters)), record.parameters(template)
         is_usual = letters > 1 and not template.endswith("?") and bool(record.mark or parameters & {*"WR"})
-        usual |= {parsed} if is_usual else set()
+        usual |= {spelling_index} if is_usual else set()
         if name in common() or not parameters & {*("WRbd" if letters > 1 else "Rd")}:
             continue
-        names.add(parsed)
-        long |= {parsed} if letters > 1 else set()
-        alone |= {parsed} if is_distinctive(name) else set()
+        names.add(spelling_index)
+        long |= {spelling_index} if letters > 1 else set()
+        alone |= {spelling_index} if is_distinctive(name) else set()
     return LayerEvidence(frozenset(names), frozenset(long), frozenset(alone), frozenset(usual))
 
 
@@ -208,17 +221,23 @@ def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict
     distinctive: dict[str, None] = {}
     for record in among:
         for entry in record.entries(Sizes(1, 1)):
-            own = fixed_text(entry.template)
-            if own not in common() and record.parameters(entry.template) & {*"Rd"} and is_distinctive(own):
+            last_part = fixed_text(entry.template)
+            if (
+                last_part not in common()
+                and record.parameters(entry.template) & {*"Rd"}
+                and is_distinctive(last_part)
+            ):
                 distinctive[entry.name] = None
     near: dict[str, list[str]] = {}
     found: dict[str, dict[str, str]] = {}
     for name in shapes:
-        own = re.split("[./]", name)[-1]
-        if own not in near:
-            near[own] = [] if own in distinctive else get_close_matches(own, distinctive, 1, ALIKE)
-        for expected in near[own]:
-            found.setdefault(name.removesuffix(own), {})[expected] = name
+        last_part = re.split("[./]", name)[-1]
+        if last_part not in near:
+            near[last_part] = (
+                [] if last_part in distinctive else get_close_matches(last_part, distinctive, 1, ALIKE)
+            )
+        for expected in near[last_part]:
+            found.setdefault(name.removesuffix(last_part), {})[expected] = name
     return found
 
 
@@ -230,16 +249,17 @@ def common() -> frozenset[str]:
 
 
 def has_evidence(index: Index, evidence: LayerEvidence, record_index: int, present: frozenset[int]) -> bool:
-    """Tells if the names at a prefix are evidence of a layer of one layout: if one is evidence alone; if one
-    is evidence among others and half of the layout's arrays are present, or, for one of several letters, half
-    of its required arrays; or if all required arrays are present. `record_index` is the index of the layout,
-    `evidence` has the names of its arrays that are evidence; `present` has the names at the prefix. Names are
-    indices of spellings (name patterns).
+    """Tells if the array names at a prefix are enough evidence of a layer of one layout to report it as
+    damaged: a name that is evidence by itself; or one that is evidence with half of the layout's arrays, or,
+    if it has several letters, with half of the required arrays; or the names of all required arrays.
+
+    record_index: the index of the layout. evidence: the names of its arrays that are evidence. present: the
+    names at the prefix. Names are indices of spellings (name patterns).
     """
-    own, needed = index.own[record_index], index.needed[record_index]
+    layout_names, needed = index.own[record_index], index.needed[record_index]
     return (
         not evidence.alone.isdisjoint(present)
-        or (not evidence.names.isdisjoint(present) and 2 * len(own & present) >= len(own))
+        or (not evidence.names.isdisjoint(present) and 2 * len(layout_names & present) >= len(layout_names))
         or (not evidence.long.isdisjoint(present) and 2 * len(needed & present) >= len(needed))
         or needed <= present
     )
@@ -262,8 +282,8 @@ def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:
     more axes. `shapes` are by the layout's names.
     """
     fitting: list[bool] = []
-    for own, shape in shapes.items():
-        parsed = record.parsed_name(own)
+    for short_name, shape in shapes.items():
+        parsed = record.parsed_name(short_name)
         if parsed is not None and record.parameters(parsed[0]) & {*"WR"}:
             fitting.append(axes_of(record.patterns[parsed[0]]) == len(shape))
     return any(fitting) or not fitting

@@ -160,7 +160,9 @@ def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) 
 
 
 def updated(semantics: Semantics, z: Any, h: Any, n: Any) -> Any:
-    """Computes the next memory: z is the share of h if it means "keep", of the candidate n if "write"."""
+    """Computes the next memory h' of a GRU or MGU from the memory h, the candidate n and the update gate z,
+    which is the share of h if `semantics.update` is "keep", and the share of n if it is "write".
+    """
     return n + z * (h - n) if semantics.update == "keep" else h + z * (n - h)
 
 

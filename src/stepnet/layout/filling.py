@@ -127,9 +127,9 @@ def cast_into(destination: Array, block: Array, sign: int) -> float:
         exactly = block[row : row + rows].astype(np.float64) * sign
         piece = destination[row : row + rows]
         piece[...] = exactly.astype(destination.dtype)
-        away = np.abs(piece.astype(np.float64) - exactly)
-        away[np.isinf(exactly)] = 0
-        rounding = max(rounding, float(np.nanmax(away, initial=0.0)))
+        errors = np.abs(piece.astype(np.float64) - exactly)
+        errors[np.isinf(exactly)] = 0
+        rounding = max(rounding, float(np.nanmax(errors, initial=0.0)))
     return rounding
 
 
@@ -170,13 +170,15 @@ def address(array: Array) -> int:
 
 
 def overflow(region: Region, target_arrays: Mapping[str, Array]) -> str:
-    """Returns the message for the target's block at `region`, with the place of its first infinite number."""
+    """Returns the error message for a block of the target that overflowed, with the position of its first
+    infinite number. region: the position of the block in its array.
+    """
     array = target_arrays[region.array]
     view = region.view(array)
     index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)
     steps = zip(index, view.strides, strict=True)
-    away = address(view) + sum(int(number) * stride for number, stride in steps) - address(array)
-    position = [int(number) for number in np.unravel_index(away // array.itemsize, array.shape)]
+    byte_offset = address(view) + sum(int(number) * stride for number, stride in steps) - address(array)
+    position = [int(number) for number in np.unravel_index(byte_offset // array.itemsize, array.shape)]
     largest = float(cast(Any, ml_dtypes.finfo(array.dtype)).max)
     return (
         f"{region.array}{position} ({region.block}) would exceed the largest {array.dtype.name}, "

@@ -19,7 +19,7 @@ from typing import Any, cast
 from stepnet.compiler.values.arguments import checked_integer, instance, mapping
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
-from stepnet.layout.names import spelled
+from stepnet.layout.names import match_names
 from stepnet.layout.options import option
 from stepnet.layout.possible import Array, conditions, possible
 from stepnet.layout.record import Record
@@ -87,18 +87,18 @@ def find(
     fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
     refused: dict[Any, bool] = {}
     conditions_of: dict[Any, tuple[Array, ...]] = {}
-    for group in spelled(shapes, among, marked).complete_groups():
-        held = {own: shapes[name] for own, name in group.names.items()}
-        alike = (
+    for group in match_names(shapes, among, marked).complete_groups():
+        held = {short_name: shapes[name] for short_name, name in group.names.items()}
+        kind_key = (
             tuple(group.record.arrays.items()),
             group.record.directions,
             tuple(held),
         )  # many records share these, and so their conditions
-        if alike not in conditions_of:
-            conditions_of[alike] = conditions(group.record, held)
-        if not possible(conditions_of[alike], held):
+        if kind_key not in conditions_of:
+            conditions_of[kind_key] = conditions(group.record, held)
+        if not possible(conditions_of[kind_key], held):
             continue
-        key = alike, tuple(held.values())  # computed once for layers of the same names and shapes
+        key = kind_key, tuple(held.values())  # computed once for layers of the same names and shapes
         if key not in refused:
             refused[key] = why_not(group.record, held) is not None
         if not refused[key]:
@@ -174,13 +174,13 @@ def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) 
     has a name of theirs. At most `MOST_TRIED` groups (a layout at a prefix) are measured, the likely ones
     first.
     """
-    groups = spelled(shapes, among)
+    groups = match_names(shapes, among)
     best: tuple[tuple[int, int], tuple[int, int], str] | None = None
     tried: dict[Any, tuple[tuple[int, int], str]] = {}
     for least, order, group in groups.nearly(MOST_TRIED):
         if best is not None and best[0] < least:
             break
-        named_shapes = tuple((short, shapes[name]) for short, name in group.names.items())
+        named_shapes = tuple((short_name, shapes[name]) for short_name, name in group.names.items())
         key = id(group.record), named_shapes  # groups that differ only in the prefix are equally near
         if key not in tried:
             tried[key] = misfits(group.record, group.prefix, group.names, shapes)
@@ -210,13 +210,14 @@ def misfits(
     the record's names. `others` are names after the prefix that the record lacks; one may be meant for a
     missing array.
     """
-    own_shapes = {short: shapes[name] for short, name in names.items()}
+    own_shapes = {short_name: shapes[name] for short_name, name in names.items()}
     count = len(own_shapes)
     best = (count + 1, -count), [f"{next(iter(names.values()))} does not fit"]
     for without in (None, *islice(own_shapes, MOST_LEFT_OUT)):
         try:
             sizes = sizes_but_inputs(
-                record, {short: shape for short, shape in own_shapes.items() if short != without}
+                record,
+                {short_name: shape for short_name, shape in own_shapes.items() if short_name != without},
             )
         except LayoutError as error:
             best = min(best, ((count, -count), [f"{error}"]), key=lambda misfit: misfit[0])
@@ -234,8 +235,8 @@ def misfits(
             if count_wrong > MOST_WRONG:
                 continue
             if entry.name in own_shapes:
-                where = f"{expected[0]} is expected of {sizes[0]}"
-                wrong.append(f"{prefix}{entry.name} has shape {own_shapes[entry.name]} where {where}")
+                expectation = f"{expected[0]} is expected of {sizes[0]}"
+                wrong.append(f"{prefix}{entry.name} has shape {own_shapes[entry.name]} where {expectation}")
             else:
                 shape = expected[0] if len({*expected}) == 1 else None
                 wrong.append(missing_text(prefix, entry.name, others, shape))
@@ -256,7 +257,7 @@ def sizes_but_inputs(record: Record, shapes: Mapping[str, Shape]) -> tuple[Sizes
 
 
 def missing_text(prefix: str, own: str, others: Iterable[str], shape: Shape | None = None) -> str:
-    """Returns the message for a missing array, whose name is `prefix` and `own`.
+    """Returns the message for a missing array, whose name is the prefix followed by `own`.
 
     others: names after the prefix of arrays that are there; one may be meant for the missing one.
     shape: the missing array's shape, if it is known.

@@ -52,8 +52,8 @@ class RunnerWeights:
         }
 
     def contradiction(self) -> str | None:
-        """Returns why the framework cannot have this function: one of its settings would need two values;
-        None if it can.
+        """Returns the reason why the framework cannot compute the function of these weights: it has one
+        setting for two fields of `Semantics` that have different values here. None if it can.
         """
         settings = self.settings
         for field, setting in self.record.settings().items():
@@ -63,10 +63,12 @@ class RunnerWeights:
                 return f"it has one {setting.name} for {theirs} and {settings[setting.name]}"
         return None
 
-    def front(self, layer: int, direction: int | None = None) -> str:
+    def name_prefix(self, layer: int, direction: int | None = None) -> str:
         """Returns the prefix of the names of the arrays of a layer, or of one of its directions."""
-        way = "" if direction is None or self.sizes.directions == 1 else self.record.directions[direction]
-        return f"{layer}/{way}" if self.sizes.layers > 1 else way
+        direction_name = (
+            "" if direction is None or self.sizes.directions == 1 else self.record.directions[direction]
+        )
+        return f"{layer}/{direction_name}" if self.sizes.layers > 1 else direction_name
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
         weights.sizes.hidden,
         return_sequences=True,
         go_backwards=weights.reverse,
-        use_bias=f"{weights.front(layer, 0)}bias" in weights.arrays,
+        use_bias=f"{weights.name_prefix(layer, 0)}bias" in weights.arrays,
         dtype=dtype,
         **({"reset_after": weights.semantics.reset == "after"} if weights.record.cell == "gru" else {}),
         **weights.settings,
@@ -233,8 +235,8 @@ def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
     for direction, one_way in enumerate(
         [new_layer.forward_layer, new_layer.backward_layer] if both else [new_layer]
     ):
-        front = weights.front(layer, direction)
-        names = [f"{front}{name}" for name in ("kernel", "recurrent_kernel", "bias")]
+        name_prefix = weights.name_prefix(layer, direction)
+        names = [f"{name_prefix}{name}" for name in ("kernel", "recurrent_kernel", "bias")]
         one_way.set_weights([weights.arrays[name] for name in names if name in weights.arrays])
     return new_layer
 
@@ -267,11 +269,11 @@ def onnx_session(weights: RunnerWeights, layer: int) -> Any:
     runtime: Any = importlib.import_module("onnxruntime")
     onnx: Any = importlib.import_module("onnx")
     helper, number = onnx.helper, onnx.TensorProto.FLOAT
-    front, settings = weights.front(layer), weights.settings
+    name_prefix, settings = weights.name_prefix(layer), weights.settings
     arrays = {
-        name: weights.arrays[f"{front}{name}"].astype(np.float32)
+        name: weights.arrays[f"{name_prefix}{name}"].astype(np.float32)
         for name in ("W", "R", "B", "P")
-        if f"{front}{name}" in weights.arrays
+        if f"{name_prefix}{name}" in weights.arrays
     }
     functions = [
         settings[f"activations[{index}]"] for index in range(3) if f"activations[{index}]" in settings

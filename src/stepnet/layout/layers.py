@@ -76,8 +76,8 @@ def layers(
         raise LayoutError("reverse is for layers of one direction")
     rows = [
         [
-            direction_rnn(meaning, grid[layer, way], solved, bool(way) or reverse)
-            for way in range(solved.directions)
+            direction_rnn(meaning, grid[layer, direction], solved, bool(direction) or reverse)
+            for direction in range(solved.directions)
         ]
         for layer in range(solved.layers)
     ]
@@ -126,11 +126,11 @@ def named_cell(semantics: Semantics, parameters: Blocks) -> str | None:
     """
     for name, cell in cells.CELLS.items():
         record = registry.record(f"stepnet.{name}")
-        further = {parameter for parameter in parameters if parameter in ("p", "P", "q")}
+        other_parameters = {parameter for parameter in parameters if parameter in ("p", "P", "q")}
         complete = all(
             parameters[bias].keys() == parameters["W"].keys() for bias in cells.BIASES if bias in parameters
         )
-        if record.settled({}) == semantics and further == set(cell.further) and complete:
+        if record.settled({}) == semantics and other_parameters == set(cell.further) and complete:
             return name
     return None
 

@@ -45,7 +45,9 @@ class Move:
 
     @property
     def kind(self) -> str:
-        """Kind of the formula: its block is "moved", "negated", "summed" or "filled" (with a constant)."""
+        """Kind of the formula for the block: "moved" for a copy, "negated" for a copy with the opposite sign,
+        "summed", or "filled" with a constant.
+        """
         if not self.terms:
             return "filled"
         if len(self.terms) > 1 or self.constant:
@@ -79,7 +81,7 @@ class Demand:
 
     @property
     def what(self) -> str:
-        """Text of the sum of weights that the condition is about, such as "b_f + d_f", for its message."""
+        """Text of the weights that the condition is about, such as "b_f + d_f", for the error message."""
         return " + ".join(map(str, (self.block, *self.added)))
 
     @property
@@ -116,10 +118,13 @@ def differences(
     target_blocks: Iterable[ParameterBlock],
     kind: str = "weights",
 ) -> Differences:
-    """Finds the moves (formulas of blocks) that convert the blocks of a source to those of a target.
+    """Compares the layouts of a source and a target of a conversion: returns the semantics of the target, the
+    moves (formulas) that compute its blocks from those of the source, the conditions that the numbers of the
+    source have to meet, and the reasons that prevent the conversion.
 
-    stated: the semantics that the user states for the target.
-    kind: "weights"; "gradient" of weights, or a moment that is linear in it; its "second_moment".
+    source_blocks, target_blocks: the blocks (one parameter of one gate each) that the two sides have. stated:
+    the semantics that the user states for the target. kind: "weights"; "gradient" of weights, or a moment
+    that is linear in it; its "second_moment".
     """
     semantics, refusals = target_semantics(source, source_semantics, target, stated, kind)
     planner = MovePlanner(
@@ -381,18 +386,20 @@ class MovePlanner:
         must be the negative of that of f. Of biases only the sum of all, with the forget bias, must be zero.
         """
         reason, like = "i is 1 - f in the target", replace(block, gate="f")
-        ours, theirs = self.biases_of(block, self.sources), self.biases_of(like, self.sources)
+        biases, forget_biases = self.biases_of(block, self.sources), self.biases_of(like, self.sources)
         if block.parameter not in BIASES or (
-            len(ours) == len(theirs) == 1 and not self.source_semantics.forget_bias
+            len(biases) == len(forget_biases) == 1 and not self.source_semantics.forget_bias
         ):
             yield Demand(block, "negative", reason, like)
-        elif block == ours[0]:  # only the sum of all biases matters
-            yield Demand(block, 0.0 - self.source_semantics.forget_bias, reason, added=(*ours[1:], *theirs))
+        elif block == biases[0]:  # only the sum of all biases matters
+            yield Demand(
+                block, 0.0 - self.source_semantics.forget_bias, reason, added=(*biases[1:], *forget_biases)
+            )
 
     def missing_blocks(self, moves: tuple[Move, ...]) -> Iterator[str]:
         """Yields reasons to refuse a conversion: a forget bias that no bias of the target can take, and, of
         gradients, blocks (gates' parameters) of the target that the source lacks, or i and f where one side
-        couples them.
+        couples them. moves: the formulas of the target's blocks.
         """
         for block in {replace(block, parameter="b", gate="f") for block in self.sources}:
             here, target_sides = self.biases_of(block, self.sources), self.biases_of(block, self.targets)

@@ -78,7 +78,7 @@ class Spelled:
 
     marked: whether layers must match the marks of records.
     names: all names, matched or not.
-    behind: the matches, by prefix. A match is one number, to save memory: the index of the name times the
+    matches: the matches, by prefix. A match is one number, to save memory: the index of the name times the
         number of spellings, plus the index of the spelling.
     shortest: for names that match after several prefixes, the length of the shortest prefix for each
         spelling, by the index of the name; equal mappings are shared.
@@ -87,19 +87,19 @@ class Spelled:
     index: Index
     marked: bool
     names: Sequence[str]
-    behind: Mapping[str, list[int]]
+    matches: Mapping[str, list[int]]
     shortest: Mapping[int, Mapping[int, int]]
 
     def complete_groups(self) -> Iterator[Group]:
-        """Yields the arrays of each record (layout) at each prefix where all its required arrays are present,
-        by record and then by name, if the layer's name matches the record's mark (`is_meant`). `find` tests
-        the shapes of these candidates for layers.
+        """Yields each set of arrays that may be a layer, whose shapes `find` then tests: arrays with a common
+        prefix that include all those that a record (layout) requires, if the layer's name matches the
+        record's mark (`is_meant`). They are ordered by record, then by name.
         """
         prefixes: dict[int, list[str]] = {}  # groups are built one at a time, because there may be very many
-        for prefix, entries in self.behind.items():
+        for prefix, entries in self.matches.items():
             names_by_spelling = self.by_spelling(entries)
-            for first in names_by_spelling:
-                for record_index in self.index.by_first.get(first, ()):
+            for spelling_index in names_by_spelling:
+                for record_index in self.index.by_first.get(spelling_index, ()):
                     if self.index.needed[record_index] <= names_by_spelling.keys() and self.is_meant(
                         record_index, prefix
                     ):
@@ -111,9 +111,11 @@ class Spelled:
                     yield group
 
     def nearly(self, most: int) -> Iterator[tuple[tuple[int, int], tuple[int, int], Group]]:
-        """Yields at most `most` candidates for layers (a record at a prefix), nearest to a complete one
-        first, for a message about a missing layer, as (lower bound of the measure of `find.misfits`, (record
-        index, index of the first name), arrays).
+        """Yields the candidates for layers (a record at a prefix) that are nearest to complete, the nearest
+        first, for a message about a missing layer.
+
+        most: the largest number of candidates. Yields tuples (a lower bound of the measure of `find.misfits`;
+        (the index of the record, that of the first name); the arrays).
         """
         for least, record_index, _, prefix in nsmallest(most, self.incomplete_groups(most)):
             first_name, arrays = self.group(record_index, prefix)
@@ -121,25 +123,27 @@ class Spelled:
                 yield least, (record_index, first_name), arrays
 
     def incomplete_groups(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
-        """Yields records (layouts) that have at least half of their required arrays at a prefix, to name the
-        nearest in a message, as (lower bound of the measure of `find.misfits`, record index, index of the
-        first name, prefix). Of prefixes whose names match the same spellings equally often, and that match
-        the same marks, only the first `most` are used.
+        """Yields the incomplete layers that a message about a missing layer may mention: a record (layout) at
+        a prefix where at least half of the arrays that it requires are present.
+
+        most: the largest number of prefixes that are used among those with equally many names for the same
+        arrays. Yields tuples (a lower bound of the measure of `find.misfits`, by which the nearest are
+        chosen; the index of the record; the index of the first name; the prefix).
         """
         marks = {record.mark for record in self.index.records if record.mark}
-        alike: Counter[Any] = Counter()
-        for prefix, entries in self.behind.items():
+        prefix_counts: Counter[Any] = Counter()
+        for prefix, entries in self.matches.items():
             names_by_spelling = self.by_spelling(entries)
             counts = {spelling_index: len(names) for spelling_index, names in names_by_spelling.items()}
             layer_name = innermost_name(prefix)
             kind = frozenset(counts.items()), frozenset(mark for mark in marks if re.search(mark, layer_name))
-            alike[kind] += 1
-            if alike[kind] > most:
+            prefix_counts[kind] += 1
+            if prefix_counts[kind] > most:
                 continue
             for record_index in {
-                user
+                layout_index
                 for spelling_index in names_by_spelling
-                for user in self.index.spellings[spelling_index].users
+                for layout_index in self.index.spellings[spelling_index].users
             }:
                 spellings, needed = (
                     self.index.own[record_index] & names_by_spelling.keys(),
@@ -154,8 +158,8 @@ class Spelled:
                         sum(counts[spelling_index] for spelling_index in spellings),
                         len(needed - spellings),
                     )
-                    begins = min(names_by_spelling[spelling_index][0] for spelling_index in spellings)
-                    yield (min(missing - present, present), -present), record_index, begins, prefix
+                    first_name = min(names_by_spelling[spelling_index][0] for spelling_index in spellings)
+                    yield (min(missing - present, present), -present), record_index, first_name, prefix
 
     def by_spelling(self, entries: Iterable[int]) -> dict[int, list[int]]:
         """Decodes matches: returns the indices of the matched names by spelling (name pattern) index. Each
@@ -173,19 +177,20 @@ class Spelled:
         return not self.marked or not mark or re.search(mark, innermost_name(prefix)) is not None
 
     def group(self, record_index: int, prefix: str) -> tuple[int, Group]:
-        """Returns the index of the first name, and the arrays of a record (layout) at a prefix as a `Group`,
-        which is empty if its names belong to a shorter prefix (see `is_shortest`).
+        """Returns the arrays of a record (layout) at a prefix as a `Group`, after the index of the first of
+        their names among all names. The group is empty if its names belong to a shorter prefix (see
+        `is_shortest`).
         """
         spellings, length, count = self.index.own[record_index], len(prefix), len(self.index.spellings)
         matches: list[int] = []
-        for entry in self.behind[prefix]:
+        for entry in self.matches[prefix]:
             name_index, spelling = divmod(entry, count)
             if spelling in spellings and (
                 name_index not in self.shortest or self.is_shortest(name_index, spellings, length)
             ):
                 matches.append(name_index)
-        behind = {name[length:]: name for name in map(self.names.__getitem__, matches)}
-        return matches[0] if matches else 0, Group(self.index.records[record_index], prefix, behind)
+        short_names = {name[length:]: name for name in map(self.names.__getitem__, matches)}
+        return matches[0] if matches else 0, Group(self.index.records[record_index], prefix, short_names)
 
     def is_shortest(self, name_index: int, spellings: frozenset[int], length: int) -> bool:
         """Tells if no spelling (name pattern) of a record matches a name after a prefix shorter than
@@ -196,27 +201,29 @@ class Spelled:
         return all(lengths[spelling] >= length for spelling in spellings & lengths.keys())
 
 
-def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None) -> Spelled:
-    """Matches the names of arrays with those of records (layouts), to find layers by their names. `among` has
-    the records, None for all; `marked` says whether a layer's own name must match its record's mark (a
-    pattern, such as lstm, for arrays of common names), by default only if `among` is None.
+def match_names(names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None) -> Spelled:
+    """Matches the names of arrays with the array names of records (layouts); returns the matches, in which
+    `find` looks for layers.
+
+    among: the records; None for all. marked: whether the name of a layer must match the mark of its record (a
+    pattern such as lstm, for layouts whose array names are common); by default only if `among` is None.
     """
     lookup = full_index() if among is None else index(tuple(among))
-    behind: dict[str, list[int]] = {}
+    matches: dict[str, list[int]] = {}
     shortest: dict[int, dict[int, int]] = {}
-    alike: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
+    shared_lengths: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
     count = len(lookup.spellings)
-    listed = list(names)
-    for position, name in enumerate(listed):
+    all_names = list(names)
+    for name_index, name in enumerate(all_names):
         lettered = DIGITS.sub("", name)
         lengths: dict[int, int] = {}
         for spelling_index in lookup.by_word.get(trailing_letters(lettered), ()):
             if match := lookup.spellings[spelling_index].match(name, lettered):
-                behind.setdefault(match[1], []).append(position * count + spelling_index)
+                matches.setdefault(match[1], []).append(name_index * count + spelling_index)
                 lengths[spelling_index] = match.end(1)
         if len(set(lengths.values())) > 1:
-            shortest[position] = alike.setdefault(tuple(lengths.items()), lengths)
-    return Spelled(lookup, among is None if marked is None else marked, listed, behind, shortest)
+            shortest[name_index] = shared_lengths.setdefault(tuple(lengths.items()), lengths)
+    return Spelled(lookup, among is None if marked is None else marked, all_names, matches, shortest)
 
 
 def trailing_letters(name: str) -> str:
@@ -245,9 +252,11 @@ def full_index() -> Index:
 
 def index(layouts: tuple[Record, ...]) -> Index:
     """Builds the index that finds which of these records (layouts) have an array of a given name."""
-    patterns = [record.behind_prefix for record in layouts]
+    patterns = [record.prefixed_patterns for record in layouts]
     tails = {
-        text: record.tails(template) for record in layouts for template, text in record.behind_prefix.items()
+        text: record.tails(template)
+        for record in layouts
+        for template, text in record.prefixed_patterns.items()
     }
     index_of = {text: number for number, text in enumerate(tails)}
     needed = [
@@ -273,7 +282,7 @@ def inverse(values_at: Iterable[tuple[int, Iterable[Key]]]) -> dict[Key, tuple[i
     {'a': (0,), 'b': (0, 1)}
     """
     indices: dict[Key, dict[int, None]] = {}
-    for index, things in values_at:
-        for thing in things:
-            indices.setdefault(thing, {})[index] = None
-    return {thing: tuple(at) for thing, at in indices.items()}
+    for index, values in values_at:
+        for value in values:
+            indices.setdefault(value, {})[index] = None
+    return {value: tuple(found) for value, found in indices.items()}

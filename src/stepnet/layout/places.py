@@ -107,7 +107,7 @@ def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
         inner = stack_shape(stack, sizes, layer or 0)
         strides = [prod(inner[axis + 1 :]) for axis in range(len(inner))]
         for region in stack_regions(entry.name, stack, sizes, layer, direction):
-            start = base + sum(at * stride for at, stride in zip(region.start, strides, strict=True))
+            start = base + sum(index * stride for index, stride in zip(region.start, strides, strict=True))
             steps = tuple((0, step * strides[axis]) for axis, step in region.steps)
             flat = len(shape) != 1
             yield Region(region.block, region.array, region.shape, (start,), steps, flat, region.raw)
@@ -131,9 +131,9 @@ def buffers(
             base += prod(stack_shape(segment, sizes, layer or 0))
             continue
         layers = range(sizes.layers) if "L" in segment.over else [layer]
-        ways = range(sizes.directions) if "D" in segment.over else [direction]
-        for layer_number, way in product(layers, ways):
-            yield from buffers(segment.segments, sizes, layer_number, way, base)
+        directions = range(sizes.directions) if "D" in segment.over else [direction]
+        for layer_number, direction_number in product(layers, directions):
+            yield from buffers(segment.segments, sizes, layer_number, direction_number, base)
             base += flat_length(segment.segments, sizes, layer_number or 0)
 
 
@@ -162,27 +162,27 @@ def term_regions(
     corner: the index of the term's first number along each axis of the array. There is a region per gate,
     and per layer and direction if the term has these axes. A raw region has its axes in stored order.
     """
-    where: dict[str, tuple[int, int]] = {}
+    positions: dict[str, tuple[int, int]] = {}
     for position, axis in enumerate(term.axes):
         step = 1
         for atom in reversed(axis):
-            where[atom.name] = (position, step)
+            positions[atom.name] = (position, step)
             step *= len(atom.labels) or sizes.of(atom.name, layer or 0)
     gates = term.gates or ("",)
-    layers = range(sizes.layers) if "L" in where else [layer or 0]
-    ways = range(sizes.directions) if "D" in where else [direction or 0]
+    layers = range(sizes.layers) if "L" in positions else [layer or 0]
+    directions = range(sizes.directions) if "D" in positions else [direction or 0]
     letters = PARAMETERS[term.parameter]
     if term.raw:
-        letters = "".join(sorted(letters, key=lambda letter: where[letter]))
-    for layer_number, way, (index, gate) in product(layers, ways, enumerate(gates)):
+        letters = "".join(sorted(letters, key=lambda letter: positions[letter]))
+    for layer_number, direction_number, (index, gate) in product(layers, directions, enumerate(gates)):
         start = list(corner)
-        for letter, at in (("L", layer_number), ("D", way), ("g", index)):
-            if letter in where:
-                axis, step = where[letter]
-                start[axis] += at * step
+        for letter, number in (("L", layer_number), ("D", direction_number), ("g", index)):
+            if letter in positions:
+                axis, step = positions[letter]
+                start[axis] += number * step
         shape = tuple(sizes.of(letter, layer_number) for letter in letters)
-        block = ParameterBlock(term.parameter, gate, layer_number, way)
-        steps = tuple(where[letter] for letter in letters)
+        block = ParameterBlock(term.parameter, gate, layer_number, direction_number)
+        steps = tuple(positions[letter] for letter in letters)
         yield Region(block, name, shape, tuple(start), steps, raw=bool(term.raw))
 
 

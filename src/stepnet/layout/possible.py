@@ -34,10 +34,11 @@ class Array:
 
 
 def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
-    """Returns the conditions that single axes impose on the shapes of a layout's arrays, for the quick test
-    of `possible`: the number of axes, a divisor of each length, and the size that the quotient is.
+    """Returns the conditions for the quick test of `possible`, which a layout imposes on the shape of each
+    array: the number of axes, and for each axis a divisor of its length and the size that the quotient must
+    be.
 
-    names: the names of the arrays that are present; unknown names are left out.
+    record: the layout. names: the names of the arrays that are present; unknown names are left out.
     """
     parsed_names = {name: parsed for name in names if (parsed := record.parsed_name(name)) is not None}
     sizes = unknowns(record, parsed_names.values())
@@ -98,8 +99,8 @@ def possible(arrays: tuple[Array, ...], shapes: Mapping[str, Shape]) -> bool:
         shape = shapes[array.name]
         if len(shape) != array.axes:
             return False
-        for parsed, factor, letter in array.lengths:
-            size, rest = divmod(shape[parsed], factor)
+        for axis, factor, letter in array.lengths:
+            size, rest = divmod(shape[axis], factor)
             if rest or (letter and sizes.setdefault(letter, size) != size):
                 return False
     return True

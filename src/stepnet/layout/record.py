@@ -215,7 +215,7 @@ class Record:
         ['w_l1backward/', '1/u']
         """
         template, _, direction = self.known_name(name)
-        return self.spelled(self.full[template], layer, direction or 0, sizes)
+        return self.array_name(self.full[template], layer, direction or 0, sizes)
 
     @computed_once
     def patterns(self) -> dict[str, Pattern]:
@@ -247,7 +247,7 @@ class Record:
                     if (layer and not by_layer) or (direction and not by_direction):
                         continue
                     yield Entry(
-                        self.spelled(full, layer, direction, sizes),
+                        self.array_name(full, layer, direction, sizes),
                         template,
                         pattern,
                         layer if by_layer else None,
@@ -255,9 +255,12 @@ class Record:
                         template.endswith("?"),
                     )
 
-    def spelled(self, template: str, layer: int, direction: int, sizes: Sizes) -> str:
-        """Returns the name of one array: the template, a value of `full`, with the layer and direction filled
-        in. The prefixes {L/} and {D/} are written only if `sizes` has several layers or directions.
+    def array_name(self, template: str, layer: int, direction: int, sizes: Sizes) -> str:
+        """Returns the name of the array with a template in one layer and direction: the template with both
+        filled in.
+
+        template: a full one, as the values of `full`, whose prefixes {L/} and {D/} are written only if
+        `sizes` has several layers or directions.
         """
         direction_text = self.directions[direction]
         if sizes.directions == 1 and self.lone_direction is not None:
@@ -301,13 +304,13 @@ class Record:
         the template has them.
         """
         both = "|".join(map(re.escape, self.directions))
-        ways = "|".join(map(re.escape, self.direction_spellings))
+        any_direction = "|".join(map(re.escape, self.direction_spellings))
         fields = {
             "{L}": r"(?P<L>\d{1,4})",
             "{C}": r"(?P<C>\d{1,4})",
             # The numbers in Flax's GRUCell_1/ and TensorFlow's layer_with_weights-1/ are parts of names.
             "{L/}": r"(?:(?<![_:-])(?P<L>\d{1,4})/)?",
-            "{D}": f"(?P<D>{ways})",
+            "{D}": f"(?P<D>{any_direction})",
             "{D/}": f"(?P<D>{both}|)",
         }
         spellings: dict[str, re.Pattern[str]] = {}
@@ -323,7 +326,7 @@ class Record:
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
     @computed_once
-    def behind_prefix(self) -> dict[str, str]:
+    def prefixed_patterns(self) -> dict[str, str]:
         """Regular expressions for array names after any prefix, by the template of the name, to find layers
         in model files. Group 1 is the prefix, which does not end in a letter or digit.
         """
@@ -333,14 +336,14 @@ class Record:
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
     def reads_as_index(self, front: str) -> bool:
-        """Tells if the end of a prefix before arrays' names, as "rnns.0/", would be read as their place in a
-        stack: as the layer or direction in the layout's names. A writer then has to choose another prefix.
+        """Tells if the end of `front`, a prefix before arrays' names such as "rnns.0/", would be read as the
+        layer or direction in the layout's names. A writer then has to choose another prefix.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
         >>> [gru.reads_as_index(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
         [True, False, True]
         """
-        texts = [re.compile(text) for text in self.behind_prefix.values()]
+        texts = [re.compile(text) for text in self.prefixed_patterns.values()]
         names = [front + entry.name for entry in self.entries(Sizes(1, 1))]
         matches = [match for name in names for text in texts if (match := text.fullmatch(name))]
         return any(len(match[1]) < len(front) for match in matches)
@@ -353,8 +356,10 @@ class Record:
         >>> gru.tails("w_l{L}{D}"), gru.tails("u0")
         (('forward/', 'backward/'), ('u',))
         """
-        ways = dict.fromkeys(self.full[template].replace("{D}", way) for way in self.direction_spellings)
-        ends = [re.split(r"\{[LDC]/?\}", name.removesuffix("{L}"))[-1] for name in ways]
+        names = dict.fromkeys(
+            self.full[template].replace("{D}", spelling) for spelling in self.direction_spellings
+        )
+        ends = [re.split(r"\{[LDC]/?\}", name.removesuffix("{L}"))[-1] for name in names]
         return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:

@@ -189,7 +189,9 @@ class Report:
 
 
 def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
-    """Returns the line of a report on settings that were assumed, by the framework's names; [] for none.
+    """Returns the line of a report that lists the assumed settings of a conversion; [] if there are none.
+
+    assumed: the assumed values, by the framework's names of the settings.
 
     >>> assumed_text({"activation": "tanh"})
     ["assumed as usual: activation='tanh' (--semantics, or semantics=, says otherwise)"]

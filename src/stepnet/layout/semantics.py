@@ -84,9 +84,9 @@ class Setting:
         """
         if self.values is None:
             return value
-        for mine, theirs in self.values.items():
+        for our_value, theirs in self.values.items():
             if theirs == value:
-                return mine
+                return our_value
         allowed_values = ", ".join(map(repr, self.values.values()))
         raise LayoutError(f"{self.name} of {name} is one of {allowed_values}, not {value!r}")
 
@@ -184,9 +184,9 @@ class Semantics:
 
 
 def open_value(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -> Any:
-    """Returns the value of a field of `Semantics` that the arrays leave open: that in `stated` (the user's,
-    by field), else the usual one of `setting`. Raises `LayoutError`, with the layout's `name`, if there is
-    neither, or the framework has not the stated one.
+    """Returns the value of a field of `Semantics` that the arrays leave open: that in `stated` (the user's
+    values, by field), else the usual value of `setting`. Raises `LayoutError`, with the layout's `name`, if
+    there is neither, or if the framework cannot compute with the stated value.
     """
     if field in stated:
         if not setting.allows(stated[field]):

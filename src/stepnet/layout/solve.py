@@ -49,9 +49,11 @@ def solved(
     stated: sizes by name, as the caller states them.
     """
     parsed_names = {name: record.parsed_name(name) for name in shapes}
-    strangers = [name for name, parsed in parsed_names.items() if parsed is None]
-    if strangers:
-        raise LayoutError(f"{record.name} has no array {strangers[0]!r}; it has {', '.join(record.names())}")
+    unknown_names = [name for name, parsed in parsed_names.items() if parsed is None]
+    if unknown_names:
+        raise LayoutError(
+            f"{record.name} has no array {unknown_names[0]!r}; it has {', '.join(record.names())}"
+        )
     known = unknowns(record, [parsed for parsed in parsed_names.values() if parsed], stated)
     system: list[Equation] = []
     for name, parsed in parsed_names.items():
@@ -123,9 +125,9 @@ def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
             raise LayoutError(f"{name} is missing: {whose} {', '.join(entries)}")
         if name in shapes and shapes[name] != expected:
             raise LayoutError(f"{name} has shape {shapes[name]}; {whose} {expected} there")
-    strangers = [name for name in shapes if name not in entries]
-    if strangers:
-        raise LayoutError(f"{whose} no array {strangers[0]!r}; it has {', '.join(entries)}")
+    unknown_names = [name for name in shapes if name not in entries]
+    if unknown_names:
+        raise LayoutError(f"{whose} no array {unknown_names[0]!r}; it has {', '.join(entries)}")
     present: dict[str, str] = {}  # by kind: the first optional array that is present
     for name, entry in entries.items():
         if entry.optional and name in shapes:
@@ -170,7 +172,7 @@ class Equation:
     products: tuple[tuple[ElementaryAxis, ...], ...]
     layer: int
 
-    def left(self, letter_sizes: Unknowns) -> set[str]:
+    def unsolved(self, letter_sizes: Unknowns) -> set[str]:
         """Returns the letters of the layer's sizes in this equation that are not solved yet."""
         return {
             letter
@@ -180,7 +182,9 @@ class Equation:
         }
 
     def total(self, letter_sizes: Unknowns) -> int:
-        """Returns the length of the axis that follows from known sizes: the value of the sum of products."""
+        """Returns the length of the axis that follows from sizes, all of which are known: the sum of the
+        equation's products. letter_sizes: the sizes by letter.
+        """
         return sum(value(atoms, letter_sizes, self.layer) for atoms in self.products)
 
     def solved(self, letter: str, letter_sizes: Unknowns) -> int:
@@ -240,11 +244,13 @@ def value(atoms: tuple[ElementaryAxis, ...], letter_sizes: Unknowns, layer: int)
 
 
 def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> Iterator[Equation]:
-    """Yields the equations, one per axis, that an array's shape states for the sizes of its layer.
+    """Yields equations for the sizes of a layer, which an array's shape states: the length of each axis is a
+    sum of products of sizes.
 
-    array: the name. layer: None if the array holds all layers; a vector of these has no equation here.
-    An axis along which terms are concatenated has one equation, their sum; any other one per different term.
-    Raises `LayoutError` for another number of axes.
+    array: the name, for messages. pattern: the parsed notation. layer: the number of the layer; None if the
+    array holds all layers, and then a vector has no equation here. An axis along which terms are concatenated
+    has one equation, with their sum; any other axis has one for each term that differs. Raises `LayoutError`
+    for another number of axes.
     """
     axes = pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes
     if len(shape) != (len(axes) or 1):
@@ -255,11 +261,13 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
         if not axes and layer is not None:
             yield Equation(array, shape[0], tuple(flat_products(pattern.segments)), layer)
         return
-    joined = range(len(axes))[pattern.axis] if len(pattern.terms) > 1 else -1
-    for parsed, length in enumerate(shape):
-        layer_number: list[Axis] = [term.axes[parsed] for term in pattern.terms]
+    concatenated = range(len(axes))[pattern.axis] if len(pattern.terms) > 1 else -1
+    for axis_index, length in enumerate(shape):
+        term_axes: list[Axis] = [term.axes[axis_index] for term in pattern.terms]
         for products in (
-            [tuple(layer_number)] if parsed == joined else [(axis,) for axis in dict.fromkeys(layer_number)]
+            [tuple(term_axes)]
+            if axis_index == concatenated
+            else [(axis,) for axis in dict.fromkeys(term_axes)]
         ):
             yield Equation(array, length, products, layer or 0)
 
@@ -283,8 +291,8 @@ def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
     known before, None for the others.
     """
     while True:
-        ready = [(equation, equation.left(letter_sizes)) for equation in system]
-        solvable = [(equation, left.pop()) for equation, left in ready if len(left) == 1]
+        ready = [(equation, equation.unsolved(letter_sizes)) for equation in system]
+        solvable = [(equation, unsolved.pop()) for equation, unsolved in ready if len(unsolved) == 1]
         if not solvable:
             return letter_sizes
         equation, letter = solvable[0]
@@ -305,8 +313,8 @@ def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Size
     directions = [letter_sizes["D"]] if letter_sizes["D"] else (1, 2)
     most = length // (letter_sizes.get("y") or 1) if letter_sizes.get("y") else isqrt(length)
     hidden = np.array([letter_sizes["h"]] if letter_sizes["h"] else range(1, most + 1))
-    for count, ways in product(layers, directions):
-        sums = monomials(pattern.segments, Sizes(1, 1, None, count, ways), "y" in letter_sizes)
+    for count, direction_count in product(layers, directions):
+        sums = monomials(pattern.segments, Sizes(1, 1, None, count, direction_count), "y" in letter_sizes)
         for projected in projections(letter_sizes, length):
             rest, slope = np.full_like(hidden, length), np.zeros_like(hidden)
             for letters, times in sums.items():
@@ -316,7 +324,7 @@ def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Size
             fits = (inputs >= 1) & (inputs * slope == rest)
             for units, width in zip(hidden[fits].tolist(), inputs[fits].tolist(), strict=True):
                 if letter_sizes["x"] in (None, width):
-                    yield Sizes(width, units, projected, count, ways)
+                    yield Sizes(width, units, projected, count, direction_count)
 
 
 def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:

@@ -43,11 +43,11 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
     mapping(state, "a state is arrays by name, as module.state_dict() has them")
     if prefix is not None:
         instance(prefix, str, "prefix is what stands before the names")
-    named = [record(name) for name in LAYOUTS if cell is None or record(name).cell == CELLS[cell]]
+    candidates = [record(name) for name in LAYOUTS if cell is None or record(name).cell == CELLS[cell]]
     shapes = {name: shape_of(name, value) for name, value in state.items()}
-    matches = find(shapes, named)
+    matches = find(shapes, candidates)
     if not matches:
-        raise nearest(shapes, named)
+        raise nearest(shapes, candidates)
     match = chosen_match(matches, prefix)
     used = {name for other in matches for name in other.names.values()}
     rest = {name: shape for name, shape in shapes.items() if name not in used}
@@ -56,7 +56,7 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
             f"{layer.prefix.rstrip('.')} looks like {layer.layout}, but {layer.reason}: "
             f"choose another layer by prefix={match.prefix!r}"
         )
-    weights = {own: as_array(name, state[name]) for own, name in match.names.items()}
+    weights = {short_name: as_array(name, state[name]) for short_name, name in match.names.items()}
     if match.layout == "torch.rnn" and cell is None:
         raise LayoutError(
             "a state dict does not say whether a simple RNN has tanh or relu: say cell='simple_rnn' for tanh "
@@ -77,11 +77,11 @@ def chosen_match(matches: tuple[Match, ...], prefix: str | None) -> Match:
     prefix, the only module. Raises `LayoutError` if no module has the prefix, or several are left.
     """
     prefixes = ", ".join(repr(match.prefix) for match in matches)
-    named = [match for match in matches if prefix is None or match.prefix in (prefix, f"{prefix}.")]
-    if not named:
+    chosen = [match for match in matches if prefix is None or match.prefix in (prefix, f"{prefix}.")]
+    if not chosen:
         raise LayoutError(f"no recurrent layer has the prefix {prefix!r}; there are {prefixes}")
-    if len(named) > 1:
+    if len(chosen) > 1:
         raise LayoutError(
-            f"there are {len(named)} recurrent modules; choose one by prefix=, one of {prefixes}"
+            f"there are {len(chosen)} recurrent modules; choose one by prefix=, one of {prefixes}"
         )
-    return named[0]
+    return chosen[0]

@@ -57,14 +57,14 @@ def unmet(
 
 def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
     """Tells if arrays have the sum `total` in all elements: exactly, or up to rounding unless `exact`. A
-    single array must always be exactly `total`.
+    single array must always be exactly `total`. terms: the arrays.
     """
     if len(terms) == 1:
         return bool((terms[0] == total).all())
     largest = [np.abs(term).max(where=np.isfinite(term), initial=0) for term in terms]
-    away = 0.0 if exact else sum(float(np.spacing(number)) for number in largest)
+    tolerance = 0.0 if exact else sum(float(np.spacing(number)) for number in largest)
     actual: Array = np.sum([term.astype(np.float64) for term in terms], axis=0)
-    return bool((np.abs(actual - total) <= away).all())
+    return bool((np.abs(actual - total) <= tolerance).all())
 
 
 def unmet_text(reason: str, advice: str, required: Mapping[str, str]) -> str:
@@ -78,16 +78,16 @@ def unmet_text(reason: str, advice: str, required: Mapping[str, str]) -> str:
     >>> unmet_text("i is 1 - f in the target", "", {"W_i": "-W_f", "R_i": "-R_f"})
     'i is 1 - f in the target, so W_i = -W_f and R_i = -R_f must hold, and they do not'
     """
-    names, values = listed(required), list(dict.fromkeys(required.values()))
+    names, values = comma_list(required), list(dict.fromkeys(required.values()))
     if len(values) > 1:
-        equations = listed(f"{blocks} = {must}" for blocks, must in required.items())
+        equations = comma_list(f"{blocks} = {must}" for blocks, must in required.items())
         so = f"{equations} must hold, and they do not"
     else:
         so = f"{names} must be {values[0]}, and {'it is' if len(required) == 1 else 'they are'} not"
     return f"{reason.replace('{}', names)}, so {so}{f'; {advice}' if advice else ''}"
 
 
-def listed(items: Iterable[str]) -> str:
+def comma_list(items: Iterable[str]) -> str:
     """Joins words, for a message, with commas and an "and" before the last."""
     *most, last = items
     return f"{', '.join(most)} and {last}" if most else last
@@ -99,5 +99,5 @@ def same_gradient(array: Array, other: Array) -> bool:
     """
     a, b = array.astype(np.float64), other.astype(np.float64)
     largest = np.abs(a).max(where=np.isfinite(a), initial=0.0)
-    away = float(np.spacing(np.ones((), array.dtype))) ** 0.5 * largest
-    return np.allclose(a, b, rtol=0, atol=away, equal_nan=True)
+    tolerance = float(np.spacing(np.ones((), array.dtype))) ** 0.5 * largest
+    return np.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)

@@ -166,7 +166,9 @@ class Verdict:
 
 
 def excess(agrees: bool, allowed: float | None) -> str:
-    """Returns the text that follows a difference of outputs: "" if it `agrees`, else the allowed rounding."""
+    """Returns the text that follows a difference of outputs: "" if they agree, else the difference that
+    rounding explains, `allowed`.
+    """
     return "" if agrees else f", where {allowed:.3g} is rounding"
 
 
@@ -205,8 +207,8 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
         )
     largest = largest_of(outputs[0].values)
     asked = [
-        framework_result(layer_weights, sequences, made)
-        for layer_weights, made in zip(both, outputs, strict=True)
+        framework_result(layer_weights, sequences, output)
+        for layer_weights, output in zip(both, outputs, strict=True)
         if frameworks
     ]
     return Verdict(
@@ -214,7 +216,7 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
         largest,
         len(LENGTHS),
         sum(LENGTHS),
-        largest * max(stored(layer_weights) for layer_weights in both),
+        largest * max(conversion_tolerance(layer_weights) for layer_weights in both),
         tuple(answer for answer in asked if answer is not None),
         unverified(outputs[0].values),
     )
@@ -231,7 +233,9 @@ def unverified(outputs: Array) -> str:
 
 
 def not_finite(count: int, total: int) -> str:
-    """Returns the message that `count` of `total` outputs are not finite on both sides; "" for none."""
+    """Returns the message that `count` of `total` outputs are NaN or infinite on both sides of a comparison;
+    "" for none.
+    """
     return f"{count} of {total} outputs are NaN or infinite on both sides" if count else ""
 
 
@@ -270,8 +274,8 @@ def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> 
     return tolerance(dtype, max(LENGTHS), sizes.inputs + sizes.hidden, roundings)
 
 
-def stored(layer_weights: Weights) -> float:
-    """Returns the difference that rounding explains between the outputs of weights and of their conversion,
+def conversion_tolerance(layer_weights: Weights) -> float:
+    """Returns the difference between the outputs of weights and of their conversion that rounding explains,
     relative to the largest output, if both run in float64 and each weight was rounded once to its dtype.
     """
     sizes = layer_weights.runner_weights().sizes
@@ -283,8 +287,10 @@ def distance(first: Array, second: Array) -> float:
     difference; infinite if a number is not finite in only one.
     """
     with np.errstate(invalid="ignore"):
-        away = np.where((first == second) | (np.isnan(first) & np.isnan(second)), 0, np.abs(first - second))
-    return float(np.where(np.isnan(away), np.inf, away).max(initial=0))
+        differences = np.where(
+            (first == second) | (np.isnan(first) & np.isnan(second)), 0, np.abs(first - second)
+        )
+    return float(np.where(np.isnan(differences), np.inf, differences).max(initial=0))
 
 
 def inputs(layer: Layer) -> int:
@@ -294,7 +300,9 @@ def inputs(layer: Layer) -> int:
 
 
 def random_sequences(width: int, seed: int) -> Ragged:
-    """Returns random sequences of `width` features, of lengths `LENGTHS`, which float32 holds exactly."""
+    """Returns random sequences of `width` features for a comparison, of lengths `LENGTHS`; float32 holds
+    their numbers exactly.
+    """
     random = np.random.default_rng(seed)
     return Ragged.from_list([exactly(random.normal(size=(length, width))) for length in LENGTHS])
 

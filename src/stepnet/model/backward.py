@@ -39,12 +39,14 @@ class Backward:
 
     @property
     def results(self) -> Any:
-        """The results of the run: the outputs and the final memories, or for a graph the outputs alone."""
+        """The results of the run as a call returns them: outputs and final memories, or a graph's outputs
+        alone.
+        """
         return self.both if self.arguments.gives_final else self.both[0]
 
     @property
     def both(self) -> tuple[Any, Any]:
-        """The outputs and the final memories of the run, in the structures of the caller."""
+        """The outputs and the final memories of the run, in the structures in which a call returns them."""
         program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
         outputs = list(map(self.arguments.batch.like_input, self.made, levels))
         return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
@@ -95,7 +97,13 @@ class GradientLayout:
     def of(
         cls, arguments: CallArguments, kinds: tuple[str, ...], places: list[int], run: Halved, engine: Order
     ) -> "GradientLayout":
-        """Makes the data that all calls of a form (key) share from the arguments of one, less its arrays."""
+        """Makes the data that all calls of a form (key) share, from the arguments of one without their
+        arrays.
+
+        kinds, places: the kinds of arguments to differentiate, and their positions among the net's inputs.
+        run: the forward and the backward half of the gradient.
+        engine: the engines in order of preference.
+        """
         reading = arguments.reading
         batch, call = replace(reading.batch, structure=None, arrays=[]), reading.call.with_arrays([], [])
         without = replace(arguments, arrays=[], reading=replace(reading, batch=batch, call=call))
@@ -103,6 +111,8 @@ class GradientLayout:
 
     def backward(self, sequences: Any, arrays: list[Any], made: list[Array]) -> Backward:
         """Returns the backward pass of a call, as a function of cotangents that allocates its own arrays.
+
+        It is used where the prepared one is in use or gone.
 
         sequences: the sequences of the call.
         arrays, made: the arrays of the inputs of its net, and the results of its forward half.

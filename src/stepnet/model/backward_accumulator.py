@@ -40,9 +40,9 @@ class BackwardAccumulator:
     def of(
         cls, net: Net, outputs: int, wanted: Sequence[int], known: Sequence[Array | None], call: Call
     ) -> "BackwardAccumulator":
-        """Starts to accumulate the gradients of a section (part of a net), before its last steps run
-        backward.
+        """Starts to add up the gradients of a section (part of a net), before its last steps run backward.
 
+        net: the net of the section.
         outputs: the number of results of the net that are not memories.
         wanted: the positions of the inputs whose gradients are computed, initial memories last.
         known: the cotangent of each result of the net; None for zeros. Only floating-point results have one.
@@ -62,13 +62,13 @@ class BackwardAccumulator:
         return cls(net, tuple(wanted), tuple(seeds), memories, tuple(totals))
 
     def type_of(self, place: int) -> Type:
-        """Returns the type of the net's input at a position."""
+        """Returns the type of the section's input at a position."""
         return self.net.type_of(self.net.inputs[place])
 
     def cotangents(self, piece: Piece) -> list[Array]:
         """Returns the cotangents of the section's results at the steps of a piece, to run the piece backward.
 
-        piece: the range of steps. Cotangents that are not known are zeros.
+        piece: the range of steps. Where a cotangent is not given, it is zeros.
         """
         return [
             zeros(type_, piece.call)
@@ -83,6 +83,7 @@ class BackwardAccumulator:
         The gradients of its initial memories become the cotangents from which the piece before it starts. The
         cotangents of results per row (sequence) that the piece has used are set to zero.
 
+        piece: the piece.
         gradients: the gradients of the inputs in `wanted`; those of initial memories are last.
         """
         for place, total, part in zip(self.wanted, self.totals, gradients, strict=False):
@@ -98,9 +99,10 @@ class BackwardAccumulator:
             memory[piece.rows] = part
 
     def gradients(self, values: Sequence[int | None]) -> Iterable[tuple[int, Array]]:
-        """Yields the total gradients of all pieces (ranges of steps), each with the number of its value.
+        """Yields the gradients that have been added up over all pieces, each with the number of its value.
 
-        values: for each input of the net, the number of its value in the whole net; None to skip the input.
+        values: for each input of the section's net, the number of its value in the whole net; None to skip
+            it.
         """
         for place, array in zip(self.wanted, (*self.totals, *self.memories), strict=True):
             number = values[place]
@@ -109,5 +111,8 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Returns whether a value's gradient is summed over pieces (ranges of steps): not for values per step."""
+    """Returns whether gradients of values of this type are summed over pieces (ranges of steps).
+
+    Those of values per step are not: each step is in one piece.
+    """
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

@@ -213,11 +213,11 @@ class Statics:
         return cls(rebuild(statics, specs), arrays, beside)
 
     def beside_others(self, known: dict[str, Array]) -> "Statics":
-        """Renames axes whose names other statics use for sequences of other lengths; returns a copy.
+        """Returns a copy in which no axis has a name that `known` has for sequences of other lengths.
 
-        So the statics of several recurrences can be inputs of one net. A new name has "_" appended.
+        So the statics of several recurrences can be inputs of one net. "_" is appended to such a name.
 
-        known: the offsets of all axes so far, by axis; the axes of these statics are added.
+        known: the offsets of the sequences of each axis so far, by name; the axes of these statics are added.
         """
         renamed: dict[str, str] = {}
         for axis, offsets in self.beside.items():
@@ -252,6 +252,9 @@ def check_same_lengths(first_name: str, first: Ragged, second_name: str, second:
     """Raises `InputError` unless two inputs have the same lengths at all common levels.
 
     The message names the first sequence whose lengths differ.
+
+    first_name, second_name: the names of the inputs.
+    first, second: the inputs.
     """
     if len(first) != len(second):
         raise InputError(
@@ -345,7 +348,11 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
 
 
 def arranged_as(inputs: Any, declared: Any) -> Any:
-    """Returns inputs with their dicts in the order of the declared `Spec`s; unchanged for `declared=None`."""
+    """Returns inputs with their dicts in the order of the declared inputs, so that their leaves correspond.
+
+    declared: the `Spec`s of the declared inputs; None for inputs that were not declared, which stay as they
+        are.
+    """
     return inputs if declared is None or is_array(inputs) else arranged(inputs, declared)
 
 
@@ -369,12 +376,22 @@ def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "r
 
 
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:
-    """Returns the `Spec`s of inputs; those without a dtype get the floating dtype of the parameters."""
+    """Returns the `Spec`s of inputs; those without a dtype get the floating dtype of the parameters.
+
+    params: the arrays of the parameters.
+    """
     default = promoted_float(array.dtype for array in params)
     return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)
 
 
-def beside(specs: Any, inputs: Any, params: list[Array]) -> Any:
-    """Returns `Spec`s of memories or statics; those without a dtype get the one of inputs and parameters."""
+def with_default_dtypes(specs: Any, inputs: Any, params: list[Array]) -> Any:
+    """Returns the `Spec`s of memories or statics with a dtype each, where the user may have left it out.
+
+    The default is the floating dtype of the inputs and the parameters.
+
+    specs: the `Spec`s of the memories or statics, in their structure.
+    inputs: the `Spec`s of the inputs.
+    params: the arrays of the parameters.
+    """
     default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
     return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)

@@ -91,7 +91,7 @@ def beam_search(
         best = candidates.going(known, logs)
         ending = [candidates.stopping(known, logs)] if len(stops) else []
         finished.take(starts, ending if step < most else [*ending, best], step)
-        left, best = filled(finished.still_possible(starts, best), logs.shape[1])
+        left, best = drop_ended_starts(finished.still_possible(starts, best), logs.shape[1])
         if step == most or not len(left):
             break
         starts, rows, symbols = starts[left], best.rows, best.symbols.reshape(-1)
@@ -104,12 +104,13 @@ def beam_search(
     return finished.sequences(trail)
 
 
-def filled(best: Best, width: int) -> tuple[Array, Best]:
+def drop_ended_starts(best: Best, width: int) -> tuple[Array, Best]:
     """Drops the starts (given sequences) that no continuation extends; returns the indices of the others, and
     their continuations.
 
     All starts keep equally many: one with fewer repeats its first, with a log-probability of -inf.
 
+    best: the continuations of all starts.
     width: the least number of continuations per start.
     """
     possible = best.logs > -np.inf
@@ -174,7 +175,10 @@ class Finished:
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """Returns the ranks of sequences of a length from their log-probabilities: log / length**penalty."""
+        """Returns the numbers by which sequences of a length are ranked: log-probability / length**penalty.
+
+        logs: the log-probabilities of the sequences.
+        """
         with np.errstate(over="ignore"):
             weight = np.float_power(length, self.penalty)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
@@ -190,7 +194,7 @@ class Finished:
         """
         if not parts:
             return
-        best = Best.joined(parts)
+        best = Best.concatenated(parts)
         ranks = self.ranked(best.logs, length)
         full = self.kept.shape[1] == self.beams
         if not (ranks > (self.kept["rank"][starts, -1:] if full else -np.inf)).any():
@@ -216,6 +220,9 @@ class Finished:
 
         Where a start (given sequence) has `beams` finished ones, a continuation is dropped if it ranks below
         the worst of them even at the largest length and with no further loss of probability.
+
+        starts: the indices of the starts.
+        best: the best continuations of each of them.
         """
         if self.kept.shape[1] < self.beams:
             return best

@@ -29,6 +29,8 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
 
     It is traced for a batch of no sequences, with inputs and statics as declared or last seen; raises
     `InputError` if they are unknown.
+
+    run: the programs of the layers.
     """
     first: Layer = run.layer
     still = statics_of(first)
@@ -46,7 +48,10 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
 
 
 def statics_of(layer: Layer) -> Any:
-    """Returns statics for no sequences, in the structure that a layer takes, to trace it without a call."""
+    """Returns statics for a batch of no sequences, in the structure that a layer takes.
+
+    With them the layer can be traced without a call.
+    """
     if not isinstance(layer, RNN):
         parts: list[Any] = []
         for name, part in zip(layer.part_names, layer.layers, strict=True):

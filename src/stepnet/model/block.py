@@ -53,16 +53,19 @@ class Block(Builder):
             self.ended = True
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """Adds a node that applies `operation` to the nodes `inputs`; returns its number in the net.
+        """Adds a node to the net of the block; returns its number there. Raises `StepError` after the block.
 
-        Raises `StepError` after the block. name, source: the name of the value and the user's line, for
-        messages.
+        operation, inputs: the operation, and the numbers of the nodes that it is applied to.
+        name, source: the name of the value and the user's line, for messages.
         """
         self.check_usable()
         return super().add(operation, *inputs, name=name, source=source, **attributes)
 
     def declared(self, name: str, spec: Spec) -> Traced:
-        """Adds an input with these features, dtype and inner levels to the net, and returns its value."""
+        """Adds an input to the net of the block; returns its value.
+
+        spec: the features, the dtype and the inner levels of the input.
+        """
         return Traced(
             self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)).computed, name)
         )
@@ -89,13 +92,19 @@ class Block(Builder):
             raise refuse(f"{what} is a value of another block than what this one was given before")
 
     def static(self, value: Any, spec: Spec) -> Traced:
-        """Adds a static (one per sequence), for which a call passes `value`; returns its traced value."""
+        """Adds a static (one value per sequence) to the net of the block; returns its traced value.
+
+        value: the value that a call passes for it.
+        spec: its features and dtype.
+        """
         name = numbered("static", len(self.statics))
         self.statics[name] = value
         return self.declared(name, spec)
 
     def captured(self, other: Builder, number: int) -> int:
-        """Returns the number of this block's input for an outer block's value; adds the input at first use.
+        """Returns the number of this block's input that stands for a value of an enclosing block.
+
+        The input is added at first use.
 
         other, number: the enclosing block, and the number of the value in it.
         """
@@ -115,8 +124,7 @@ class Block(Builder):
         return self._captured[key].number
 
     def row(self, leaf: Any, what: str) -> int:
-        """Returns the number of a value with one entry per row (sequence of the batch), to use it in this
-        block.
+        """Returns the number in this block's net of a value with one entry per row (sequence of the batch).
 
         leaf: an array, or a value of this block or of an enclosing one; one of an inner block is an error.
         what: its name in messages.

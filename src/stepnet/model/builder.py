@@ -324,7 +324,10 @@ class RNNOp:
 
 
 def in_net(builder: Builder, value: Any) -> Traced:
-    """Returns the value in `builder`'s net of an array, or of a value of this net or an enclosing one."""
+    """Returns a value in the net of `builder`, to use it there.
+
+    value: an array, or a value of this net or an enclosing one.
+    """
     return Traced(builder, lifted(builder, value, ()))
 
 
@@ -429,7 +432,7 @@ def matmul(W: Any, x: Any) -> Any:
 
 
 def add_two(a: Any, b: Any) -> Any:
-    """Returns the sum a + b, under its name in PaddlePaddle's design."""
+    """Returns the sum a + b; PaddlePaddle's design has this function."""
     return a + b
 
 

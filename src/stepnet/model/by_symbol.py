@@ -95,8 +95,10 @@ def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Seque
 
 
 def program_of(recur: Recur, params: Sequence[Array]) -> Program:
-    """Returns the program of a net with one recurrence alone, whose first operand is the input sequence.
+    """Returns the program of a net that consists of one recurrence, whose first operand is the input
+    sequence.
 
+    recur: the recurrence.
     params: the arrays of the last operands. The others are initial memories, and statics if there are any.
     """
     builder, body = Builder(), recur.body

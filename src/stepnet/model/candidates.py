@@ -76,8 +76,12 @@ class Best:
     symbols: Array
 
     @classmethod
-    def joined(cls, parts: "Sequence[Best]") -> "Best":
-        """Concatenates, for each start (given sequence), continuations of several kinds, as stopping ones."""
+    def concatenated(cls, parts: "Sequence[Best]") -> "Best":
+        """Concatenates continuations of several kinds, such as stopping ones, for each start (given
+        sequence).
+
+        parts: the continuations of each kind, all of the same starts.
+        """
         logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
         return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))
 
@@ -139,8 +143,8 @@ class Candidates:
         A start is a given sequence, from which a search begins. Equal continuations come in the order (row,
         symbol). The arrays are [starts, count]; a start with fewer continuations has logs of -inf at the end.
 
-        known: for each row (unfinished sequence) the scores, and as columns two numbers that normalise them,
-            then the highest log-probability in each group of symbols, without those that stop.
+        known: the scores of each row (unfinished sequence), the two numbers that make them log-probabilities,
+            and the highest log-probability in each group of symbols, without those that stop.
         logs: the log-probabilities of the rows, [starts, rows per start].
         """
         starts, width = logs.shape
@@ -163,14 +167,15 @@ class Candidates:
         return Best(best, *np.divmod(kept, self.symbols))
 
     def possibly_best(self, known: Known, logs: Array, tops: Array) -> tuple[Array, Array]:
-        """Finds a superset of the best continuations; returns their positions among all scores, and their
+        """Returns a superset of the best continuations: their positions among all scores, and their
         log-probabilities.
 
-        It has each continuation that is at least as probable as the `beams`-th highest of its start's `tops`.
+        They are those that do not stop, and are at least as probable as the `beams`-th highest number in
+        `tops` of their start (given sequence).
 
         known: the scores of all rows (unfinished sequences), with the norms that make them log-probabilities.
-        logs: the log-probabilities of the rows, [starts, width].
-        tops: the highest log of each group of symbols, [starts, width * groups].
+        logs: the log-probabilities of the rows, [starts, rows per start].
+        tops: the highest log of each group of symbols, [starts, rows per start * groups].
         """
         floor = np.maximum(floor_of(tops, self.beams), LOWEST)[:, None]
         rows, groups = np.divmod(np.flatnonzero(tops >= floor), self.groups)
@@ -203,12 +208,17 @@ def best_of(totals: Array, count: int) -> Array:
 
 
 def groups_of(symbols: int) -> int:
-    """Returns the number of groups of symbols: about 2 sqrt(symbols), and at most `symbols`."""
+    """Returns the number of groups in which the symbols are searched for the best ones.
+
+    It is about 2 sqrt(symbols), and at most `symbols`.
+    """
     return min(symbols, WIDTH * math.ceil(2 * math.sqrt(symbols) / WIDTH))
 
 
 def floor_of(tops: Array, count: int) -> Array:
-    """Returns the `count`-th highest value of each row, which its `count` best reach; -inf if it has fewer.
+    """Returns the `count`-th highest value of each row, below which a value is not among its `count` best.
+
+    It is -inf for rows of fewer values.
 
     >>> floor_of(np.array([[1.0, 3.0, 2.0], [5.0, 5.0, 4.0]]), 2).tolist()
     [2.0, 5.0]

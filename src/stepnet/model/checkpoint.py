@@ -66,11 +66,13 @@ class InPieces:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "InPieces":
-        """Makes the programs of a section (part of a net), for the gradients of its memories and some inputs.
+        """Makes the programs that run a section (part of a net) and its gradients in pieces (ranges of
+        steps).
 
         Values of the forward half that the backward half reads are not saved, but recomputed in each piece.
+        The gradients are those of the memories and of the wanted inputs.
 
-        wanted: the positions of these inputs.
+        wanted: the positions of the wanted inputs.
         """
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
@@ -85,14 +87,15 @@ class InPieces:
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns for the backward pass: one per memory."""
+        """The number of arrays that `run` of this section saves for the backward pass: one per memory."""
         return len(self.section.memories)
 
-    def begun(self, values: Values, call: Call) -> list[Array]:
-        """Returns new arrays with the initial memories of the section (part of a net), which a run may
+    def initial_memories(self, values: Values, call: Call) -> list[Array]:
+        """Returns new arrays with the memories that the section (part of a net) begins with, for a run to
         overwrite.
 
         values: the arrays by their numbers in the whole net.
+        call: the call, with the number of sequences.
         """
         net = self.section.net
         memories = zip(self.section.memories, net.inputs[len(self.section.reads) :], strict=True)
@@ -116,7 +119,10 @@ class InPieces:
         way: the call, the piece size and the engines.
         """
         section, net = self.section, self.section.net
-        inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
+        inputs, memories = (
+            [values[number] for number in section.reads],
+            self.initial_memories(values, way.call),
+        )
         made = [zeros(net.type_of(number), way.call) for number in net.results[: len(section.results)]]
         kept = [[memory[:0]] for memory in memories]
         bound = BoundNet.of(self.forward, [*inputs, *memories], way.call, way.engine)
@@ -146,7 +152,10 @@ class InPieces:
         way: the call, the piece size and the engines.
         """
         section, net = self.section, self.section.net
-        inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
+        inputs, memories = (
+            [values[number] for number in section.reads],
+            self.initial_memories(values, way.call),
+        )
         ends = [memory.ends for memory in section.memories]
         cotangents = [None if end is None else known.get(end) for end in (*section.results, *ends)]
         accumulator = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, way.call)

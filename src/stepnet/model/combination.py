@@ -85,6 +85,8 @@ class Combination(Combined):
 
         Layers run this way inside a step, and where sequences end early: the lengths of a layer's sequences
         are then known only after the layers below have run.
+
+        The arguments are those of a call; `initial` and `statics` have an entry per layer or direction.
         """
         last_only = flag(last_only, "last_only")
         initial_parts, static_parts = self.by_part(initial, "initial"), self.by_part(statics, "statics")
@@ -146,29 +148,39 @@ class Combination(Combined):
         return blank_program(self.programs_as_one)
 
     def follow_calls(self) -> None:
-        """Makes the programs that ran in the latest call of the layers the latest ones of each recurrence."""
+        """Sets the latest program of each recurrence to the one that ran in the latest call of the layers."""
         if (latest := self.programs_as_one.programs.latest) is not None:
             for rnn, program in zip(recurrences_of(self), latest.of_parts, strict=True):
                 rnn.programs.latest = program
 
     @property
     def programs_by_kind(self) -> Programs[LayersProgram]:
-        """The programs of all layers as one net, one for each kind of call, and that of the latest call."""
+        """The compiled programs of all layers as one net, one for each kind of call, with the latest one."""
         return self.programs_as_one.programs
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
-        """Checks the sequences and statics of a call; returns them with the program that runs the call."""
+        """Checks the sequences and statics of a call; returns them with the program that runs the call.
+
+        last_only: whether the call returns only the last output of each sequence.
+        """
         return self.programs_as_one.read(sequences, None, statics, None, last_only)
 
     def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[LayersProgram], None]:
-        """Returns the checked arguments of a call to differentiate, and None: no sequence ends early here."""
+        """Checks the arguments of a call whose gradient is taken; returns them with their program, and None.
+
+        None stands for the cut sequences of a call with early ends: here no sequence ends early.
+        """
         reading = self.programs_as_one.read(
             call.sequences, call.initial, call.statics, call.lengths, call.last_only, **call.control
         )
         return reading, None
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the layers; returns outputs without final memories, with `last_only` only the last ones."""
+        """Runs the layers; returns their outputs without the final memories.
+
+        last_only: whether to return only the last output of each sequence.
+        engine: an engine, or several in order of preference.
+        """
         return self(sequences, last_only=last_only, engine=engine)[0]
 
     def with_params(self, params: Any) -> Self:
@@ -198,7 +210,11 @@ class Combination(Combined):
         return self.with_layers(layers, self.report)
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the schedules that a call runs: one per recurrence if sequences may end early."""
+        """Returns the schedules (parts with plans) that a call runs: one per recurrence if sequences may end
+        early.
+
+        sequences, last_only, engine: the arguments of the call.
+        """
         if self.ends_early:
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
         return super().schedules(sequences, last_only, engine)
@@ -206,8 +222,9 @@ class Combination(Combined):
     def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
         """Returns the sections of the text of `explain`: the plan of each layer under its name.
 
-        size: the size of a call, for which layers that run at the same time are listed first. Layers whose
-            sequences may end early run one by one.
+        order: the engines in order of preference.
+        size: the size of a call, for which layers that run at the same time are listed first; None for no
+            call. Layers whose sequences may end early run one by one.
         """
         with IMPORTS:  # late: calls do not need it
             from stepnet.explain.document import TitledSection
@@ -224,6 +241,7 @@ class Combination(Combined):
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
         """Returns the sections of the text of `explain` for all layers: the plan of each under its name.
 
+        order: the engines in order of preference.
         size: the size of a call whose threads and times are added; None for no call.
         """
         with IMPORTS:  # late: calls do not need it

@@ -121,7 +121,7 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram
     """Returns the programs of all layers, or the reason why one cannot run in the compiled recurrence.
 
     parts: the recurrences of all layers with their statics, each of which feeds the next one.
-    writer: gives the conversion from symbols to the inputs of the first one, and the engines.
+    writer: the layers, with the conversion from symbols to the inputs of the first one, and the engines.
     """
     assert isinstance(writer.feed, Feed)
     spec, programs = writer.feed.spec, list[StepProgram]()
@@ -149,7 +149,7 @@ def compiled_generation(
 ) -> CompiledGeneration | str:
     """Compiles the recurrence that generates symbols; returns the reason if it needs Python between steps.
 
-    writer: gives the engines.
+    writer: the layers, with the engines in order of preference.
     feed, choice: the conversion from symbols to inputs, and the rule from scores to symbols.
     parts: the recurrences of all layers, with their statics.
     """
@@ -208,7 +208,9 @@ def write(
     steps = 0
     while len(rows):
         lengths, steps = next_lengths(most - written[rows], steps, draw is not None, until is not None)
-        random = None if draw is None else draw(np.repeat(rows, lengths), numbers_of(written[rows], lengths))
+        random = (
+            None if draw is None else draw(np.repeat(rows, lengths), step_numbers(written[rows], lengths))
+        )
         all_false = np.zeros(len(rows), bool)
         call = call_of(random, lengths, [*memories, symbol, begun, all_false, all_false], statics, until)
         results = bound(call)
@@ -251,8 +253,12 @@ def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[
     return np.minimum(left, steps), steps
 
 
-def numbers_of(written: Array, lengths: Array) -> Array:
-    """Returns, row after row, the step numbers of the next `lengths` symbols, to draw random numbers by."""
+def step_numbers(written: Array, lengths: Array) -> Array:
+    """Returns the numbers of the next steps of each row (sequence), row after row, to draw random numbers by.
+
+    written: the number of symbols that each row has after the one chosen at step 0.
+    lengths: the number of next steps of each row.
+    """
     return positions_of(written + 1, lengths)
 
 

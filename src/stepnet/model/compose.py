@@ -78,7 +78,7 @@ class Bidirectional(Combination):
                         f"the {name} direction is made with reverse={reverse}, and {rnn!r} is not"
                     )
 
-    def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
+    def for_stream(self, engine: Order) -> "StreamedRecurrence | Layers":
         """Raises `InputError`: a stream has no last step, at which the backward direction would begin."""
         raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
 
@@ -94,9 +94,11 @@ class Bidirectional(Combination):
         return replace(self, forward=layers[0], backward=layers[1], report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits {"forward": ..., "backward": ...}, named `what`, in two; raises `InputError` for others.
+        """Splits an argument {"forward": ..., "backward": ...} by direction; raises `InputError` for others.
 
         None and "zeros" stand for both directions.
+
+        what: the name of the argument in messages.
         """
         if value is None or is_zeros(value):
             return value, value
@@ -119,7 +121,11 @@ class Bidirectional(Combination):
         return True
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
-        """Merges the outputs of both directions; raises `InputError` if these end at different steps."""
+        """Merges the outputs of both directions; raises `InputError` if these end at different steps.
+
+        outputs: the outputs of the forward and of the backward direction.
+        last_only: whether they are last outputs, which can be merged wherever they end.
+        """
         forward, backward = outputs
         if self.merge is None:
             return forward, backward
@@ -175,20 +181,29 @@ class Stack(Combination):
         for place, layer in enumerate(self.layers):
             recurrences(layer, f"layer {place}")
 
-    def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """Returns the recurrences that a stream runs; raises `InputError` for a layer that has no stream."""
+    def for_stream(self, engine: Order) -> "StreamedRecurrence | Layers":
+        """Returns the recurrences that a stream of the layers runs; raises `InputError` if a layer has no
+        stream.
+
+        engine: the engines in order of preference.
+        """
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.streams.layers import Layers
 
         parts: list[StreamedRecurrence | Layers] = []
         for name, part in zip(self.part_names, self.layers, strict=True):
             with named(name):
-                parts.append(part.stepped(engine))
+                parts.append(part.for_stream(engine))
         return Layers(self.by_part, tuple(parts), lambda inputs: self.one_step(inputs, engine))
 
     def one_step(self, inputs: Any, engine: Order) -> "StepProgram | None":
-        """Returns the program of one step of all layers, made once for inputs of these `Spec`s (features and
-        dtypes); None for layers that do not run as one step with the bits of a call.
+        """Returns the program of one step of all layers, to run them in a stream without Python between
+        layers.
+
+        It is made once. Returns None for layers that do not run as one step with the bits of a call.
+
+        inputs: the `Spec`s (features and dtypes) of the inputs.
+        engine: the engines in order of preference.
         """
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.streams.composed import composed_layers
@@ -213,9 +228,11 @@ class Stack(Combination):
         return type(self)(layers, report=report)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits a tuple, named `what` in messages, by layer; raises `InputError` for other values.
+        """Splits an argument, a tuple, by layer; raises `InputError` for other values.
 
         None and "zeros" stand for all layers.
+
+        what: the name of the argument in messages.
         """
         count = len(self.layers)
         if value is None or is_zeros(value):
@@ -235,7 +252,10 @@ class Stack(Combination):
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:
-        """Returns whether the layer at a position is the top one, whose last output a call may return."""
+        """Returns whether the layer at a position is the top one, whose last output a call may return.
+
+        place: the position of the layer.
+        """
         return place == len(self.layers) - 1
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
@@ -247,7 +267,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 def is_zeros(value: Any) -> bool:
-    """Returns whether a value is the text "zeros", which stands for initial memories of zeros."""
+    """Returns whether an argument is the text "zeros", which stands for initial memories of zeros."""
     return isinstance(value, str) and value == ZEROS
 
 

@@ -39,7 +39,10 @@ engines that do not check by themselves.
 
 
 def next_piece(before: int) -> int:
-    """Returns the steps per sequence of the next call: twice those `before`, within the limits `PIECES`."""
+    """Returns the steps per sequence of the next call, where calls go on until sequences end.
+
+    They are twice the steps `before` of the last call, within the limits `PIECES`; `before` is 0 at first.
+    """
     fewest, most = PIECES
     return min(max(2 * before, fewest), most)
 
@@ -71,6 +74,7 @@ class Control:
     def around(self, step: Step, traced: TracedStep) -> TracedStep:
         """Wraps a step so that it obeys the mask and the early end; returns the trace of the wrapped step.
 
+        step: the user's step function.
         traced: the trace of the step itself.
         """
         inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
@@ -179,7 +183,10 @@ def chosen(condition: Any, when_true: Any, when_false: Any, specs: Any = None) -
 
 
 def output_specs(traced: TracedStep) -> Any:
-    """Returns the `Spec`s (features, dtype) of a step's output; raises `InputError` if it is a sequence."""
+    """Returns the `Spec`s (features, dtype) of the outputs of a traced step, in their structure.
+
+    Raises `InputError` if one of them is a sequence.
+    """
     count = len(leaves(traced.output))
     types = [traced.body.type_of(number) for number in traced.body.results[:count]]
     if any(type_.extent != ROWS for type_ in types):
@@ -281,7 +288,10 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Returns whether a step indexes a parameter: after a sequence's end, indices may be out of bounds."""
+    """Returns whether a net indexes a parameter by values of a step.
+
+    Such a net must not run steps beyond the end of a sequence, as indices may be out of bounds there.
+    """
     return any(node.operation == "gather" for node in all_nodes(net))
 
 

@@ -151,9 +151,11 @@ class Vjp:
     ) -> GradientExplanation:
         """Returns the data that `explain` prints: saved values, costs, memory and the plans of both passes.
 
-        wrt, checkpoint, engine: the arguments to differentiate, the values to save, and the engines.
+        wrt: the arguments to differentiate, such as "params"; None for all.
+        checkpoint: the steps between saved memories, or "sqrt"; None to save all values.
         rows, steps: the numbers of sequences and of their steps in a batch whose costs are added; both None
             for no batch.
+        engine: an engine, or several in order of preference.
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
         checkpoint = checked_checkpoint(checkpoint)
@@ -179,9 +181,11 @@ class Vjp:
         """Returns the saved values, the costs and memory of the forward and the backward pass, and their
         plans, as text.
 
-        wrt, checkpoint, engine: the arguments to differentiate, the values to save, and the engines.
+        wrt: the arguments to differentiate, such as "params"; None for all.
+        checkpoint: the steps between saved memories, or "sqrt"; None to save all values.
         rows, steps: the numbers of sequences and of their steps in a batch whose flops and memory are added;
             give both or neither.
+        engine: an engine, or several in order of preference.
 
         Raises `InputError` before the inputs are known.
 
@@ -254,6 +258,10 @@ class GradientCalls(Executables[GradientExecutable]):
         """Runs a forward half that was prepared; returns the results of the call, and its backward pass.
 
         Returns None if none with this key is free, or if an argument needs a check or a conversion.
+
+        form: the key of the call.
+        sequences, initial, params: the arguments of the call; None for initial memories of zeros, and for the
+            parameters of the model.
         """
         if (taken := self.take(form)) is None:
             return None
@@ -272,6 +280,8 @@ class GradientCalls(Executables[GradientExecutable]):
     def prepare(self, form: Form, arguments: CallArguments, layout: GradientLayout, changes: bool) -> None:
         """Counts a call by its form (cache key); once enough came, prepares later calls of that form.
 
+        arguments: the checked arguments of the call.
+        layout: the data that all calls of the form share.
         changes: whether these calls give their parameters.
         """
         if self.is_due(form) and (made := GradientExecutable.of(arguments, layout, changes)) is not None:

@@ -11,13 +11,19 @@ from stepnet.model.recurrence import RNN
 
 
 def length_of(x: Traced) -> Any:
-    """Returns the number of steps of each sequence, int64; `x` is any value of the model being traced."""
+    """Returns the number of steps of each sequence, int64, as a value of the model that is being traced.
+
+    x: any value of the model.
+    """
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
     return apply("reduce", apply("expand", one, extent=STEPS), how="sum")
 
 
 def index_of(x: Traced) -> Any:
-    """Returns the index of each step in its sequence, from 0, int64; `x` is any value of the model."""
+    """Returns the index of each step in its sequence, from 0, int64, as a value of the model.
+
+    x: any value of the model.
+    """
 
     def step(x: Any, memory: Any, params: Any, index: Any) -> tuple[Any, Any]:
         """Returns the index as the output; the memory has no use."""

@@ -17,7 +17,15 @@ from stepnet.compiler.values.arguments import checked_integer, choice, flag, fun
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import InputError
-from stepnet.model.batch import Batch, Statics, arranged_as, beside, check_inputs, initial_arrays, with_dtypes
+from stepnet.model.batch import (
+    Batch,
+    Statics,
+    arranged_as,
+    check_inputs,
+    initial_arrays,
+    with_default_dtypes,
+    with_dtypes,
+)
 from stepnet.model.control import MASKED, Control, Until
 from stepnet.model.model import Model, parameter
 from stepnet.model.program import StepProgram
@@ -71,7 +79,10 @@ class Declared(Model):
             self.program_of(self.inputs, self.statics)
 
     def with_step(self, step: Step) -> Self:
-        """Returns a copy with another step, such as a watched one, and without statics and programs."""
+        """Returns a copy with another step, such as one that records its values, to trace it anew.
+
+        The copy has no statics and no programs.
+        """
         made = object.__new__(type(self))
         vars(made).update(vars(self) | {"step": step, "statics": None, "programs": Programs[StepProgram]()})
         return made
@@ -83,11 +94,13 @@ class Declared(Model):
 
     @property
     def programs_by_kind(self) -> Programs[StepProgram]:
-        """The programs of the recurrence, one for each kind of inputs, and that of the latest call."""
+        """The compiled programs of the recurrence, one for each kind of inputs, with the latest one."""
         return self.programs
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts ordered as in the declared inputs, so that leaves correspond."""
+        """Returns inputs with their dicts in the order of the declared inputs, so that their leaves
+        correspond.
+        """
         return arranged_as(inputs, self.inputs)
 
     def read(
@@ -105,7 +118,8 @@ class Declared(Model):
     ) -> Reading[StepProgram]:
         """Checks the arguments of a call; returns them with their programs. Raises `InputError` if wrong.
 
-        A step under a mask or with an early end has further memories, which start from zeros.
+        The arguments are those of `RNN.__call__`. A step under a mask or with an early end has further
+        memories, which start from zeros.
         """
         check_masked(masked)
         batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
@@ -118,8 +132,9 @@ class Declared(Model):
         return Reading(batch, program, running, call, self.until is not None)
 
     def under(self, control: Control, program: StepProgram) -> StepProgram:
-        """Returns the program of the step under a control (a mask or an early end), made at first use.
+        """Returns the program of the step with a mask or an early end, made at first use.
 
+        control: what is added to the step; the step's own program is returned if it is empty.
         program: the program of the step itself.
         """
         if not control:
@@ -140,9 +155,11 @@ class Declared(Model):
         return self.programs.for_arrays((*batch.key, *statics.key), made)
 
     def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
-        """Returns the step as traced for these `Spec`s (features and dtypes), to run inside another step.
+        """Returns the traced step for inputs and statics of these `Spec`s, to run it inside another step.
 
         The program of an earlier call stays the latest one.
+
+        inputs, statics: the structures, with a `Spec` (features and dtype) for each value.
         """
         latest = self.programs.latest
         check_inputs(self.inputs, inputs)
@@ -161,7 +178,7 @@ class Declared(Model):
         def made() -> StepProgram:
             """Traces the step for these inputs and statics, and makes its program."""
             memory, static_specs = (
-                beside(part, inputs, leaves(self.params)) for part in (self.memory, statics)
+                with_default_dtypes(part, inputs, leaves(self.params)) for part in (self.memory, statics)
             )
             with paused_collector():
                 traced = trace_step(self.step, inputs, memory, static_specs, self.params)

@@ -46,7 +46,10 @@ class Front:
 
 
 def entries_of(structure: Any, rows: Array) -> Any:
-    """Returns a structure with only these rows, given by index, of each array and Ragged in it."""
+    """Returns only some rows of each array and Ragged in a structure.
+
+    rows: the indices of the rows.
+    """
     return transform(
         lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
     )
@@ -72,7 +75,7 @@ class Live:
         self.stream = writer.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
 
     def take(self, left: Array) -> "Live":
-        """Drops ended sequences; returns itself, or a smaller stream if at most half of the rows remain.
+        """Continues with fewer sequences; returns this object, or one of fewer rows if at most half remain.
 
         left: the indices of the remaining sequences among the present ones.
         """
@@ -82,12 +85,18 @@ class Live:
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """Returns the sequences `rows` in a new stream; one that repeats there continues in several ways."""
+        """Returns some of the sequences in a new stream, in the given order.
+
+        rows: their indices among the present ones. One that is repeated continues in several ways.
+        """
         front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
 
     def reorder(self, rows: Array) -> None:
-        """Moves memories: sequence i goes on from the memory of rows[i]. Statics and ended ones stay."""
+        """Moves memories between sequences: sequence i goes on from the memory of sequence rows[i].
+
+        Statics stay, and so do the memories of ended sequences.
+        """
         order = np.arange(len(self.symbols))
         order[self.places] = self.places[rows]
         self.stream.reorder(order)
@@ -96,6 +105,8 @@ class Live:
         """Feeds one symbol to each sequence; returns the outputs of the recurrence.
 
         Ended sequences that are still rows of the stream get their last symbol again.
+
+        symbols: the symbol of each sequence that has not ended.
         """
         self.symbols[self.places] = symbols
         output = self.stream.step(self.writer.feed(self.symbols))
@@ -114,7 +125,11 @@ class Writer:
 
     @classmethod
     def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
-        """Makes the writer for arguments of `generate`; raises `InputError` for `reverse` and `until`."""
+        """Makes the writer, which runs a recurrence in generation; raises `InputError` for `reverse` and
+        `until`.
+
+        layer, feed, scores, engine: the arguments `rnn`, `feed`, `scores` and `engine` of `generate`.
+        """
         if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
             raise InputError(
                 "symbols follow one another: no part of the recurrence may run from the last step"
@@ -146,7 +161,12 @@ class Writer:
         return transform(lambda array: symbols.with_values(array_of(array, "what feed gives")), fed)
 
     def scored(self, output: Any, rows: int) -> Array:
-        """Returns the scores [rows, symbols] of an output; raises `InputError` without a finite maximum."""
+        """Returns the scores [rows, symbols] of an output; raises `InputError` if a row has no finite
+        maximum.
+
+        output: the output of the recurrence.
+        rows: the number of sequences.
+        """
         scores = self.unchecked_scores(output, rows)
         check_highest(scores, scores.max(axis=1))
         return scores
@@ -154,7 +174,10 @@ class Writer:
     def unchecked_scores(self, output: Any, rows: int) -> Array:
         """Returns the scores [rows, symbols] of an output; raises `InputError` for another shape.
 
-        rows: the number of sequences. Scores may be NaN or infinite.
+        They may be NaN or infinite.
+
+        output: the output of the recurrence.
+        rows: the number of sequences.
         """
         given = output if self.scores is None else self.scores(output)
         array: Array = array_of(given, "the output") if len(leaves(given)) == 1 else np.zeros(())
@@ -174,6 +197,7 @@ class Writer:
 def check_highest(scores: Array, highest: Array) -> None:
     """Raises `InputError` unless the highest score of each row is finite.
 
+    scores: the scores, [rows, symbols], for the message.
     highest: for each row the highest score, or another value that is finite exactly where that is.
     """
     if not np.isfinite(highest).all():
@@ -216,7 +240,9 @@ def checked_most(max_steps: Any) -> int:
 
 
 def checked_stops(stop: Any) -> Array:
-    """Returns the argument `stop`, one symbol, several or None, as an array of symbols."""
+    """Returns the argument `stop`, one symbol, several or None, as an array of the symbols that end a
+    sequence.
+    """
     given = () if stop is None else stop
     return checked_integers(
         [given] if is_integer(given) else given, None, "stop", many="one or a list of them"

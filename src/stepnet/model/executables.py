@@ -52,9 +52,13 @@ class Executables(Generic[Kind]):
         self.counts: OrderedDict[Form, int] = OrderedDict()
 
     def take(self, form: Form) -> tuple[Kind, list[Kind]] | None:
-        """Takes a prepared call out of the cache by its form (key); returns it and the list to return it to.
+        """Takes a prepared call out of the cache, so that no other thread uses it; returns None if there is
+        none.
 
-        Returns None if there is none. If the form has been evicted since, the append has no effect.
+        Returns the call, and the list to append it to after its use. If its form has been evicted since, the
+        append has no effect.
+
+        form: the key of the call.
         """
         idle = self.idle.get(form)
         try:
@@ -63,7 +67,7 @@ class Executables(Generic[Kind]):
             return None
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form (its key); returns whether it is the `calls`-th, to be prepared now.
+        """Counts a call by its form (cache key); returns whether it is the `calls`-th, to be prepared now.
 
         If so, it adds an empty list for the form, so that no other call prepares it.
         """
@@ -74,13 +78,19 @@ class Executables(Generic[Kind]):
         return True
 
     def counted(self, form: Form) -> int:
-        """Counts a call of a form (its key); returns the number of its calls, with this one."""
+        """Counts a call by its form (cache key); returns the number of calls of the form so far, with this
+        one.
+        """
         count = self.counts.pop(form, 0) + 1
         put_latest(self.counts, form, count, MOST_COUNTED)
         return count
 
     def keep(self, form: Form, executable: Kind, size: int) -> None:
-        """Caches a prepared call of `size` bytes by its form (key); evicts the oldest beyond `MOST_BYTES`."""
+        """Caches a prepared call by its form (key), and evicts the oldest ones beyond `MOST_BYTES` in total.
+
+        executable: the prepared call.
+        size: its number of bytes.
+        """
         if (idle := self.idle.get(form)) is not None:
             idle.append(executable)
         RECENT[id(self), form] = weakref.ref(self), size + bytes_of(form)
@@ -133,7 +143,10 @@ def bytes_of(form: Form) -> int:
 
 
 def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: int) -> None:
-    """Sets the entry with the key `form` of a cache, and removes the oldest entries beyond `most`."""
+    """Adds an entry to a cache, and removes the oldest entries beyond `most`.
+
+    form: the key of the entry.
+    """
     entries[form] = value
     while len(entries) > most:
         entries.popitem(last=False)
@@ -177,14 +190,20 @@ class Runs(Executables[Rebindable]):
         return self.once(parameters, call)
 
     def once(self, parameters: Sequence[Array], call: Call) -> Results:
-        """Runs a call without preparing it or caching anything of it."""
+        """Runs a call without preparing later ones; nothing of it is cached.
+
+        parameters: the parameters of this call.
+        """
         bound = self.kernel.bind(parameters)
         results = bound(call)
         bound.release()
         return results
 
     def prepare(self, form: Form, parameters: Sequence[Array], call: Call) -> Results:
-        """Runs a call, and prepares later calls of its form (key) if the engine can; returns the results."""
+        """Runs a call, and prepares later calls of its form (key) if the engine can; returns the results.
+
+        parameters: the parameters of this call.
+        """
         bound = self.kernel.bind(parameters)
         frozen = bound.frozen(call)
         if frozen is None or not bound.rebind(parameters):
@@ -196,7 +215,7 @@ class Runs(Executables[Rebindable]):
 
 
 def form_of(call: Call) -> Form | None:
-    """Returns the key of a call by which prepared calls are found; None if it is never prepared.
+    """Returns the key by which prepared calls are found, for a call; None if such a call is never prepared.
 
     Such are calls with inner or static sequences, with a count of earlier steps, or for last outputs alone.
     """

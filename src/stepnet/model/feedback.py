@@ -49,13 +49,17 @@ class Choice:
 
     @property
     def random(self) -> str:
-        """The dtype of the step's random numbers; without a sampler, of bools that nothing reads."""
+        """The dtype of the random numbers that a step reads; "bool" without a sampler, when nothing reads
+        them.
+        """
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
-        """Chooses the symbol of each row; returns the symbols, and whether the highest scores are finite.
+        """Chooses the symbol of each row; returns the symbols, and whether the highest score of each row is
+        finite.
 
-        Integers always are. Without a sampler `random`, a number for each row, is not used.
+        scores: the scores, [rows, symbols]. Those of an integer dtype are always finite.
+        random: a random number for each row, which is not used without a sampler.
         """
         highest = np.max(scores, axis=-1)
         clear = abs(highest) < np.inf if scores.type.is_float else highest == highest
@@ -66,7 +70,11 @@ class Choice:
 
     @property
     def stopping(self) -> Array:
-        """A bool per symbol, True if it ends a sequence: a parameter, so that machine code is shared."""
+        """The flags of the symbols, True for one that ends a sequence, as an array that is a parameter of the
+        net.
+
+        So nets with other stop symbols share machine code.
+        """
         return np.isin(np.arange(self.symbols), self.stops)
 
 
@@ -130,8 +138,9 @@ class Inputs:
     def of(
         cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[tuple[str, Array]], random: str
     ) -> "Inputs":
-        """Adds the inputs of all layers to the net of a step that generates symbols.
+        """Adds the inputs of all layers to the net of a step that generates symbols; returns them by kind.
 
+        builder: the net of the step.
         plans: the plan of each layer, whose memories, statics and parameters become inputs.
         tables: the names and arrays of tables that are parameters of this step.
         random: the dtype of the sequence of random numbers.
@@ -156,12 +165,18 @@ class Inputs:
         )
 
     def parts(self, plans: Sequence[Plan]) -> Iterable[tuple[Plan, list[Traced], list[Traced], list[Traced]]]:
-        """Yields each layer's plan (its operations) with the layer's memories, statics and parameters."""
+        """Yields for each layer its plan (operations in order), and its memories, statics and parameters.
+
+        plans: the plans of the layers. The others are traced values of the step that generates symbols.
+        """
         return zip(plans, self.memories, self.statics, self.parameters, strict=True)
 
     @property
     def order(self) -> list[Traced]:
-        """The step's inputs in the order of a `recur` node: sequence, memories, statics, parameters."""
+        """The inputs of the step, in the order in which a recurrence takes them.
+
+        They are the sequence of random numbers, the memories, the statics and the parameters.
+        """
         layers = [[value for part in kind for value in part] for kind in (self.memories, self.statics)]
         constants = [value for part in self.parameters for value in part]
         return [self.random, *layers[0], *self.own, *layers[1], *constants, *self.tables]

@@ -43,7 +43,9 @@ class Feed:
 
     @property
     def tables(self) -> list[Array]:
-        """The table in a list, to be a parameter of a net; an empty list without a table."""
+        """The table from symbols to inputs in a list, to be a parameter of a net; an empty list without a
+        table.
+        """
         return [] if self.table is None else [self.table]
 
     def __call__(self, symbols: Array) -> Array:
@@ -54,7 +56,11 @@ class Feed:
         return one_hot(symbols, self.size, self.dtype) if self.table is None else self.table[symbols]
 
     def of_values(self, symbol: Traced, table: Traced | None = None) -> Traced:
-        """Returns the traced inputs for a symbol per row; `table` is the feed's table in the net, or None."""
+        """Returns the inputs of a traced step for a symbol per row.
+
+        symbol: the symbols, as a value of the step.
+        table: the table of the feed as a value of the net; None without a table.
+        """
         if table is not None:
             return apply("gather", table, symbol)
         return symbol.astype(self.dtype) if self.size is None else one_hot(symbol, self.size, self.dtype)
@@ -90,9 +96,9 @@ def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
 
 
 def within(symbols: Array, count: int) -> Array:
-    """Returns the symbols unchanged; raises `InputError` for one from `count` on, which has no input.
+    """Returns the symbols unchanged; raises `InputError` if one of them cannot be fed to the recurrence.
 
-    count: the number of symbols that can be fed.
+    count: the number of symbols that can be fed, from 0 on.
     """
     beyond = symbols[symbols >= count]
     if len(beyond):

@@ -141,7 +141,7 @@ def whole_graph(file: Path) -> Graph | None:
 
 
 def is_graph(file: Path) -> bool:
-    """Returns whether `whole_graph` reads files of this name, of ONNX or PaddlePaddle."""
+    """Returns whether `whole_graph` reads a file of this name: a file of ONNX or PaddlePaddle."""
     return file.suffix.lower() == ".onnx" or is_paddle_program(file)
 
 
@@ -195,6 +195,7 @@ def check_sizes(model: FileContents, stated: Mapping[str, int]) -> None:
 
     A module that several layouts fit is not checked.
 
+    model: the contents of the file.
     stated: sizes that the user gives because the file does not, by name.
     """
     for module in model.modules:
@@ -207,6 +208,8 @@ def check_whole(model: FileContents) -> None:
     """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers.
 
     Layers that return their input unchanged, such as Dropout, do not count.
+
+    model: the contents of the file.
     """
     names = [
         f"{bare(module.name) or 'the layer'} ({' or '.join(module.layouts)})" for module in model.modules
@@ -228,6 +231,7 @@ def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
 
     Examples are several inputs, other operations before the first layer, and states that are outputs.
 
+    model: the contents of the file.
     modules: the recurrent layers of the file.
     """
     facts = [f"{bare(module.name)}: {fact}" for module in modules for fact in unexpressed(module)]
@@ -254,7 +258,10 @@ def unexpressed(module: Module) -> list[str]:
 
 
 def layer_of(modules: Sequence[Module]) -> Layer:
-    """Makes layers of a file's modules, in a row; raises `LayoutError` if how directions merge is unknown."""
+    """Makes the layers of a model from a file's recurrent modules, each of which feeds the next one.
+
+    Raises `LayoutError` if it is unknown how two directions merge.
+    """
     check_merges(modules)
     layers = [weights(module).layers() for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)

@@ -102,7 +102,7 @@ def generate(
     if len(rows) and most > 1:
         call = writer, front, chooser, stops, most - 1, first[rows], rows
         rest = in_machine_code(*call)
-        written += stepped(*call) if rest is None else rest
+        written += generate_stepwise(*call) if rest is None else rest
     row_of, values = (np.concatenate(parts) for parts in zip(*written, strict=True))
     return Ragged(
         values[np.argsort(row_of, kind="stable")], (offsets_of(np.bincount(row_of, minlength=count)),)
@@ -122,13 +122,16 @@ class Chooser:
 
     @property
     def drawn(self) -> Callable[[Array, Array], Array] | None:
-        """The function that draws random numbers in a compiled generation; None if none are needed."""
+        """The function that draws random numbers for a compiled generation; None if it needs none."""
         return None if self.sampler is None else self.draw
 
     def symbols(self, scores: Array, rows: Array, step: int) -> Array:
-        """Chooses a symbol for each of these rows at a step, from their scores [rows, symbols].
+        """Chooses the next symbol of each row from its scores; raises `InputError` if a sampler returns no
+        symbols.
 
-        Raises `InputError` if a sampler returns no symbols.
+        scores: the scores, [rows, symbols].
+        rows: the indices of the rows, to draw random numbers by.
+        step: the number of the step.
         """
         if self.sampler is None:
             return scores.argmax(axis=-1)
@@ -161,7 +164,7 @@ def in_machine_code(
     return write(wired, front, symbols, rows, most, chooser.drawn)
 
 
-def stepped(
+def generate_stepwise(
     writer: Writer, front: Front, chooser: Chooser, stops: Array, most: int, symbols: Array, rows: Array
 ) -> Written:
     """Generates symbols after the first ones step by step, with Python between two steps.

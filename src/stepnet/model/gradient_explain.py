@@ -50,7 +50,9 @@ class Half:
 
     @property
     def title(self) -> str:
-        """The title of a pass of the gradient in the text of `explain`, with its block size and section."""
+        """The title of a pass, forward or backward, in the text of `explain`: with its block size and
+        section.
+        """
         name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
         return name if self.section is None else f"section {self.section}, {name}"
 
@@ -71,12 +73,21 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the bytes held between a batch's forward and backward pass, with checkpointed memories."""
+        """Returns the bytes that a gradient holds between its forward and its backward pass.
+
+        rows, steps: the number of sequences, and of the steps of each.
+        checkpoint: the steps of a piece, or "sqrt", whose initial memories are held; None without a
+            checkpoint.
+        """
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 
     def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the peak bytes of a gradient: in the backward pass, which holds one piece (steps)."""
+        """Returns the peak bytes of a gradient: with a checkpoint, its backward pass holds a piece at a time.
+
+        rows, steps: the number of sequences, and of the steps of each.
+        checkpoint: the steps of a piece, or "sqrt"; None for a gradient that saves all values.
+        """
         size = 0 if checkpoint is None else min(steps, piece_size(checkpoint, steps))
         piece = total(self.piece or {}, rows, size)
         return self.between(rows, steps, checkpoint) + total(self.most, rows, steps) + piece
@@ -159,7 +170,12 @@ def gradient_explanation(
 
 
 def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
-    """Returns a text per recurrence: the number of steps that its gradient runs at a time; for 1, why."""
+    """Returns a text per recurrence with the number of steps that its gradient runs at a time, for `explain`.
+
+    Where that is one step, the text has the reason.
+
+    run: the programs of the gradient.
+    """
     if isinstance(run, Sectioned) and run.checkpoint is not None:
         return ("1 step: a gradient with checkpoint= runs step by step",)
     return run.blocks
@@ -178,10 +194,12 @@ class SectionFacts:
 
 
 def of_sections(run: Sectioned) -> SectionFacts:
-    """Sums up saved values, passes and memory of a gradient that runs part by part (by sections).
+    """Returns facts for `explain` on a gradient that runs section by section: values, passes and memory.
 
     With a checkpoint, sections run one after the other: memory for the largest range of steps is enough.
     Values that go from one section to another are held with their cotangents.
+
+    run: the programs of the sections (parts of the net).
     """
     parts = [of_section(part) for part in run.sections]
     numbers = range(1, len(parts) + 1) if len(parts) > 1 else [None]
@@ -207,7 +225,10 @@ def of_sections(run: Sectioned) -> SectionFacts:
 
 
 def of_section(part: SectionRun) -> SectionFacts:
-    """Returns saved values, passes and memory of one section (part of a net), for `explain`."""
+    """Returns facts for `explain` on one section (part of a net): its saved values, passes and memory.
+
+    part: the programs of the section.
+    """
     with IMPORTS:  # late: few processes train
         from stepnet.model.in_blocks import InBlocks
 
@@ -223,9 +244,11 @@ def of_section(part: SectionRun) -> SectionFacts:
 
 
 def of_halves(run: Halved) -> SectionFacts:
-    """Returns saved values, passes and memory of a gradient that runs at once, for `explain`.
+    """Returns facts for `explain` on a gradient that runs at once: its saved values, passes and memory.
 
     Saved values that are results of the net count as no memory, as the caller has them anyway.
+
+    run: the programs of the forward and of the backward half.
     """
     first, second = run.first.schedule, run.second.schedule
     halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
@@ -238,7 +261,9 @@ def of_halves(run: Halved) -> SectionFacts:
 def of_pieces(part: InPieces) -> SectionFacts:
     """Returns facts for `explain` on a section (part of a net) that runs by ranges of steps.
 
-    `memory.most` is the bytes of the backward pass's results.
+    Its `memory.most` is the bytes of the backward pass's results.
+
+    part: the programs of the section.
     """
     net, backward, again = part.section.net, part.backward, part.again
     programs = {FORWARD: part.forward, AGAIN: again, BACKWARD: backward}
@@ -254,10 +279,12 @@ def of_pieces(part: InPieces) -> SectionFacts:
 
 
 def piece_bytes(part: InPieces) -> dict[Extent, int]:
-    """Returns the bytes held for each step of a piece (range of steps), by extent, for `explain`.
+    """Returns the bytes that a piece (range of steps) holds for each of its steps, by extent, for `explain`.
 
     They are copies of inputs and results, saved values, and the values that the backward half holds and
     returns.
+
+    part: the programs of the section.
     """
     net, backward = part.section.net, part.backward
     read = [net.type_of(number) for number in net.inputs]
@@ -268,7 +295,10 @@ def piece_bytes(part: InPieces) -> dict[Extent, int]:
 
 
 def per_step(facts: SectionFacts, size: int) -> SectionFacts:
-    """Converts the saved values, costs and memory of blocks of `size` steps to those of one step."""
+    """Converts facts on blocks of steps to facts on single steps: saved values, costs and memory.
+
+    size: the number of steps of a block.
+    """
     saved = tuple(
         replace(value, name=f"{value.name}, for {size} steps", bytes=-(-value.bytes // size))
         if value.extent == STEPS
@@ -281,7 +311,10 @@ def per_step(facts: SectionFacts, size: int) -> SectionFacts:
 
 
 def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
-    """Divides costs of blocks of `size` steps by `size`, rounded up; costs that are not per step stay."""
+    """Divides the costs of a block of `size` steps by `size`, to get those of one step, rounded up.
+
+    costs: the costs by extent, of which only those per step are divided.
+    """
     return {
         extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
         if extent == STEPS
@@ -291,12 +324,15 @@ def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
 
 
 def divided(sizes: Held, size: int) -> dict[Extent, int]:
-    """Divides bytes per step of blocks of `size` steps by `size`, rounded up; other bytes stay."""
+    """Divides the bytes of a block of `size` steps by `size`, to get those of one step, rounded up.
+
+    sizes: the bytes by extent, of which only those per step are divided.
+    """
     return {extent: -(-count // size) if extent == STEPS else count for extent, count in sizes.items()}
 
 
 def max_of(first: Held, second: Held) -> dict[Extent, int]:
-    """Returns the larger of two numbers of bytes for each extent (per parameter, sequence or step)."""
+    """Returns, for each extent (per parameter, sequence or step), the larger of two numbers of bytes."""
     return {extent: max(first.get(extent, 0), second.get(extent, 0)) for extent in {**first, **second}}
 
 
@@ -306,16 +342,19 @@ def types_of(net: Net) -> list[Type]:
 
 
 def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[SavedValue]:
-    """Yields descriptions of a net's values with these numbers, which the backward pass reads."""
+    """Yields descriptions of the values that the backward pass reads, given by their numbers in a net."""
     for number in numbers:
         type_ = net.type_of(number)
         yield SavedValue(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
 
 
 def described(net: Net, number: int) -> str:
-    """Describes a value in words: the variable or the operation that makes it, in its recurrence's step.
+    """Describes a value of a net in words, for `explain`: by the variable or the operation that makes it.
 
-    A view of a value, such as a slice, is "part of" it.
+    A result of a recurrence is described by what its step computes. A view of a value, such as a slice, is
+    "part of" it.
+
+    number: the number of the value in the net.
     """
     node = net.nodes[number]
     if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
@@ -328,11 +367,17 @@ def described(net: Net, number: int) -> str:
 
 
 def total(sizes: Held, rows: int, steps: int) -> int:
-    """Sums bytes or flops per parameter, sequence and step over a batch; other extents are left out."""
+    """Sums bytes or flops over a batch of `rows` sequences of `steps` steps each.
+
+    sizes: the numbers per parameter, per sequence and per step, by extent; other extents are left out.
+    """
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
     return sum(count * counts[extent] for extent, count in sizes.items() if extent in counts)
 
 
 def pieces_of(checkpoint: "int | str", steps: int) -> int:
-    """Returns the number of pieces (ranges of steps) in which `steps` steps run with a checkpoint."""
+    """Returns the number of pieces (ranges of steps) in which `steps` steps run with a checkpoint.
+
+    checkpoint: the number of steps of a piece, or "sqrt".
+    """
     return -(-steps // piece_size(checkpoint, steps))

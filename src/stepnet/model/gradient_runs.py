@@ -28,11 +28,16 @@ class GradientRun(Protocol):
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions of the values saved for `backward` among the arrays that `forward` returns."""
+        """The positions of the values that `backward` reads among the arrays that `forward` returns."""
         ...
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs the forward pass; returns the results of the net, followed by further saved values."""
+        """Runs the forward pass; returns the results of the net, followed by further saved values.
+
+        arrays: the inputs of the net.
+        call: the call, with the positions of the sequences.
+        engine: the engines in order of preference.
+        """
         ...
 
     def backward(
@@ -48,6 +53,7 @@ class GradientRun(Protocol):
         arrays: the inputs of the net, as in the forward pass.
         cotangents: one for each floating-point result, in the dtype that it is computed in.
         saved: the arrays of the forward pass at the positions `saved`.
+        call, engine: the call with the positions of the sequences, and the engines in order of preference.
         """
         ...
 
@@ -91,7 +97,12 @@ class Halved:
         return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, apart)
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs the forward pass; returns the results of the net, followed by further saved values."""
+        """Runs the forward half of the gradient; returns the results of the net, then further saved values.
+
+        arrays: the inputs of the net.
+        call: the call, with the positions of the sequences.
+        engine: the engines in order of preference.
+        """
         return run_net(self.first, arrays, call, engine, self.apart)
 
     def backward(
@@ -102,5 +113,11 @@ class Halved:
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward pass; returns the gradients of the inputs that the programs were made for."""
+        """Runs the backward half; returns the gradients of the inputs that the programs were made for.
+
+        arrays: the inputs of the net, as in the forward half.
+        cotangents: one for each floating-point result, in the dtype that it is computed in.
+        saved: the arrays of the forward half at the positions `self.saved`.
+        call, engine: the call with the positions of the sequences, and the engines in order of preference.
+        """
         return run_net(self.second, [*arrays, *cotangents, *saved], call, engine)

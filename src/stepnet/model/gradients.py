@@ -84,7 +84,8 @@ class Cut:
 
         reading: the call, of a recurrence with `until=`.
         params: the parameters of the call, in the structure of the recurrence's own.
-        reverse: whether that runs from the last step.
+        reverse: whether the recurrence runs from the last step.
+        engine: the engines in order of preference.
         """
         call, net, batch = reading.call, reading.running.net, reading.batch
         ended = len(leaves(reading.program.memory))  # the position of the memory "done" of an early end
@@ -107,6 +108,7 @@ class Cut:
     def whole(self, array: Array, levels: int) -> Any:
         """Returns values of the steps before early ends in the layout of all steps, with zeros at the others.
 
+        array: the values, of gradients of inputs.
         levels: the number of ragged levels of the values.
         """
         level = self.batch.levels.index(levels)
@@ -151,17 +153,17 @@ class CallArguments:
 
     @property
     def net(self) -> Net:
-        """The net whose gradient is taken."""
+        """The net of the call, whose gradient is taken."""
         return self.reading.program.net
 
     @property
     def call(self) -> Call:
-        """The call of the net, with the positions of the sequences."""
+        """The call of the net, with the positions of the sequences in the arrays."""
         return self.reading.call
 
     @property
     def batch(self) -> Batch:
-        """The sequences of the call."""
+        """The sequences of the call whose gradient is taken."""
         return self.reading.batch
 
     @classmethod
@@ -203,21 +205,29 @@ class CallArguments:
         )
 
     def wanted(self, kinds: Sequence[str]) -> list[int]:
-        """Returns the positions, among the net's inputs, of floating-point arguments of these kinds."""
+        """Returns the positions of the net's inputs to differentiate: floating-point arguments of these
+        kinds.
+
+        kinds: such as "params".
+        """
         return wanted_places(self.net, self.places, kinds)
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
         """Arranges gradients in the structures of the caller's arguments; None where there is no gradient.
 
         kinds: the kinds of arguments to differentiate, such as "params".
-        places: the position of the input that each of `arrays` is the gradient of.
+        places: the position of the net's input that each gradient belongs to.
+        arrays: the gradients.
         """
         made = {place: self.answered(place, array) for place, array in zip(places, arrays, strict=True)}
         by_kind = {kind: [made.get(place) for place in self.places[kind]] for kind in kinds}
         return Gradients(**{kind: rebuild(self.structures[kind], values) for kind, values in by_kind.items()})
 
     def answered(self, place: int, array: Array) -> Any:
-        """Returns the gradient of the net's input at a position, in the layout of the caller's argument."""
+        """Returns the gradient of the net's input at a position, in the layout of the caller's argument.
+
+        array: the gradient, with the entries of all sequences end to end.
+        """
         extent = self.net.type_of(self.net.inputs[place]).extent
         if is_static_extent(extent):
             return Ragged(array, (self.call.positions.beside[extent[-1]],))
@@ -228,7 +238,11 @@ class CallArguments:
 
 
 def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
-    """Returns the positions in the net of floating-point inputs of these kinds; `places` has them by kind."""
+    """Returns the positions of the net's inputs to differentiate: floating-point arguments of these kinds.
+
+    places: the positions of the inputs of each kind of argument.
+    kinds: the kinds to differentiate, such as "params".
+    """
     types = [net.type_of(number) for number in net.inputs]
     return [place for kind in kinds for place in places[kind] if types[place].is_float]
 
@@ -262,7 +276,8 @@ def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | N
 
 
 def without_control(program: StepProgram, running: StepProgram, last_only: bool) -> Program:
-    """Returns the program to differentiate: its net has the inputs and results of the caller, and a mask.
+    """Returns the program to differentiate: its net has the caller's inputs and results, and the mask as
+    input.
 
     The memories that a mask adds to those of the step begin with zeros. The program of the step itself is
     returned unchanged, unless only the last outputs are wanted.
@@ -300,7 +315,10 @@ class GradientPrograms:
         self.kept = OrderedDict[Any, Any]()
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns the program for a key, which `make` makes at first use; the oldest programs are dropped."""
+        """Returns the program for a key from the cache, of which the oldest programs are dropped.
+
+        make: makes the program at first use of the key.
+        """
         if key not in self.kept:
             keep(self.kept, key, make())
         return self.kept[key]

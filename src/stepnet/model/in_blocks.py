@@ -34,9 +34,11 @@ EMPTY = np.zeros(0, np.bool_)
 
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
-    """Prepares the gradient of a net for its inputs at the positions `wanted`.
+    """Prepares the gradient of a net that saves all values; recurrences may run in blocks of steps.
 
-    Recurrences for which it is faster run in blocks of steps, all else in a forward and a backward half.
+    They do if that is faster; all else runs in a forward and a backward half.
+
+    wanted: the positions of the inputs whose gradients are computed.
     """
     choices = block_choices(net)
     texts = tuple(map(str, choices.values()))
@@ -71,7 +73,9 @@ class Blocks:
 
     @property
     def call(self) -> Call:
-        """The call in which each block of `size` steps counts as one step, on the arrays of the piece."""
+        """The call of the blocks: as that of the piece, on its arrays, but each block of `size` steps is one
+        step.
+        """
         own, size = self.piece.call, self.size
         if size == 1:
             return own
@@ -85,22 +89,34 @@ class Blocks:
         return replace(own, positions=positions)
 
     def is_all(self, call: Call) -> bool:
-        """Returns whether the blocks cover all steps of a call, so that its arrays need no copies."""
+        """Returns whether the blocks cover all steps of a call, so that its arrays can be used without
+        copies.
+        """
         first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
         return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)
 
     def blocks(self, array: Array, type_: Type) -> Array:
-        """Groups an array's values per step by block of `size` steps; other arrays are returned as is."""
+        """Groups an array's values per step by block of `size` steps; returns other arrays unchanged.
+
+        type_: the type of the values, which says if there is one per step.
+        """
         if self.size == 1 or type_.extent != STEPS:
             return array
         return array.reshape(-1, self.size, *type_.shape)
 
     def steps(self, array: Array, type_: Type) -> Array:
-        """Ungroups the values per block of an array to values per step; other arrays are returned as is."""
+        """Ungroups the values per block of an array to values per step; returns other arrays unchanged.
+
+        type_: the type of the values, which says if there is one per step.
+        """
         return array.reshape(-1, *type_.shape) if type_.extent == STEPS else array
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """Returns the inputs of the blocks of steps, cut out of the arrays of the whole call."""
+        """Returns the inputs of the blocks of steps, cut out of the arrays of the whole call.
+
+        net: the net of single steps.
+        arrays: the arrays of its inputs in the whole call; None for an initial memory of zeros.
+        """
         pairs = zip(self.piece.inputs(net, arrays), net.inputs, strict=False)
         return [None if array is None else self.blocks(array, net.type_of(n)) for array, n in pairs]
 
@@ -114,6 +130,7 @@ class Blocks:
         net: the net of single steps.
         arrays: the inputs of the whole call.
         ahead: the memories before the blocks.
+        engine: the engines in order of preference.
         """
         if not self.piece.call.positions.rows:
             return [], [EMPTY] * len(self.halved.saved)
@@ -139,6 +156,8 @@ class Blocks:
         ahead: the memories before the blocks.
         cotangents: the cotangents of the net's floating-point results, per step.
         saved: the saved arrays of `forward`; further arrays after them are ignored.
+        wanted: positions among the inputs of the net.
+        engine: the engines in order of preference.
         """
         types = [net.type_of(number) for number in net.results if net.type_of(number).is_float]
         seeds = [self.blocks(array, type_) for array, type_ in zip(cotangents, types, strict=True)]
@@ -165,12 +184,13 @@ class InBlocks:
 
     @classmethod
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
-        """Makes the programs of a section (part of a net), for the gradients of its memories and some inputs.
+        """Makes the programs that run a section (part of a net) and its gradients in blocks of steps.
 
-        There are programs for a block of steps, and for a single step.
+        There are programs for a block of steps, and for a single step. They compute the gradients of the
+        memories and of the wanted inputs.
 
         choice: the recurrence of the section over blocks, with the number of steps of a block.
-        wanted: the positions of these inputs.
+        wanted: the positions of the wanted inputs.
         """
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
@@ -180,7 +200,7 @@ class InBlocks:
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns for the backward pass."""
+        """The number of arrays that `run` of this section saves for the backward pass."""
         return len(self.by_blocks.saved) + len(self.section.memories) + len(self.by_steps.saved)
 
     def parts(self, call: Call) -> tuple[Blocks, Blocks]:
@@ -200,8 +220,8 @@ class InBlocks:
         )
         return Blocks(blocks, self.size, self.by_blocks), Blocks(others, 1, self.by_steps)
 
-    def begun(self, values: Values) -> list[Array | None]:
-        """Returns the initial memories of the section (part of a net); None for zeros.
+    def initial_memories(self, values: Values) -> list[Array | None]:
+        """Returns the memories that the section (part of a net) begins with; None for zeros.
 
         values: the arrays by their numbers in the whole net.
         """
@@ -214,16 +234,17 @@ class InBlocks:
         return [None if array is None else array.astype(dtype, copy=False) for array, dtype in pairs]
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the blocks, then the remaining steps: adds results to `values`, and returns the saved arrays.
+        """Runs the section: its blocks of steps, then the remaining steps. Adds its results to `values`.
 
-        These are the saved values of the blocks, the memories after the blocks, and the saved values of the
-        single steps.
+        Returns arrays to save: the saved values of the blocks, the memories after the blocks, and the saved
+        values of the single steps.
 
-        values, way: the arrays by their numbers in the whole net, and the call with its engines.
+        values: the arrays by their numbers in the whole net.
+        way: the call with its engines.
         """
         section, net, call = self.section, self.section.net, way.call
         inputs, count = [values[number] for number in section.reads], len(section.results)
-        (blocks, others), memories = self.parts(call), self.begun(values)
+        (blocks, others), memories = self.parts(call), self.initial_memories(values)
         if blocks.is_all(call):
             results, kept = blocks.forward(net, inputs, memories, way.engine)
             kept += [EMPTY] * (self.kept - len(kept))
@@ -251,7 +272,7 @@ class InBlocks:
         way: the call and the engines.
         """
         section, net, call = self.section, self.section.net, way.call
-        inputs, memories = [values[number] for number in section.reads], self.begun(values)
+        inputs, memories = [values[number] for number in section.reads], self.initial_memories(values)
         blocks, others = self.parts(call)
         input_values = [*section.reads, *(memory.begins for memory in section.memories)]
         if blocks.is_all(call):

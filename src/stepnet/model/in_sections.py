@@ -44,16 +44,20 @@ class SectionRun(Protocol):
 
     @property
     def section(self) -> Section:
-        """The section (part of the net) that is run."""
+        """The section (part of the net) that the programs run."""
         ...
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns for the backward pass."""
+        """The number of arrays that `run` of this section saves for the backward pass."""
         ...
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section (part of a net): adds its results to `values`, and returns arrays to save."""
+        """Runs the section (part of a net): adds its results to `values`, and returns arrays to save.
+
+        values: the arrays by their numbers in the whole net.
+        way: the call, the piece size and the engines.
+        """
         ...
 
     def gradients(
@@ -86,16 +90,23 @@ class AtOnce:
 
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int]) -> "AtOnce":
-        """Makes the programs of a section (part of a net), for the gradients of its inputs at `wanted`."""
+        """Makes the programs that run a section (part of a net) and its gradients for all steps at once.
+
+        wanted: the positions of the inputs whose gradients are computed.
+        """
         return cls(section, Halved.of(section.net, wanted), tuple(wanted))
 
     @property
     def kept(self) -> int:
-        """The number of arrays that `run` returns for the backward pass."""
+        """The number of arrays that `run` of this section saves for the backward pass."""
         return len(self.halved.saved)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section (part of a net) forward: adds results to `values`, returns saved arrays."""
+        """Runs the section (part of a net): adds its results to `values`, and returns the saved arrays.
+
+        values: the arrays by their numbers in the whole net.
+        way: the call, the piece size and the engines.
+        """
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
         return [arrays[place] for place in self.halved.saved]
@@ -164,18 +175,25 @@ class Sectioned:
 
     @property
     def others(self) -> list[int]:
-        """The numbers of the values that one section computes for another, without results of the net."""
+        """The numbers of the values that a section computes for another one, without results of the net."""
         return [number for number in self.crossing if number not in self.net.results]
 
     @property
     def saved(self) -> tuple[int, ...]:
-        """The positions among the arrays that `forward` returns of those that `backward` reads."""
+        """The positions of the values that `backward` reads among the arrays that `forward` returns."""
         results = [*self.net.results, *self.others]
         kept = sum(runs.kept for runs in self.sections)
         return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs all sections (parts of the net); returns results, values between sections, saved arrays."""
+        """Runs the forward pass, section by section (parts of the net).
+
+        Returns the results of the net, then the values that one section reads of another, then the arrays
+        that the sections save.
+
+        arrays: the inputs of the net.
+        call, engine: the call with the positions of the sequences, and the engines in order of preference.
+        """
         values: Values = dict(zip(self.net.inputs, arrays, strict=True))
         way, kept = self.way(call, engine), list[Array]()
         for runs in self.sections:
@@ -196,6 +214,7 @@ class Sectioned:
         arrays: the inputs of the net, as in the forward pass.
         cotangents: one for each floating-point result of the net.
         saved: the arrays of `forward` at the positions `saved`.
+        call, engine: the call with the positions of the sequences, and the engines in order of preference.
         """
         known: dict[int, Array] = {}
         floats = [number for number in self.net.results if self.net.type_of(number).is_float]
@@ -213,7 +232,7 @@ class Sectioned:
         ]
 
     def way(self, call: Call, engine: Order) -> Way:
-        """Returns the settings for a call: the steps per piece (range of steps), and the engines."""
+        """Returns the settings of a run of a call: the steps per piece (range of steps), and the engines."""
         longest = int(call.positions.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, engine)
@@ -223,6 +242,7 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
     """Returns the cotangents of the floating-point results of a section (part of a net).
 
     known: cotangents by the numbers of their values in the whole net; zeros are returned for others.
+    call: the call, with the number of entries of each value.
     """
     made = list[Array]()
     for number, value in zip(section.net.results, section.gives, strict=True):
@@ -233,5 +253,9 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds an array to the cotangent of value `number` in `known`; the first array becomes the cotangent."""
+    """Adds an array to the cotangent of a value; the first array becomes the cotangent.
+
+    known: the cotangents so far by the numbers of their values.
+    number: the number of the value.
+    """
     known[number] = known[number] + array if number in known else array

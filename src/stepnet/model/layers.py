@@ -52,7 +52,10 @@ class Combined(Model):
 
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits an argument, called `what`, by part (layer or direction); raises `InputError` if unable."""
+        """Splits an argument into one entry per part (layer or direction); raises `InputError` if it cannot.
+
+        what: the name of the argument in messages.
+        """
 
     @abstractmethod
     def together(self, values: list[Any]) -> Any:
@@ -100,7 +103,10 @@ class Combined(Model):
         lengths: Any = None,
         **control: Unpack[Controls],
     ) -> Any:
-        """Runs the layers or directions; returns the value of every named variable at every step."""
+        """Runs the layers or directions; returns the value of every named variable at every step.
+
+        The arguments are those of `RNN.trace_steps`.
+        """
 
     @abstractmethod
     def with_params(self, params: Any) -> Self:
@@ -132,7 +138,10 @@ class Combined(Model):
         return early if self.ends_early else None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
-        """Splits an argument, called `what`, into one entry per recurrence, in the structure of `params`."""
+        """Splits an argument of a call into one entry per recurrence, in the structure of `params`.
+
+        what: the name of the argument in messages.
+        """
         parts = zip(self.layers, self.by_part(value, what), strict=True)
         return self.together([part.by_recurrence(own, what) for part, own in parts])
 
@@ -170,6 +179,7 @@ def leaves_of(
 ) -> list[LayerArguments]:
     """Lists every recurrence of a layer with its initial memory and its statics, in the order they run.
 
+    layer: an `RNN`, or layers or directions that run as one.
     initial, statics: the arguments of the call, with an entry per layer or direction.
     count: the number of sequences.
     names: the names of the layers and directions that the layer is in, for messages.
@@ -225,7 +235,9 @@ class LayersProgram(Program):
         self.steps = dict[Order, StepProgram | None]()
 
     def with_params(self, params: Any) -> Self:
-        """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""
+        """Returns a copy of the program with other parameters of the same shapes and dtypes; it shares
+        machine code.
+        """
         made = super().with_params(params)
         made.steps = {}
         return made
@@ -258,11 +270,12 @@ class LayerPrograms(Generic[Kind]):
     ) -> Reading[LayersProgram]:
         """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong.
 
-        `initial` and `statics` have an entry per part (layer or direction); errors name the part.
+        The arguments are those of `RNN.__call__`, but `initial` and `statics` have an entry per part (layer
+        or direction); errors name the part.
         """
         check_masked(masked)
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
-        parts = apart(leaves_of(self.layer, initial, statics, batch.count))
+        parts = with_distinct_axes(leaves_of(self.layer, initial, statics, batch.count))
         program = self.program_for(batch, parts, last_only, None if mask is None else masked)
         memories = list[Array | None]()
         for part, memory in zip(parts, program.memories_of, strict=True):
@@ -276,7 +289,9 @@ class LayerPrograms(Generic[Kind]):
     ) -> LayersProgram:
         """Returns the program for arguments of these dtypes, features and levels, made at first use.
 
+        batch: the sequences of the call.
         parts: the recurrences with their arguments.
+        last_only: whether the program returns only the last output of each sequence.
         masked: the output at steps that a mask leaves out; None without a mask.
         """
 
@@ -289,10 +304,10 @@ class LayerPrograms(Generic[Kind]):
         return self.programs.for_arrays(key, made)
 
 
-def apart(parts: list[LayerArguments]) -> list[LayerArguments]:
-    """Renames the axes of recurrences' static sequences where equal names stand for different lengths.
+def with_distinct_axes(parts: list[LayerArguments]) -> list[LayerArguments]:
+    """Returns copies of recurrences' arguments whose static sequences can be inputs of one net.
 
-    Returns copies, whose statics can be inputs of one net.
+    An axis is renamed where another recurrence has its name for sequences of other lengths.
     """
     known: dict[str, Array] = {}
     return [
@@ -341,8 +356,9 @@ class Wiring:
         return LayersProgram(net, blank, memory, last, self.made)
 
     def added(self, layer: Layer, x: Any, last_only: bool, names: tuple[str, ...] = ()) -> tuple[Any, Any]:
-        """Adds a layer over the values x to the net; returns its outputs and the structure of its memory.
+        """Adds a layer to the net that is built; returns its outputs and the structure of its memory.
 
+        x: the values of the net that the layer reads.
         last_only: whether to return only the last output of each sequence.
         names: the names of the layers and directions that the layer is in, for messages.
         """
@@ -359,11 +375,12 @@ class Wiring:
             return layer.output_of(outputs, last_only), layer.together(memories)
 
     def recurrence(self, part: LayerArguments, x: Any, last_only: bool) -> tuple[Any, Any]:
-        """Adds one recurrence over the values x to the net; returns its outputs and its memory's structure.
+        """Adds one recurrence to the net that is built; returns its outputs and the structure of its memory.
 
         Memories that a mask adds to those of the step begin with zeros, and are no inputs of the net.
 
         part: the recurrence, with its statics.
+        x: the values of the net that it reads.
         last_only: whether to return only the last output of each sequence.
         """
         rnn, builder = part.rnn, self.builder

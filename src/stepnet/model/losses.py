@@ -162,6 +162,7 @@ class ValueAndGrad:
 
         That input is the factor of the sum of the loss's numbers: 1 / their count for a mean, else 1.
 
+        arguments, targets: the checked arguments of the call of the model, and the targets.
         wanted: the positions of the inputs to differentiate.
         alone: True if the net reads the results of the model as inputs, False if it includes the model.
         """
@@ -177,6 +178,8 @@ class ValueAndGrad:
         self, arguments: CallArguments, targets: "Targets", places: list[int], alone: bool
     ) -> tuple[NetProgram, str, bool]:
         """Makes the net of the loss and its gradients; returns (program, dtype of the loss, is per step).
+
+        The last is True if the loss has a number per step, False for one per sequence.
 
         arguments, targets: the checked arguments of a call, whose types the net has.
         places: the positions of the net's inputs whose gradients are computed.
@@ -214,8 +217,9 @@ class Targets:
 
 
 def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major: bool) -> Targets:
-    """Checks the argument `targets`; returns it as arrays. Raises `InputError` unless it fits the outputs.
+    """Checks the targets of a loss; returns them as arrays. Raises `InputError` unless they fit the outputs.
 
+    arguments: the checked arguments of the same call of the model.
     lengths, time_major: the arguments of the call, which also hold for targets per step.
     """
     named, program = list(named_leaves(targets)), arguments.reading.program
@@ -237,10 +241,12 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
 
 
 def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
-    """Returns True if the output with a target's name has one entry per sequence, False if one per step.
+    """Returns True if the output that a target belongs to has one entry per sequence, False if one per step.
 
-    The name matters only if there are outputs of both kinds; raises `InputError` if it is then unknown.
+    It is the output with the target's name. The name matters only if there are outputs of both kinds; raises
+    `InputError` if it is then unknown.
 
+    name: the name of the target.
     outputs: the number of ragged levels of each output, by name.
     """
     if len({levels > 0 for levels in outputs.values()}) == 1:
@@ -273,6 +279,7 @@ def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch)
     """Raises `InputError` for targets with more levels of sequences than the inputs have.
 
     targets, levels: the targets by name, and the number of levels of each, in the same order.
+    batch: the inputs.
     """
     for name, count in zip(targets, levels, strict=True):
         if count > max(batch.levels):
@@ -285,11 +292,12 @@ def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch)
 def with_loss(
     loss: Callable[..., Any], arguments: CallArguments, targets: Targets, alone: bool
 ) -> tuple[Net, bool]:
-    """Traces a loss behind a model; returns the net of the sum of its numbers, and True if these are per
-    step.
+    """Traces a loss of the results of a model; returns the net of the sum of its numbers, and True if the
+    loss has a number per step.
 
     Raises `StepError` for a loss that gives something else than a number per step or sequence.
 
+    arguments, targets: the checked arguments of the call of the model, and the targets.
     alone: True if the net reads the results of the model as inputs, False if it includes the model.
     """
     net, program, builder = arguments.net, arguments.reading.program, Builder()

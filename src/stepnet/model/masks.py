@@ -130,7 +130,10 @@ def uniform(
 
 
 def identified(identities: Any, count: int) -> Array:
-    """Returns `identities` as int64, to select the random numbers of `count` sequences; None: 0, 1, 2, ..."""
+    """Returns the argument `identities` as int64: the numbers by which `count` sequences are identified.
+
+    They select the random numbers of each sequence. None stands for 0, 1, 2, ...
+    """
     return checked_integers(
         np.arange(count) if identities is None else identities, count, "identities", 2**64 - 1
     )
@@ -139,6 +142,7 @@ def identified(identities: Any, count: int) -> Array:
 def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...] = ()) -> Array:
     """Returns the random numbers [len(steps), *shape] in [0, 1) for pairs of a sequence and a step.
 
+    seed: the seed of all numbers.
     identities, steps: the identity of the sequence and the number of the step of each pair.
     shape: the features of the numbers of one pair.
     """
@@ -188,7 +192,7 @@ def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Arr
 
 
 def low(words: Array) -> Array:
-    """Returns the lower 32 bits of each word."""
+    """Returns the lower 32 bits of each word, as the random number generator computes with 32 bits."""
     return words & np.uint64(0xFFFFFFFF)
 
 

@@ -18,6 +18,7 @@ Array = np.ndarray
 def side_by_side(forward: Array, backward: Array, rows: int) -> Array:
     """Concatenates the features of the outputs of two directions; outputs without features become a pair.
 
+    forward, backward: the outputs of each direction.
     rows: the number of leading axes that are not features.
     """
     return (np.concatenate if forward.ndim > rows else np.stack)([forward, backward], axis=-1)
@@ -41,6 +42,7 @@ def checked_merge(merge: Any) -> str | None:
 def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
     """Merges the outputs of the forward and the backward direction, leaf by leaf of their structure.
 
+    forward, backward: the outputs of the directions.
     how: the name of a merge, such as "concat".
     last_only: whether the outputs are last outputs, which have no time axis.
     """
@@ -55,8 +57,9 @@ def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
 
 
 def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
-    """Merges one output of the forward and the backward direction, arrays or Raggeds; returns the result.
+    """Merges one output of the forward and the backward direction; returns the result.
 
+    forward, backward: the outputs of the directions, arrays or Raggeds.
     how: the name of the merge, such as "concat".
     rows: the number of leading axes that are not features.
     """

@@ -87,7 +87,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def programs_by_kind(self) -> Programs[Any]:
-        """The programs of the model, one for each kind of inputs, and that of the latest call."""
+        """The compiled programs of the model, one for each kind of inputs, with the latest one."""
 
     @property
     @abstractmethod
@@ -101,7 +101,10 @@ class Model(ABC):
 
     @abstractmethod
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[Any]:
-        """Checks the sequences and statics of a call; returns them with the program that runs the call."""
+        """Checks the sequences and statics of a call; returns them with the program that runs the call.
+
+        last_only: whether the call returns only the last output of each sequence.
+        """
 
     @abstractmethod
     def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
@@ -112,14 +115,25 @@ class Model(ABC):
 
     @abstractmethod
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the model; returns its outputs, with `last_only` the last ones, without the final memories."""
+        """Runs the model; returns its outputs without the final memories.
+
+        last_only: whether to return only the last output of each sequence.
+        engine: the engines in order of preference.
+        """
 
     @abstractmethod
-    def stepped(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """Returns the recurrences that a stream runs step by step; raises `InputError` if it cannot."""
+    def for_stream(self, engine: Order) -> "StreamedRecurrence | Layers":
+        """Returns the recurrences that a stream of the model runs; raises `InputError` for a model without
+        streams.
+
+        engine: the engines in order of preference.
+        """
 
     def engine_order(self, asked: Asked) -> Order:
-        """Checks the argument `engine`: a name, or names in order; raises `InputError` for an unknown one."""
+        """Checks the argument `engine` and returns it; raises `InputError` for an engine that is not known.
+
+        asked: the argument: an engine, or several in order of preference.
+        """
         return checked_engine(asked)
 
     @property
@@ -133,7 +147,10 @@ class Model(ABC):
         return None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
-        """Returns an argument of a call, called `what`, in the structure of its gradients; here unchanged."""
+        """Returns an argument of a call in the structure of its gradients; here unchanged.
+
+        what: the name of the argument in messages.
+        """
         return value
 
     # ---- shared by all models
@@ -157,7 +174,11 @@ class Model(ABC):
         return self.program.schedule
 
     def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the schedules (parts with plans) that a call on these sequences runs, in order."""
+        """Returns the schedules (parts with plans) that a call on these sequences runs, in order.
+
+        last_only: whether the call returns only the last output of each sequence.
+        engine: the engines in order of preference.
+        """
         return [self.reading(sequences, None, last_only).running.schedule_for(engine)]
 
     def gradient_call(self, call: "UncheckedCall") -> "CallArguments":
@@ -172,9 +193,9 @@ class Model(ABC):
         return CallArguments.of(reading, own, params, statics, self.gives_final, cut, self.programs_by_kind)
 
     def gradient_program(self) -> "tuple[Program, Places]":
-        """Returns the program for the latest or declared inputs, and the positions of its inputs by kind.
+        """Returns the program whose gradient is taken, and the positions of its inputs by kind of argument.
 
-        Raises `InputError` if the inputs are not known.
+        It is that for the latest or declared inputs; raises `InputError` if they are not known.
         """
         with IMPORTS:  # late: few processes train
             from stepnet.model.gradients import places_of
@@ -216,7 +237,11 @@ class Model(ABC):
         return text(self.explained(self.engine_order(engine), checked_size(rows, steps)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
-        """Returns the sections of `explain`'s text; `size`: that of a call whose times are added, or None."""
+        """Returns the sections of the text of `explain`.
+
+        order: the engines in order of preference.
+        size: the size of a call whose times are added; None for no call.
+        """
         with IMPORTS:  # late: calls do not need it
             from stepnet.explain.plan import schedule_sections
 
@@ -297,7 +322,7 @@ class Model(ABC):
             from stepnet.model.streams.stream import Stream
 
         order = self.engine_order(engine)
-        return Stream(self.stepped(order), rows, initial, statics, order, begun)
+        return Stream(self.for_stream(order), rows, initial, statics, order, begun)
 
 
 def differentiable(model: Any) -> Model:
@@ -324,8 +349,10 @@ def parameter(value: Any) -> Any:
 
 
 def same_parameters(params: Any, before: Any, owner: str) -> Any:
-    """Copies new parameters; raises `InputError` unless `before` has their structure, shapes and dtypes.
+    """Copies new parameters; raises `InputError` unless they have the structure, shapes and dtypes of the
+    old.
 
+    params, before: the new and the old parameters.
     owner: the word for the model in messages.
     """
     made = transform(parameter, arranged(params, before))

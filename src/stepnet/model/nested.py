@@ -33,7 +33,10 @@ Array = np.ndarray
 
 
 def is_traced(structure: Any) -> bool:
-    """Returns whether sequences are values of a step or model that is being traced."""
+    """Returns whether the sequences of a call are values of a step or model that is being traced.
+
+    structure: the sequences, in the structure in which the caller gives them.
+    """
     if isinstance(structure, np.ndarray | Ragged):
         return False
     return any(isinstance(leaf, Traced) for leaf in leaves(structure))
@@ -45,10 +48,11 @@ def is_traced(structure: Any) -> bool:
 def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only: bool) -> tuple[Any, Any]:
     """Adds a recurrence over inner sequences to the traced step; returns its outputs and final memory.
 
-    sequences, initial, statics, last_only: the arguments of a call of the recurrence, as values of the step.
-
     Raises `StepError`, with the user's line, for values that are not inner sequences, and where the initial
     memory is not given.
+
+    rnn: the recurrence.
+    sequences, initial, statics, last_only: the arguments of a call of it, as values of the step.
     """
     sequences = rnn.as_declared(sequences)
     rnn, output_of = as_watched(rnn)
@@ -90,7 +94,10 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
 
 
 def row_value(leaf: Any) -> Traced:
-    """Returns a static of an inner recurrence; raises `StepError` unless it has one entry per row."""
+    """Returns a static of an inner recurrence unchanged; raises `StepError` unless it has one entry per row.
+
+    leaf: a value of the step around it.
+    """
     if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
         raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
     return leaf

@@ -19,7 +19,10 @@ def run_net(
 ) -> list[Array]:
     """Runs a net on the arrays of its inputs; returns its results in order.
 
-    call: a call with the positions of the sequences, in place of whose arrays `arrays` are read.
+    program: the net.
+    arrays: the arrays of its inputs, in order; None for an initial memory of zeros.
+    call: a call with the positions of the sequences, whose own arrays are not read.
+    engine: the engines in order of preference.
     separate_outputs: the number of outputs, from the first on, that need buffers of their own; the others may
         share one. None for all.
     """
@@ -36,7 +39,12 @@ class BoundNet:
 
     @classmethod
     def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
-        """Binds a net to the parameters in its input `arrays`, to run it several times."""
+        """Binds a net to its parameters once, to run it several times.
+
+        program: the net.
+        arrays: the arrays of its inputs, of which the parameters are taken.
+        call, engine: the call with the positions of the sequences, and the engines in order of preference.
+        """
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
 
     def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:
@@ -53,10 +61,14 @@ class BoundNet:
         self.bound.release()
 
 
-def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
-    """Returns the array of the net's input at a position; zeros for each row of the call if it is None.
+def array_or_zeros(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
+    """Returns an array of a net's inputs; zeros for each row of the call where there is none.
 
-    None stands for an initial memory of zeros, which this net may read as an input of another kind.
+    None among `arrays` stands for an initial memory of zeros, which this net may read as an input of another
+    kind.
+
+    arrays: the arrays of the inputs, in order.
+    place: the position of the input.
     """
     if (array := arrays[place]) is not None:
         return array
@@ -65,21 +77,29 @@ def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array
 
 
 def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
-    """Returns the parameters among the arrays of a net's inputs, to bind a kernel (compiled net) to."""
-    return [filled(program, arrays, place, call) for place in program.ends.parameters]
+    """Returns the parameters among the arrays of a net's inputs, to bind a kernel (compiled net) to them.
+
+    program: the net.
+    arrays: the arrays of its inputs, in order.
+    call: the call, with the number of sequences.
+    """
+    return [array_or_zeros(program, arrays, place, call) for place in program.ends.parameters]
 
 
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
-    """Returns a copy of a call that runs a net on the arrays of its inputs, sorted by kind of input.
+    """Returns a copy of a call with the arrays that a net reads: its sequences, memories and statics.
 
+    program: the net.
+    arrays: the arrays of its inputs, in order; None for an initial memory of zeros.
+    call: a call with the positions of the sequences, whose own arrays are not read.
     separate_outputs: the number of outputs, from the first on, that need buffers of their own; the others may
         share one. None for all.
     """
     ends = program.ends
     return call.with_arrays(
-        [filled(program, arrays, place, call) for place in ends.sequences],
+        [array_or_zeros(program, arrays, place, call) for place in ends.sequences],
         [arrays[place] for place in ends.memories],
-        [filled(program, arrays, place, call) for place in ends.statics],
+        [array_or_zeros(program, arrays, place, call) for place in ends.statics],
         call.last_only,
         separate_outputs,
     )
@@ -89,6 +109,9 @@ def in_order(program: NetProgram, results: Results) -> list[Array]:
     """Returns the results of a kernel (compiled net) as a list in the order of the net's results.
 
     The kernel sorts them by kind: values per step, then per row (sequence), then single values.
+
+    program: the net.
+    results: the results of the kernel.
     """
     ends = program.ends
     places = (*ends.steps, *ends.rows, *ends.totals)

@@ -23,23 +23,30 @@ NOT_OF_A_STEP = ("reduce", "contract", "scatter", "index")
 
 
 def refusal(plan: Plan) -> str | None:
-    """Returns why a plan (a recurrence's operations) cannot be a step of another net; None if it can."""
+    """Returns the reason why a plan cannot be a step of another net; None if it can.
+
+    plan: a recurrence's operations in order.
+    """
     wrong = next((node for node in plan.net.nodes if is_not_of_a_step(node)), None)
     return None if wrong is None else f"it has {wrong.operation} beside its loop"
 
 
 def is_not_of_a_step(node: Node) -> bool:
-    """Returns whether an operation outside the recurrence rules out that its plan runs as a single step.
+    """Returns whether an operation outside a recurrence has no meaning in a single step.
 
-    An `expand` with `how` is the gradient of a first or last value: it writes to one step of a sequence.
+    A plan with such an operation cannot run as a single step. An `expand` with `how` is the gradient of a
+    first or last value: it writes to one step of a sequence.
     """
     if node.operation == "reduce" and node.attributes["how"] == "last":
         return False  # a step is the last one so far
     return node.operation in NOT_OF_A_STEP or (node.operation == "expand" and "how" in node.attributes)
 
 
-def counts(plan: Plan) -> bool:
-    """Returns whether the step of a plan (a recurrence's operations in order) reads its index."""
+def reads_index(plan: Plan) -> bool:
+    """Returns whether the step of a plan reads its index, so that earlier steps must be counted.
+
+    plan: a recurrence's operations in order.
+    """
     return any(node.operation == "index" for node in plan.body.nodes)
 
 
@@ -59,8 +66,10 @@ def one_step(
 
 
 def of_inputs(plan: Plan) -> list[int]:
-    """Lists the numbers of a net's values per step that depend on sequences, parameters and constants alone,
-    so that they can be computed before the loop.
+    """Lists the values per step of a plan that depend on its sequences, parameters and constants alone, so
+    that they can be computed before the loop.
+
+    They are given by their numbers in the net of the plan, a recurrence's operations in order.
     """
     found = {plan.net.inputs[place] for place in (*plan.ends.sequences, *plan.ends.parameters)}
     for number, node in enumerate(plan.net.nodes):
@@ -74,12 +83,14 @@ def of_inputs(plan: Plan) -> list[int]:
 def before_loop(
     builder: Builder, plan: Plan, operands: Mapping[int, int], wanted: Sequence[int]
 ) -> list[int]:
-    """Adds, for one step, values that depend on no memory to a body (the net of a step); returns their
-    numbers.
+    """Adds the values of a plan that depend on no memory, for one step, to a body (the net of a step).
+
+    Returns the numbers of the wanted values in the body.
 
     builder: the builder of the body.
+    plan: a recurrence's operations in order.
     operands: for these inputs of the plan's net, the number of the value in the body.
-    wanted: the numbers of the values in the net of the plan (a recurrence's operations in order).
+    wanted: the numbers of the values in the net of the plan.
     """
     step = OneStep(builder, plan, -1, operands)
     needed = ancestors(plan.net.nodes, wanted)
@@ -136,7 +147,8 @@ class OneStep:
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """Adds the recurrence's operations to the body (the net of a step); returns its results' numbers.
+        """Adds the loop's operations for one step to the body (the net of a step); returns the results'
+        numbers.
 
         Sets `begins` and `following`, the memories before the first step and after this one.
 
@@ -155,9 +167,11 @@ class OneStep:
         return [*map(self.barrier, outputs), *self.following]
 
     def copied(self, node: Node, operands: list[int]) -> int:
-        """Copies a node into the body (the net of a step), for these operands; returns its number.
+        """Copies a node into the body (the net of a step); returns the number of the copy.
 
         A node that repeats a value per row at every step, or takes the last step, is that value itself.
+
+        operands: the numbers of its operands in the body.
         """
         if node.operation == "reduce" and self.builder.type_of(operands[0]).extent == ROWS:
             return operands[0]
@@ -169,9 +183,11 @@ class OneStep:
         return self.barrier(number) if apart else number
 
     def barrier(self, number: int) -> int:
-        """Adds a `detach` after a floating-point value, so passes do not regroup sums; returns its number.
+        """Adds a barrier after a floating-point value, so that no pass groups sums across it; returns its
+        number.
 
-        A constant value, and one in a dtype that is only for storage, such as bfloat16, is returned itself.
+        The barrier is a `detach`. A constant value, and one in a dtype that is only for storage, such as
+        bfloat16, needs none: its own number is returned.
         """
         type_ = self.builder.type_of(number)
         if not type_.is_float or type_.extent == CONST or type_ != type_.computed:

@@ -48,7 +48,10 @@ def checked_checkpoint(value: object) -> Checkpoint:
 
 
 def piece_size(checkpoint: "int | str", longest: int) -> int:
-    """Returns the steps of a piece (part of a call): `checkpoint`, or the longest length's root for "sqrt".
+    """Returns the number of steps of a piece, a range of steps that runs as a call of its own.
+
+    checkpoint: this number, or "sqrt" for the root of the longest length, rounded up.
+    longest: the longest length of a sequence.
 
     >>> piece_size("sqrt", 10), piece_size(3, 10), piece_size("sqrt", 0)
     (4, 3, 1)
@@ -72,7 +75,10 @@ class Piece:
     call: Call
 
     def where(self, type_: Type) -> Places:
-        """Returns the positions of the piece (range of steps) in a call's array of values of this type."""
+        """Returns the positions, in an array of the whole call, of the values that belong to the piece.
+
+        type_: the type of the values: per step, per sequence, or one for all.
+        """
         if type_.extent == CONST:
             return ...
         if is_static_extent(type_.extent):
@@ -80,16 +86,27 @@ class Piece:
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
     def of(self, array: Array, type_: Type) -> Array:
-        """Returns the entries of a call's array, with values of this type, in the piece (range of steps)."""
+        """Returns the entries of an array of the whole call that belong to the piece (range of steps).
+
+        type_: the type of the values in the array.
+        """
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """Cuts a piece (range of steps) out of the arrays of a net's first inputs; None stays None."""
+        """Cuts the inputs of the piece (range of steps) out of the arrays of the whole call; None stays None.
+
+        net: the net of the call.
+        arrays: the arrays of its first inputs.
+        """
         pairs = zip(net.inputs, arrays, strict=False)
         return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]
 
     def put(self, net: Net, results: Sequence[Array], arrays: Sequence[Array]) -> None:
-        """Writes a net's results for the piece (range of steps) to their positions in the call's arrays."""
+        """Writes results for the piece (range of steps) to their positions in arrays of the whole call.
+
+        net: the net that computed them.
+        results, arrays: the results, and for each the array to write to.
+        """
         for number, part, array in zip(net.results, results, arrays, strict=True):
             array[self.where(net.type_of(number))] = part
 
@@ -108,8 +125,9 @@ def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = Fals
 
 
 def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Piece:
-    """Returns the part of a call with up to `size` steps of each sequence, from the step `first` on.
+    """Returns the part of a call with up to `size` steps of each sequence, as a call to run.
 
+    first: the index of the first of these steps.
     reverse: whether the recurrence runs from the last step.
     counts: whether the recurrence reads the step index.
     """
@@ -176,6 +194,9 @@ def zeros(type_: Type, call: Call) -> Array:
     """Returns an array of zeros for all entries that values of a type have in a call.
 
     These are one for a parameter, else one per sequence, step, or step of an inner or static sequence.
+
+    type_: the type of the values.
+    call: the call, with the positions of the sequences.
     """
     positions = call.positions
     beside = positions.beside[type_.extent[-1]] if is_static_extent(type_.extent) else None

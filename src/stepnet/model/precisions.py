@@ -14,7 +14,9 @@ Kind = TypeVar("Kind", RNN, Stack, Bidirectional)
 def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: Any) -> Any:
     """Returns a copy of layers whose recurrences compute in these precisions, with a report of the choice.
 
+    layer: an `RNN`, or layers or directions that run as one.
     precisions: one for each recurrence, in the order they run; None leaves a recurrence as it is.
+    report: the report of `quantize`.
     """
     given = iter(precisions)
 
@@ -28,12 +30,17 @@ def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: 
 
 
 def without_end(layer: Layer) -> Layer:
-    """Returns a copy of layers without `until`: each sequence runs to its last step."""
+    """Returns a copy of layers without the condition `until`: each sequence runs to its last step."""
     return with_recurrences(layer, lambda rnn: rnn.changed(lambda program: program, until=None))
 
 
 def with_recurrences(layer: Any, change: Callable[[RNN], RNN], report: Any = None) -> Any:
-    """Returns a copy of layers with each recurrence replaced by `change`, and with `report` for the whole."""
+    """Returns a copy of layers with changed recurrences.
+
+    layer: an `RNN`, or layers or directions that run as one.
+    change: makes the recurrence of the copy from one of the original.
+    report: the report of a quantization for the copy as a whole.
+    """
     if isinstance(layer, RNN):
         return change(layer)
     return layer.with_layers([with_recurrences(part, change) for part in layer.layers], report)

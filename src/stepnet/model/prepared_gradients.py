@@ -65,9 +65,11 @@ class PreparedNet:
     ) -> "PreparedNet | None":
         """Prepares a net for later calls of the shapes of `call`; returns None if it cannot be prepared.
 
+        program: the net.
         arrays: the arrays of the net's inputs.
         fixed: the positions of the inputs that may be parameters, as each call knows them ahead.
         call: a call of the net, with the positions of the sequences.
+        engine: the engines in order of preference.
         changes: whether calls give their parameters.
         """
         ends = program.ends
@@ -116,7 +118,9 @@ class CallInputs:
 
     @classmethod
     def of(cls, arguments: CallArguments) -> "CallInputs":
-        """Returns the data to build the inputs of later calls of one form, from the arguments of a call."""
+        """Collects, from the arguments of a call, the data to build the inputs of later calls of its form
+        (key).
+        """
         places, arrays = arguments.places, list(arguments.arrays)
         (sequences,) = places["inputs"]
         arrays[sequences] = None
@@ -127,7 +131,10 @@ class CallInputs:
         )
 
     def fitting(self, params: Any) -> list[Array] | None:
-        """Returns copies of parameters that a call gives; None if they need a check or a conversion."""
+        """Returns copies of the parameters that a call gives; None if they need a check or a conversion.
+
+        params: the parameters, in the structure of the model's.
+        """
         given = leaves_as(params, self.own)
         if given is None:
             return None
@@ -140,9 +147,11 @@ class CallInputs:
     def arrays(
         self, sequences: Any, initial: Sequence[Array | None], params: Sequence[Array] | None = None
     ) -> list[Any]:
-        """Returns the arrays of all inputs for a call on an array or a Ragged.
+        """Returns the arrays of the net's inputs for a call on an array or a Ragged.
 
-        initial, params: the memories, and the parameters; None for those of the model.
+        sequences: the sequences of the call.
+        initial: the initial memories.
+        params: the parameters; None for those of the model.
         """
         values = sequences.values if isinstance(sequences, Ragged) else sequences
         arrays = list(self.known)
@@ -171,9 +180,9 @@ class KindOfGradient(NamedTuple):
 def kinds_of(
     arguments: CallArguments, kinds: Sequence[str], places: Sequence[int]
 ) -> tuple[KindOfGradient, ...]:
-    """Returns, for each kind of arguments, the positions of its gradients among the results of a net.
+    """Returns, for each kind of arguments, where its gradients are among a net's results.
 
-    places: the positions of the differentiated inputs, in the order of these results.
+    places: the positions of the differentiated inputs, in the order of the results of the net.
     """
     results = {place: number for number, place in enumerate(places)}
     return tuple(
@@ -187,9 +196,12 @@ def kinds_of(
 
 
 def gradients_in(kinds: Sequence[KindOfGradient], results: Sequence[Array], sequences: Any) -> Gradients:
-    """Builds `Gradients` from the results of a net; those of an input are a Ragged or array as `sequences`.
+    """Builds `Gradients` from the results of a net; those of the inputs are a Ragged or array as `sequences`.
 
-    kinds: for each kind of arguments, its name, the positions of its gradients, and its structure.
+    kinds: for each kind of arguments, its name, the positions of its gradients among the results, and a
+        function that builds its structure.
+    results: the results of the net.
+    sequences: the sequences of the call.
     """
     made = dict[str, Any]()
     for name, places, make in kinds:
@@ -242,7 +254,8 @@ class GradientExecutable(Executable[Program]):
     ) -> "GradientExecutable | None":
         """Prepares the gradient for later calls of one form (key); returns None if it cannot be prepared.
 
-        arguments, layout: the checked arguments of a call, and the data that calls of its form share.
+        arguments: the checked arguments of a call of the form.
+        layout: the data that calls of the form share.
         changes: whether these calls give their parameters.
         """
         program, run, inputs = arguments.reading.program, layout.run, CallInputs.of(arguments)
@@ -272,7 +285,7 @@ class GradientExecutable(Executable[Program]):
 
     @cached_property
     def is_split(self) -> bool:
-        """True: the net's results are in the order of outputs and memories, and need no rearranging."""
+        """True: the results of the net are the outputs and then the memories, in the program's order."""
         return True
 
     @property
@@ -284,9 +297,12 @@ class GradientExecutable(Executable[Program]):
     def forward(
         self, sequences: Any, initial: Any, params: Any
     ) -> tuple[tuple[Any, Any], list[Any], list[Array]] | None:
-        """Runs the forward half; returns the outputs and final memories, the arrays of the inputs of the net,
-        and its results with the saved values. Returns None if arguments need a check or a conversion.
+        """Runs the forward half. Returns None if arguments need a check or a conversion.
 
+        Returns the outputs and final memories, the arrays of the inputs of the net, and its results with the
+        saved values.
+
+        sequences, initial: the arguments of the call.
         params: the parameters of the call; None for those of the model.
         """
         arrays = arrays_for(self, self.inputs, sequences, initial, params)
@@ -327,7 +343,11 @@ class GradientExecutable(Executable[Program]):
         return gradients_in(self.gradients, self.second([*arrays, *seeds, *saved]), sequences)
 
     def by_result(self, outputs: Any, final: Any) -> list[Any] | None:
-        """Lists cotangents of the outputs, then of final memories; None for those in another structure."""
+        """Lists cotangents to match the results of a net: those of the outputs, then those of final memories.
+
+        An entry is None where none is given. Returns None if their structures differ from those of the
+        results.
+        """
         if final is not None and not self.memory:
             return None
         program = self.program
@@ -339,10 +359,12 @@ class GradientExecutable(Executable[Program]):
 def arrays_for(
     executable: Executable[Program], inputs: CallInputs, sequences: Any, initial: Any, params: Any
 ) -> list[Any] | None:
-    """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion. The
-    model's program for such inputs is then that of its latest call.
+    """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion.
+
+    The model's program for such inputs is then that of its latest call.
 
     executable, inputs: the prepared call, and the data to build its inputs.
+    sequences: the sequences of the call.
     initial, params: the memories and parameters that the call gives, or None.
     """
     memories = executable.arrays(initial)
@@ -356,7 +378,12 @@ def arrays_for(
 
 
 def shapes_of(program: Program, batch: Batch, rows: int) -> tuple[Shape | None, ...]:
-    """Returns the shapes of the outputs as a caller gets them; None for a Ragged of the input's lengths."""
+    """Returns the shapes of the outputs as a caller gets them; None for a Ragged of the input's lengths.
+
+    program: the program, which has the features of the outputs.
+    batch: the sequences of the call.
+    rows: their number.
+    """
     lead = None if isinstance(batch.like, Ragged) else tuple(batch.like)
     return tuple(
         (rows, *features) if not levels else None if lead is None else (*lead, *features)
@@ -365,14 +392,22 @@ def shapes_of(program: Program, batch: Batch, rows: int) -> tuple[Shape | None, 
 
 
 def leaves_of(value: Any, like: Any, count: int) -> list[Any] | None:
-    """Lists `count` leaves of `value`, None if its structure is not `like`'s; for no value `count` Nones."""
+    """Lists the `count` leaves of a structure; returns None for another structure than that of `like`.
+
+    value: the structure; None stands for `count` leaves that are None.
+    like: the expected structure; a `Spec` or int for a single leaf.
+    """
     if value is None:
         return [None] * count
     return [value] if isinstance(like, int | Spec) else leaves_as(value, like)
 
 
 def same_offsets(one: Ragged, other: Ragged) -> bool:
-    """Returns whether two Raggeds have sequences of the same lengths, the second with a single level."""
+    """Returns whether two Raggeds have sequences of the same lengths, so that their values belong together.
+
+    one: a Ragged.
+    other: one of a single level.
+    """
     if one.offsets is other.offsets:
         return True
     return len(one.offsets) == 1 and np.array_equal(one.offsets[0], other.offsets[0])
@@ -381,8 +416,9 @@ def same_offsets(one: Ragged, other: Ragged) -> bool:
 def form_of(
     sequences: Any, wrt: Any, last_only: Any, engine: Any, control: Controls, changes: bool
 ) -> Form | None:
-    """Returns the cache key of a gradient's call with these arguments; None for what is never prepared.
+    """Returns the cache key of a call whose gradient is taken; None for a call that is never prepared.
 
+    sequences, wrt, last_only, engine, control: the arguments of the call.
     changes: whether the call gives its parameters.
     """
     if control and control.keys() != {"time_major"}:

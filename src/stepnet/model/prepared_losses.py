@@ -58,8 +58,12 @@ class LossExecutable(Executable[Program]):
     ) -> "LossExecutable | None":
         """Prepares a loss with its gradients for later calls of one form (key); returns None if it cannot.
 
+        arguments: the checked arguments of the call of the model.
         program: the net of the model, the loss and the gradients.
-        targets, seed: the arrays of its last inputs.
+        targets, seed: the arrays of its last inputs: the targets, and the factor of the sum of the loss's
+            numbers.
+        kinds: for each kind of arguments, where its gradients are among the results.
+        engine: the engines in order of preference.
         changes: whether these calls give their parameters.
         """
         own, inputs = arguments.reading.program, CallInputs.of(arguments)
@@ -74,7 +78,7 @@ class LossExecutable(Executable[Program]):
 
     @property
     def bytes(self) -> int:
-        """The number of bytes that the prepared loss and its gradients keep between calls."""
+        """The number of bytes that the prepared loss with its gradients holds between calls."""
         return self.net.bytes + super().bytes
 
     def __call__(
@@ -102,6 +106,8 @@ class LossCalls(Executables[LossExecutable]):
         """Runs the call that is prepared for a form (key); returns the value of the loss and its gradients.
 
         Returns None if nothing is prepared and free, or if an argument needs a check or a conversion.
+
+        sequences, targets, initial, params: the arguments of the call.
         """
         if (taken := self.take(form)) is None:
             return None
@@ -113,11 +119,12 @@ class LossCalls(Executables[LossExecutable]):
 
 
 def form_with(form: Form | None, targets: Any, sequences: Any) -> Form | None:
-    """Returns the key of a call of a loss; None for targets with which a call is never prepared.
+    """Returns the cache key of a call of a loss; None for targets with which a call is never prepared.
 
     Such are targets in a structure, those that need a conversion, and Raggeds of other lengths.
 
     form: the key of the call without its targets; None for one that is never prepared.
+    targets, sequences: the targets and the sequences of the call.
     """
     if form is None or targets is None:
         return form

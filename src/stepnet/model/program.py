@@ -50,11 +50,16 @@ class NetProgram:
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """Returns the schedule (parts with plans) for the requested engines; here the same for all."""
+        """Returns the schedule of the net (parts with plans), whatever engines are requested: it is fixed
+        here.
+        """
         return self.schedule
 
     def kernel(self, asked: Order) -> Kernel:
-        """Returns the kernel (compiled code) for the requested engines, compiled at first use."""
+        """Returns the kernel (compiled code) for the requested engines, compiled at first use.
+
+        asked: an engine, or several in order of preference.
+        """
         if asked not in self.kernels:
             with paused_collector():
                 parts = self.schedule_for(asked)
@@ -63,8 +68,12 @@ class NetProgram:
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:
-        """Returns a runner of the kernel (compiled net), made at first use. Each of its calls is given the
-        parameters too, as they change in training. asked: an engine, or several in order of preference.
+        """Returns a runner of the kernel (compiled net), made at first use, for parameters that change as in
+        training.
+
+        Each of its calls is given the parameters too.
+
+        asked: an engine, or several in order of preference.
         """
         if asked not in self._runs:
             self._runs[asked] = Runs(self.kernel(asked))
@@ -96,7 +105,9 @@ class Program(NetProgram):
 
     @property
     def plan(self) -> Plan:
-        """The plan of the only recurrence; raises `InputError` if there are several plans."""
+        """The plan of the net, a recurrence's operations in order; raises `InputError` if there are several
+        plans.
+        """
         whole = self.schedule.single_plan
         if whole is None:
             raise InputError(
@@ -112,7 +123,10 @@ class Program(NetProgram):
         return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
 
     def split(self, results: Results) -> Results:
-        """Returns results with outputs per sequence, first in the engine's `final`, among the outputs."""
+        """Separates outputs from final memories in the results of an engine; outputs keep their order.
+
+        The engine puts outputs with a value per sequence into `final`, ahead of the final memories.
+        """
         if 0 not in self.levels:
             return results
         steps, rows = iter(results.outputs), iter(results.final)
@@ -131,21 +145,29 @@ class Program(NetProgram):
 
     @cached_property
     def _made_memory(self) -> Callable[[Iterable[Any]], Any]:
-        """A function that builds the structure of the memory from its arrays."""
+        """A function that builds the structure of the final memories from their arrays."""
         return rebuilder(self.memory)
 
     def is_bound(self, asked: Order) -> bool:
-        """Returns whether a kernel (compiled net) with the program's parameters exists for these engines."""
+        """Returns whether a kernel (compiled net) with the program's parameters exists for these engines.
+
+        asked: an engine, or several in order of preference.
+        """
         return asked in self._bound
 
     def bound(self, asked: Order) -> Bound:
-        """Returns the kernel (compiled net) for these engines with the program's parameters, made once."""
+        """Returns the kernel (compiled net) for these engines, with the program's parameters; makes it once.
+
+        asked: an engine, or several in order of preference.
+        """
         if asked not in self._bound:
             self._bound[asked] = self.kernel(asked).bind(self.params)
         return self._bound[asked]
 
     def with_params(self, params: Any) -> Self:
-        """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""
+        """Returns a copy of the program with other parameters of the same shapes and dtypes; it shares
+        machine code.
+        """
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made.params, made._bound = leaves(params), {}
@@ -156,7 +178,10 @@ class Beginning(Protocol):
     """An object that computes the initial memories of a model from its statics and parameters."""
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """Computes initial memories of `count` sequences from statics; returns {memory position: array}."""
+        """Computes initial memories of `count` sequences from statics; returns {memory position: array}.
+
+        engine: the engines in order of preference.
+        """
         ...
 
 
@@ -186,7 +211,9 @@ class StepProgram(Program):
         self.gradients = dict[tuple[str | None, bool], Program]()
 
     def with_params(self, params: Any) -> Self:
-        """Returns a copy with other parameters of the same shapes and dtypes, and the same machine code."""
+        """Returns a copy of the program with other parameters of the same shapes and dtypes; it shares
+        machine code.
+        """
         made = super().with_params(params)
         made.traced = replace(self.traced, params=params)
         made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}

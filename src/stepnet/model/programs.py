@@ -67,10 +67,10 @@ class Executable(Generic[Kind]):
     outputs: tuple[tuple[int, ...] | None, ...]
 
     def answer(self, results: Results, sequences: Any) -> tuple[Any, Any]:
-        """Returns the outputs and the final memory of a call in their structures.
+        """Returns the outputs and the final memories of a call, in the structures of the model.
 
         results: the results of the engine.
-        sequences: the inputs of the call.
+        sequences: the sequences of the call, which give outputs their lengths.
         """
         program = self.program
         if not self.is_split:
@@ -91,7 +91,9 @@ class Executable(Generic[Kind]):
         return array.reshape(*sequences.shape[:2], *array.shape[1:])
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
-        """Returns the argument `initial` as arrays to read in place; None if they need a conversion."""
+        """Returns the argument `initial` as arrays to read in place; None if they need a check or a
+        conversion.
+        """
         if initial is None:
             return self.zeros
         if self.is_single and type(initial) is np.ndarray:  # in a third of the time of the general way
@@ -109,7 +111,7 @@ class Executable(Generic[Kind]):
 
     @cached_property
     def zeros(self) -> list[Array | None]:
-        """The memory before the first step of a call without `initial`."""
+        """The initial memories of a call without `initial`: zeros."""
         return [np.zeros(shape, dtype) for shape, dtype in self.memory]
 
     @property
@@ -119,17 +121,17 @@ class Executable(Generic[Kind]):
 
     @cached_property
     def is_split(self) -> bool:
-        """True if the engine returns the outputs in the program's order, as each has a value per step."""
+        """True if each output has a value per step: the engine then returns them in the program's order."""
         return 0 not in self.program.levels
 
     @cached_property
     def has_one_output(self) -> bool:
-        """True if the output is a single array, not a structure of arrays."""
+        """True if calls return a single array as output, not a structure of arrays."""
         return isinstance(self.program.output, int)
 
     @cached_property
     def is_array(self) -> bool:
-        """True if the memory is a single array, returned in the dtype in which it is computed."""
+        """True if calls return the memory as a single array, in the dtype in which it is computed."""
         return self.is_single and self.program.rounded is None
 
     @cached_property
@@ -155,7 +157,7 @@ class Calls(Executables[PreparedCall[Kind]]):
     def form(
         sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any, any_lengths: bool = False
     ) -> Form | None:
-        """Returns the cache key of a call with these arguments; None for arguments that are never prepared.
+        """Returns the cache key of a call, made of its arguments; None for arguments that are never prepared.
 
         Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences. Its
         first entry is the offsets of a Ragged, as bytes; None for arrays.
@@ -182,11 +184,20 @@ class Calls(Executables[PreparedCall[Kind]]):
         return lengths, values.shape, values.dtype, time_major, last_only, engine, threads()
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call of a form (key); returns whether to prepare it now, which is later for Raggeds."""
+        """Counts a call by its form (cache key); returns whether it is the one at which to prepare later
+        calls.
+
+        calls: the count at which calls are prepared; those on Raggeds of fixed lengths are prepared later.
+        """
         return super().is_due(form, RAGGED_CALLS if type(form[0]) is bytes else calls)
 
     def comes_often(self, form: Form, rows: int) -> bool:
-        """Counts a call of many `rows`; returns whether its form (key) came often enough to prepare it."""
+        """Counts a call; returns whether its form (key) came often enough to prepare calls of just these
+        lengths.
+
+        rows: the number of sequences of the call. For few of them the result is False: a call that is
+            prepared for any lengths is then as fast.
+        """
         if rows <= FEW_PLACES or form in self.idle:
             return False
         return self.counted(form) >= (RAGGED_CALLS if type(form[0]) is bytes else 2)
@@ -210,10 +221,13 @@ class Calls(Executables[PreparedCall[Kind]]):
         return self.take(others.form), others.offsets
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """Runs a call that was prepared earlier; returns its program and its results, else None.
+        """Runs a call on prepared code, if some that fits is free; returns its program and its results.
 
-        It is one for the same form (key of shapes and options), or else one for sequences of any lengths.
-        None if neither is free, or if `initial` needs a conversion.
+        The code was prepared for the same form, or else for as many sequences of any lengths. Returns None if
+        neither is free, or if `initial` needs a conversion.
+
+        form: the key of the call: its shapes and options.
+        sequences, initial: the arguments of the call.
         """
         taken, offsets = self.find(form, sequences)
         if taken is None:
@@ -257,8 +271,9 @@ class Calls(Executables[PreparedCall[Kind]]):
         call: Call,
         lead: tuple[int, ...] | None,
     ) -> None:
-        """Keeps a prepared call for later calls with the key `form`, if the engine could prepare it.
+        """Caches a prepared call for later calls with the key `form`, if the engine could prepare it.
 
+        program: the program of the call.
         frozen: the prepared call, made of `call`; None if it could not be prepared.
         lead: the first two sizes of outputs per step; None if these have the lengths of the input.
         """
@@ -275,7 +290,7 @@ class Calls(Executables[PreparedCall[Kind]]):
 
 
 def outputs_of(program: Program) -> list[tuple[tuple[int, ...], int]]:
-    """Returns the features and the number of ragged levels of each output of a program."""
+    """Returns, for each output of a program, its features and its number of ragged levels."""
     results = zip(program.net.results, program.levels, strict=False)
     return [(program.net.type_of(number).shape, levels) for number, levels in results]
 
@@ -297,7 +312,9 @@ class AnyLengths(NamedTuple):
 
 
 def any_lengths_of(form: Form, sequences: Any) -> AnyLengths | None:
-    """Returns the key of a call prepared for any lengths, and this call's offsets; None if it does not fit.
+    """Returns the key of calls on as many sequences of any lengths, and this call's offsets.
+
+    Returns None for a call that cannot run as one of these, such as one with an empty or a long sequence.
 
     form: the key of the call with these lengths, of `Calls.form`.
     sequences: the Ragged of the call; not used for arrays, whose sizes the form has.
@@ -360,7 +377,7 @@ def is_order(engine: Any) -> bool:
 
 
 def keep(programs: OrderedDict[Any, Any], key: Any, program: Any) -> None:
-    """Adds a program to a cache, and removes the oldest entries beyond `MOST_KINDS`."""
+    """Adds a program to a cache of programs by key, and removes the oldest ones beyond `MOST_KINDS`."""
     put_latest(programs, key, program, MOST_KINDS)
 
 
@@ -380,7 +397,10 @@ class Programs(Generic[Kind]):
         self.calls = Calls[Kind]()
 
     def known(self, unknown: str) -> Kind:
-        """Returns the program for the latest inputs; if there is none, raises `InputError(unknown)`."""
+        """Returns the program for the latest inputs; raises `InputError` if there is none.
+
+        unknown: the message of the error.
+        """
         if self.latest is None:
             raise InputError(unknown)
         return self.latest
@@ -392,6 +412,8 @@ class Programs(Generic[Kind]):
 
         The key is None for a call that is never prepared. Nothing is checked: a call that was prepared with
         this key has passed all checks.
+
+        sequences, initial, last_only, engine, masked, time_major: the arguments of the call.
         """
         form = self.calls.form(sequences, last_only, engine, masked, time_major, any_lengths=True)
         if form is None or (done := self.calls.run(form, sequences, initial)) is None:
@@ -400,15 +422,29 @@ class Programs(Generic[Kind]):
         return form, results
 
     def for_specs(self, key: Any, make: Callable[[], Kind]) -> Kind:
-        """Returns the program for a key made of `Spec`s (features, dtypes); `make` makes it at first use."""
+        """Returns the program for the `Spec`s (features, dtypes) of inputs and statics; makes it at first
+        use.
+
+        key: the key made of them.
+        make: makes the program.
+        """
         return self._found(self.by_specs, key, make)
 
     def for_arrays(self, key: Any, make: Callable[[], Kind]) -> Kind:
-        """Returns the program for a key made of a call's arrays; `make` makes it at first use."""
+        """Returns the program for the arrays of a call, by their dtypes, features and levels; makes it at
+        first use.
+
+        key: the key made of them.
+        make: makes the program.
+        """
         return self._found(self.by_arrays, key, make)
 
     def _found(self, programs: OrderedDict[Any, Kind], key: Any, make: Callable[[], Kind]) -> Kind:
-        """Returns the program for a key, made at first use, and stores it as the latest."""
+        """Returns the program for a key, made at first use, and stores it as the latest.
+
+        programs: one of the two caches, by the `Spec`s of the inputs or by the arrays of a call.
+        make: makes the program.
+        """
         # A local variable, as another thread may replace `latest` before the return.
         program = programs.get(key)
         if program is None:
@@ -418,7 +454,10 @@ class Programs(Generic[Kind]):
         return program
 
     def changed(self, change: Callable[[Kind], Kind]) -> "Programs[Kind]":
-        """Returns a copy with each program changed, once for all kinds of inputs that share it."""
+        """Returns a copy with each program changed, once for all kinds of inputs that share it.
+
+        change: makes the copy's program from a program of the original.
+        """
         made, new = Programs[Kind](), dict[int, Kind]()
 
         def once(program: Kind) -> Kind:

@@ -60,10 +60,13 @@ class Reading(Generic[Kind]):
             return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:
-        """Runs the call on a kernel (compiled net); returns outputs and final memory in their structures.
+        """Runs the call on a kernel; returns its outputs and its final memories, in the structures of the
+        model.
 
         Where sequences end early, outputs are Raggeds of the lengths up to the ends. Raises `InputError` if
         outputs are inner sequences, with early ends or for last outputs alone.
+
+        bound: the kernel (compiled net) with its parameters.
         """
         program, call, levels = self.program, self.call, self.running.levels
         if max(levels, default=1) > 1 and (self.ends or call.last_only):
@@ -81,15 +84,20 @@ class Reading(Generic[Kind]):
         return rebuild(program.output, outputs), program.final(results.final)
 
     def shaped(self, outputs: list[Any]) -> list[Any]:
-        """Arranges outputs, end to end, in the layout of the inputs; those of a `last_only` call stay."""
+        """Returns outputs in the layout of the inputs; those of a `last_only` call are returned unchanged.
+
+        outputs: arrays with the values of all sequences end to end.
+        """
         if self.call.last_only:
             return outputs
         return list(map(self.batch.like_input, outputs, self.running.levels))
 
     def unrounded(self, bound: Bound) -> tuple[Any, list[Array]]:
-        """Runs the call on a kernel (compiled net); returns outputs, and memories in the loop's dtypes.
+        """Runs the call on a kernel; returns its outputs, and the final memories in the dtypes of the loop.
 
         A stream continues from these memories. A call rounds them to the dtypes of its results.
+
+        bound: the kernel (compiled net) with its parameters.
         """
         results = self.program.split(bound(self.call))
         return rebuild(self.program.output, self.shaped(results.outputs)), results.final
@@ -107,6 +115,7 @@ def call_of(
 
     memories: the initial memories; None for zeros.
     statics: the statics of each recurrence, in the order they run.
+    last_only: whether to return only the last output of each sequence.
     mask, begun: the arguments of the user's call, which are checked here.
     """
     beside = {axis: offsets for still in statics for axis, offsets in still.beside.items()}

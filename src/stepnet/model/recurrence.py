@@ -112,7 +112,9 @@ class RNN(Declared):
         return self.changed(lambda program: program.with_params(made), params=made)
 
     def with_kinds_of(self, params: Any) -> "RNN":
-        """Returns the recurrence, or a newly traced copy with `params` if their shapes or dtypes differ.
+        """Returns a recurrence for parameters of other shapes or dtypes: a copy with `params`, traced anew.
+
+        If all shapes and dtypes are as before, this is the recurrence itself.
 
         params: parameters in the structure of those of the recurrence.
         """
@@ -226,7 +228,10 @@ class RNN(Declared):
         return self.until is not None
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[StepProgram]:
-        """Checks the sequences and statics of a call; returns them with the program that runs the call."""
+        """Checks the sequences and statics of a call; returns them with the program that runs the call.
+
+        last_only: whether the call returns only the last output of each sequence.
+        """
         return self.read(sequences, None, statics, None, last_only)
 
     def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
@@ -253,13 +258,19 @@ class RNN(Declared):
         return Reading(reading.batch, made, made, own, ends=False), cut
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the recurrence; returns its outputs without the memory, with `last_only` the last ones."""
+        """Runs the recurrence; returns its outputs without the final memories.
+
+        last_only: whether to return only the last output of each sequence.
+        engine: an engine, or several in order of preference.
+        """
         return self(sequences, last_only=last_only, engine=engine)[0]
 
-    def stepped(self, engine: Order) -> "StreamedRecurrence":
+    def for_stream(self, engine: Order) -> "StreamedRecurrence":
         """Returns the recurrence in the form that a stream runs step by step.
 
         Raises `InputError` for a recurrence with `reverse` or `until`, which has no stream.
+
+        engine: the engines, which have no effect here.
         """
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.streams.layers import StreamedRecurrence
@@ -358,6 +369,7 @@ def remade(
     """Rebuilds an unpickled recurrence from the values that `RNN.__reduce__` returned.
 
     made: makes an `RNN` from its step and its parameters.
+    step, params: the step and the parameters.
     precision, report: the precision that `stepnet.quantize` chose, and its report; None for none.
     """
     rnn = made(step, params)

@@ -124,7 +124,10 @@ class Scopes:
 
 
 def numbers_text(value: Any) -> str:
-    """Returns the first elements of an array as text; for inner sequences, their description."""
+    """Returns an array as text for a table: its first elements; a Ragged as its description.
+
+    value: the array or Ragged; None for an empty text.
+    """
     if value is None:
         return ""
     if isinstance(value, Ragged):
@@ -150,6 +153,8 @@ def step_scopes(
 
     Static sequences are left out. Under a mask, outputs and next memories are those after masking.
 
+    rnn: the recurrence.
+    sequences, initial, statics, lengths: the arguments of the call.
     control: the arguments that control the steps, such as `mask`.
     """
     if nested.is_traced(sequences):
@@ -183,14 +188,18 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Returns whether a value is an input that is a static sequence, which is left out of recorded values."""
+    """Returns whether a named value is a static of the step that is a sequence; such values are not recorded.
+
+    leaf: a value of the step's net, or an array.
+    """
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
 
 
 def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
-    """Returns the named values that are the same at each step: arrays, and values of parameters alone.
+    """Returns the named values that are the same at each step, as arrays: arrays, and values of parameters
+    alone.
 
     names: the values by name, of which others are ignored.
     params: the arrays of the parameters, which are the last inputs of the net.
@@ -208,6 +217,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
 def under_mask(reading: Reading[StepProgram], record: "RecordedValues", first: int) -> dict[str, Ragged]:
     """Returns the outputs and next memories after masking, by name; those of the step itself are not masked.
 
+    reading: the checked call.
     record: the recorded values.
     first: the position among them of the first output under the mask; the memories follow the outputs.
     """
@@ -241,9 +251,11 @@ class RecordedValues:
     order: Array
 
     def ragged(self, place: int) -> Ragged:
-        """Returns the recorded value at this position as a Ragged over every step of every sequence.
+        """Returns a recorded value as a Ragged over every step of every sequence.
 
         A value that is a sequence at each step is a Ragged of more levels.
+
+        place: the position of the value among those that were recorded.
         """
         type_ = self.types[place]
         values = np.concatenate(
@@ -264,12 +276,16 @@ class RecordedValues:
         return Ragged(ordered.values, (self.offsets, *ordered.offsets))
 
     def repeated(self, array: Array) -> Ragged:
-        """Returns a Ragged that repeats a constant array at every step, like the recorded values."""
+        """Returns a constant array repeated at every step, in the layout of the recorded values."""
         return Ragged(np.broadcast_to(array, (len(self.order), *array.shape)), (self.offsets,))
 
 
 def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
-    """Returns the offsets of a step's inner or static sequences, in `segments`, for a value of this type."""
+    """Returns the offsets of the sequences that a value has inside one step, to make a Ragged of it.
+
+    segments: the offsets of the step's inner and static sequences.
+    type_: the type of the value.
+    """
     if is_static_extent(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]

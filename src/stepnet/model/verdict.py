@@ -91,7 +91,11 @@ class Side:
 
     @classmethod
     def of(cls, source: FileModel, states: bool = False) -> "Side":
-        """Makes one side of the comparison from a model; `states` adds the final states to the outputs."""
+        """Makes one side of the comparison of two models.
+
+        source: the model, as it was read from a file.
+        states: whether the final states of layers count as outputs too.
+        """
         path = source.path or repr(source.model)
         return cls(graph_of(source.model, path, states), path)
 
@@ -102,7 +106,11 @@ class Side:
 
     @computed_once
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:
-        """The model's nets in float64 with parameters: as given, then `DRAWS` randomly rounded copies."""
+        """The model's nets in float64, each with its parameters: as given, then `DRAWS` randomly rounded
+        copies.
+
+        The copies show how much rounding can change the outputs.
+        """
         program, random = self.graph.program, np.random.default_rng(0)
         made = [(NetProgram(with_attributes(program.net, wide)), [*map(as_float64, program.params)])]
         for _ in range(DRAWS):
@@ -114,6 +122,7 @@ class Side:
         """Yields the outputs by name in float64: with given weights, then with randomly rounded copies.
 
         sequences: Raggeds of the same lengths, in the structure of the inputs; their dtypes are changed.
+        statics: the values that each sequence has once.
         """
         with named(self.path):
             given = [
@@ -133,11 +142,12 @@ class Side:
 
 
 def graph_of(model: Any, path: str, states: bool) -> Graph:
-    """Converts a model to a graph to compare; raises `InputError` if its inputs are not known.
+    """Converts a model to a graph, to compare its outputs; raises `InputError` if its inputs are not known.
 
-    A graph stays as it is, but one of the last outputs of layers is made anew of these layers.
+    A graph is returned unchanged. One that returns the last output of layers is made anew from the layers.
 
-    states: whether layers also return their final states.
+    path: the name of the model in messages.
+    states: whether a graph of layers also returns their final states.
     """
     if isinstance(model, Graph) and not isinstance(model.model, LastOutput):
         function, inputs = None, model.inputs
@@ -175,6 +185,8 @@ def as_float64(array: Array) -> Array:
 def perturbed(array: Array, random: np.random.Generator) -> Array:
     """Moves each finite number of a float array by half a unit in the last place up or down, as float64, as
     another rounding of the weights could; other arrays are returned unchanged.
+
+    random: the generator of random numbers.
     """
     eps = {"float32": 2.0**-23, "float64": 2.0**-52}.get(array.dtype.name)
     if eps is None:
@@ -185,7 +197,12 @@ def perturbed(array: Array, random: np.random.Generator) -> Array:
 
 
 def perturbed_literal(value: Any, random: np.random.Generator) -> Any:
-    """Returns a node's attribute with a constant's numbers rounded at random; others are unchanged."""
+    """Returns a node's attribute with its numbers rounded at random if it is a constant; else it is
+    unchanged.
+
+    value: the attribute.
+    random: the generator of random numbers.
+    """
     return Literal(perturbed(value.value, random)) if isinstance(value, Literal) else value
 
 
@@ -263,7 +280,7 @@ def verify_models(
 
 
 def names_of(source: FileModel) -> list[str]:
-    """Returns the names of the outputs of a graph; [""] for layers, which have one output without a name.
+    """Returns the names of the outputs of a model; [""] for layers, which have one output without a name.
 
     A graph made without inputs= also gives [""]: its outputs are not known.
     """
@@ -328,6 +345,8 @@ def compared(
 ) -> tuple[dict[str, Compared], set[str]]:
     """Compares the outputs of two models; returns the comparisons by name, and the names only one model has.
 
+    sides: the two models.
+    sequences, statics: the inputs of both.
     several: whether the model of each side has more than one output, not counting final states of layers.
     """
     first, second = ([*side.outputs(sequences, statics)] for side in sides)
@@ -349,9 +368,9 @@ def one_compared(first: list[Any], second: list[Any]) -> Compared:
     sides = [[values_of(each).reshape(len(values_of(each)), -1) for each in side] for side in (first, second)]
     here, there = sides[0][0], sides[1][0]
     finite = np.isfinite(here)
-    changes = [apart(side[0], each).max(0, initial=0) for side in sides for each in side[1:]]
+    changes = [absolute_difference(side[0], each).max(0, initial=0) for side in sides for each in side[1:]]
     return Compared(
-        apart(here, there).max(0, initial=0),
+        absolute_difference(here, there).max(0, initial=0),
         np.sum(changes, axis=0) / DRAWS,
         largest_of(here),
         here.size,
@@ -364,8 +383,11 @@ def values_of(output: Any) -> Array:
     return (output.values if isinstance(output, Ragged) else output).astype(np.float64)
 
 
-def apart(one: Array, other: Array) -> Array:
-    """Returns the absolute difference of each number; infinity where exactly one is NaN or infinite."""
+def absolute_difference(one: Array, other: Array) -> Array:
+    """Returns the absolute difference of each number of two arrays, to compare outputs of models.
+
+    It is infinity where exactly one number is NaN or infinite, and 0 where both are NaN.
+    """
     with np.errstate(invalid="ignore"):
         away = np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0, np.abs(one - other))
     return np.where(np.isnan(away), np.inf, away)
@@ -384,7 +406,9 @@ def widths(net: Net) -> Iterator[int]:
 
 
 def check_inputs(one: Side, other: Side) -> None:
-    """Raises `LayoutError` for models whose inputs or statics differ in names or features."""
+    """Raises `LayoutError` for models that cannot be compared, as their inputs or statics have different
+    names or features.
+    """
     pairs = ("inputs", one.inputs, other.inputs), ("statics", one.graph.statics, other.graph.statics)
     for what, first, second in pairs:
         found = [
@@ -402,6 +426,9 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
     """Draws random inputs for a model; returns (sequences, statics) in the structures that it takes.
 
     Raises `InputError` for whole numbers, whose range is not known, and for nested sequences.
+
+    side: the model.
+    seed: the seed of the random numbers.
     """
     random = np.random.default_rng(seed)
     for name, spec in (*named_leaves(side.inputs), *named_leaves(side.graph.statics)):
@@ -433,6 +460,9 @@ def paired(sides: tuple[Side, Side], first: Outputs, second: Outputs) -> list[tu
     """Returns pairs of names of outputs to compare: equal names, or a single output and the one of its shape.
 
     Raises `LayoutError` where it is not clear which outputs correspond, and for outputs of other features.
+
+    sides: the two models, for messages.
+    first, second: the outputs of each model by name.
     """
     shapes = [{name: shape_text(each) for name, each in found.items()} for found in (first, second)]
     alike = [(a, b) for a in first for b in second if shapes[0][a] == shapes[1][b]]

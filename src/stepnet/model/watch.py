@@ -67,7 +67,9 @@ def watched(step: Step, names: Names) -> Step:
 
 
 def roles(**structures: Any) -> Names:
-    """Names the values of structures given by keyword: `before` for a single value, else `before.h` etc."""
+    """Returns the values of structures by name, to show them: a keyword `before` gives `before` for a single
+    value, else `before.h` etc.
+    """
     return dict(named_leaves(structures))
 
 
@@ -95,7 +97,10 @@ def local_values(
 def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]]:
     """Yields the values of a net among variables, also in plain dicts, lists and tuples, with their names.
 
-    Objects of other types are not opened, and no container is opened twice.
+    Objects of other types are not searched, and no container is searched twice.
+
+    variables: the variables by name.
+    builder: the net.
     """
     opened: set[int] = set()
     remaining = list(variables.items())[::-1]
@@ -110,7 +115,10 @@ def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """Returns the items of a dict, list or tuple as (key, value) pairs; a namedtuple's keys are fields."""
+    """Returns the items of a dict, list or tuple as (key, value) pairs, to search them for values of a step.
+
+    The keys of a namedtuple are its fields, those of another tuple or list are indices.
+    """
     if isinstance(value, dict):
         return [*dict[Any, Any].items(cast("dict[Any, Any]", value))]  # not the `items` of a subclass
     held, fields = cast("list[Any]", value), getattr(value, "_fields", None)
@@ -120,8 +128,12 @@ def children(value: Any) -> list[tuple[Any, Any]]:
 
 
 def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], InnerNames]:
-    """Runs a trace; returns its result, the local variables of each of the user's functions at its last
-    return, and the names from recurrences inside the step.
+    """Runs a trace of a step; returns its result, and the values that the user's variables held.
+
+    These are the local variables of each of the user's functions at its last return, and values of
+    recurrences inside the step.
+
+    trace: the function that traces the step.
     """
     names: dict[CodeType, Names] = {}
     inside = InnerNames()
@@ -145,7 +157,10 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
 
 
 def name_values(values: Names) -> None:
-    """Adds names for values of the step that is being traced and watched, which no local variable holds."""
+    """Adds values to those that `trace_steps` shows of the step that is being traced, if it is watched.
+
+    values: the values by name, which no local variable of the step holds.
+    """
     if (inner := INNER_NAMES.get()) is not None:
         inner.values.update(values)
 
@@ -184,8 +199,10 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
 
 def title_of(rnn: Declared, titles: dict[str, Declared]) -> str:
-    """Returns the name of the user's variable that holds a recurrence, or else the name of its step; with a
-    number if another recurrence has it. `titles` has the recurrences by name, and gets this one.
+    """Returns the title of a recurrence in the names that `trace_steps` shows: the user's variable that holds
+    it, or else the name of its step; with a number if another recurrence has that title.
+
+    titles: the recurrences so far by title, to which this one is added.
     """
     frame = user_frame()
     scopes = () if frame is None else (frame.f_locals, frame.f_globals)

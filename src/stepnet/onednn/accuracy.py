@@ -45,11 +45,11 @@ def compared(dtype: str, step: float, pairs: list[tuple[Array, Array]]) -> Accur
     step: the distance of neighbouring numbers of the dtype, near 1.
     pairs: for each sample, (outputs in the dtype, outputs in float32).
     """
-    lows = np.concatenate([np.zeros(0), *(np.asarray(low, np.float64).ravel() for low, _ in pairs)])
-    whole = np.concatenate([np.zeros(0), *(np.asarray(right, np.float64).ravel() for _, right in pairs)])
-    away = lows - whole
+    low_outputs = np.concatenate([np.zeros(0), *(np.asarray(low, np.float64).ravel() for low, _ in pairs)])
+    reference = np.concatenate([np.zeros(0), *(np.asarray(right, np.float64).ravel() for _, right in pairs)])
+    errors = low_outputs - reference
     steps = sum(len(right) for _, right in pairs)
-    return Accuracy(dtype, steps, float(np.abs(away).max(initial=0)), rms(away), rms(whole), step)
+    return Accuracy(dtype, steps, float(np.abs(errors).max(initial=0)), rms(errors), rms(reference), step)
 
 
 def rms(values: Array) -> float:

@@ -44,7 +44,9 @@ def same_bits(first: Array, second: Array) -> bool:
     return bool((first.view(word) == second.view(word)).all())
 
 
-def kept(settings: Hashable, weights: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:
+def cached_layer(
+    settings: Hashable, weights: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]
+) -> Any:
     """Returns the cached layer for settings and arrays; if there is none, makes it from copies of the arrays,
     and caches it with the `SETS` - 1 latest layers of the same settings and shapes.
 
@@ -55,11 +57,11 @@ def kept(settings: Hashable, weights: Mapping[str, Array], make: Callable[[dict[
     names, arrays = tuple(weights), tuple(weights.values())
     kinds = ((name, array.shape, array.dtype.char, array.dtype.isnative) for name, array in weights.items())
     key = (settings, *kinds)
-    entry = KEPT.find(key, lambda listed: next((entry for entry in listed if entry.holds(arrays)), None))
+    entry = KEPT.find(key, lambda entries: next((entry for entry in entries if entry.holds(arrays)), None))
     if entry is None:
         copies = tuple(np.array(array, order="C") for array in arrays)
         entry = CachedLayer(copies, make(dict(zip(names, copies, strict=True))))
-        KEPT.put(key, (entry, *(KEPT.held(key) or ()))[:SETS])
+        KEPT.put(key, (entry, *(KEPT.peek(key) or ()))[:SETS])
     return entry.layer
 
 

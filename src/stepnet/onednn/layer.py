@@ -11,7 +11,7 @@ from stepnet.compiler.targets.calibration import Calibration, data_scale, weight
 from stepnet.compiler.targets.onednn.library import OneDnnLibrary, library
 from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
-from stepnet.compiler.targets.onednn.run import ran
+from stepnet.compiler.targets.onednn.run import run_recurrence
 from stepnet.compiler.targets.onednn.training import Training
 from stepnet.compiler.values.arguments import choice, flag, instance, mapping
 from stepnet.compiler.values.once import computed_once
@@ -30,8 +30,8 @@ from stepnet.onednn.sequences import (
     attention_of,
     check_float,
     initial_of,
-    listed,
     reversed_indices,
+    sample_sequences,
 )
 
 Array = np.ndarray
@@ -114,14 +114,14 @@ class Layer:
             return self.on_llvm(arguments.sequences, arguments.initial, reverse, cell)
         is_lstm = len(self.states) > 1
         recurrence = directed(self.recurrence, reverse)
-        made = ran(
+        made = run_recurrence(
             self.library,
             recurrence,
             self.weights,
             arguments.sequences.padding(recurrence.direction == "right2left"),
             arguments.x,
             arguments.initial,
-            attention=arguments.weighted,
+            attention=arguments.ordered_attention,
             last_c=is_lstm and cell != "none",
             all_c=is_lstm and cell == "all",
         )
@@ -165,10 +165,10 @@ class Layer:
             arguments.x.astype(np.float32, copy=False),
             arguments.initial,
         ).forward()
-        made = tape.ran
-        final = {name: self.result(c) for name, c in (("h", made.h), ("c", made.c)) if c is not None}
+        result = tape.results
+        final = {name: self.result(c) for name, c in (("h", result.h), ("c", result.c)) if c is not None}
         pullback = Pullback(self.source, self.layout, self.states, arguments, tape)
-        outputs = arguments.like(self.result(made.outputs))
+        outputs = arguments.like(self.result(result.outputs))
         return outputs, final if len(final) > 1 else final["h"], pullback
 
     def arguments(self, x: Any, h0: Any, c0: Any, attention: Any, reverse: bool) -> Arguments:
@@ -205,13 +205,13 @@ class Layer:
             raise RefusedError(
                 f"only oneDNN returns c of each step, and this layer runs on llvm: {self.reason}"
             )
-        filled = [
+        memories = [
             np.zeros((sequences.rows, size), np.float32) if array is None else array
             for array, size in zip(initial, self.states, strict=True)
         ]
-        begin = dict(zip("hc", filled, strict=True)) if is_lstm else filled[0]
+        initial_memory = dict(zip("hc", memories, strict=True)) if is_lstm else memories[0]
         x = sequences.like(sequences.values.astype(np.float32, copy=False))
-        outputs, final = self.rnns[reverse](x, begin)
+        outputs, final = self.rnns[reverse](x, initial_memory)
         if is_lstm and cell == "none":
             final = {"h": final["h"]}
         return outputs, final
@@ -220,7 +220,7 @@ class Layer:
     def rnns(self) -> "tuple[RNN, RNN]":
         """This layer's recurrences for the engine llvm, in float32: (forward, reverse)."""
         source = self.source
-        made: Any = tuple(
+        recurrences: Any = tuple(
             layers(
                 source.arrays,
                 source.layout,
@@ -230,7 +230,7 @@ class Layer:
             )
             for reverse in (False, True)
         )
-        return made
+        return recurrences
 
     def calibrate(self, samples: Sequence[Any], keep: float = 1.0) -> Calibration:
         """Computes the scales to run this layer in int8: of the inputs from samples, of the weights from
@@ -247,7 +247,7 @@ class Layer:
         """
         _, weights = self.on_onednn("int8")
         both = [weights.arrays[name] for name in ("weights_layer", "weights_iter")]
-        values = [sequences.values for sequences in listed(samples, self.inputs)]
+        values = [sequences.values for sequences in sample_sequences(samples, self.inputs)]
         scale, shift = data_scale(values, keep)
         return Calibration(scale, shift, weight_scales(both, self.library.largest_weight))
 
@@ -292,12 +292,13 @@ class Layer:
             reverse: Whether each sequence runs from its own last step.
         """
         recurrence, _ = self.on_onednn("float32")
-        whole = self.in_dtype("float32")
-        listed(samples, self.inputs)
+        float32_layer = self.in_dtype("float32")
+        sample_sequences(samples, self.inputs)
         pairs = [
             tuple(np.asarray(getattr(result, "values", result), np.float32) for result in both)
             for both in (
-                (low(sample, reverse=reverse, cell="none")[0] for low in (self, whole)) for sample in samples
+                (low(sample, reverse=reverse, cell="none")[0] for low in (self, float32_layer))
+                for sample in samples
             )
         ]
         step = recurrence.calibration.step if recurrence.calibration else float(eps(recurrence.dtype))
@@ -358,26 +359,26 @@ def layer(
     loaded = library(path)
     check_calibration(calibration)
     given_semantics = dict(mapping({} if semantics is None else semantics, "semantics are values by field"))
-    own = {name: np.array(array) for name, array in as_arrays(arrays).items()}
-    source = LayerWeights(own, layout, given_semantics)
-    for name, array in own.items():
+    copies = {name: np.array(array) for name, array in as_arrays(arrays).items()}
+    source = LayerWeights(copies, layout, given_semantics)
+    for name, array in copies.items():
         check_float(array, name)
-    source_dtype = one_dtype(own).name
-    made, reason = converted(source)
+    source_dtype = one_dtype(copies).name
+    converted_weights, reason = converted(source)
     record = registry.record(layout)
-    sizes = sizes_of(record, {name: array.shape for name, array in own.items()}, None)
+    sizes = sizes_of(record, {name: array.shape for name, array in copies.items()}, None)
     if (sizes.layers, sizes.directions) != (1, 1):
         raise InputError("a layer on oneDNN is of one layer and direction; make one for each")
     states = (sizes.output, sizes.hidden)[: 1 + (record.cell == "lstm")]
-    if made is None:
-        whole = Layer(source, loaded, sizes.inputs, states, None, None, "", reason, np.dtype("float32"))
-        return whole if dtype in (None, "float32") else whole.in_dtype(dtype, calibration)
-    recurrence, weights, own_layout = made
+    if converted_weights is None:
+        new_layer = Layer(source, loaded, sizes.inputs, states, None, None, "", reason, np.dtype("float32"))
+        return new_layer if dtype in (None, "float32") else new_layer.in_dtype(dtype, calibration)
+    recurrence, weights, onednn_layout = converted_weights
     result = np.dtype(source_dtype if dtype is None else "float32")
-    whole = Layer(source, loaded, sizes.inputs, states, recurrence, weights, own_layout, None, result)
+    new_layer = Layer(source, loaded, sizes.inputs, states, recurrence, weights, onednn_layout, None, result)
     target_dtype = dtype or source_dtype
     return (
-        whole
+        new_layer
         if target_dtype == "float32" and calibration is None
-        else whole.in_dtype(target_dtype, calibration)
+        else new_layer.in_dtype(target_dtype, calibration)
     )

@@ -17,7 +17,7 @@ import numpy as np
 from stepnet.compiler.targets.calibration import Calibration
 from stepnet.compiler.values.arguments import array_of, choice, file_path, flag, short_repr
 from stepnet.errors import InputError, named
-from stepnet.onednn.caches import kept
+from stepnet.onednn.caches import cached_layer
 from stepnet.onednn.layer import DTYPE, DTYPES, Layer, check_calibration, layer
 
 Array = np.ndarray
@@ -27,7 +27,9 @@ ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "identity":
 
 
 def activation(name: Any, what: str) -> str:
-    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one."""
+    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one. what:
+    the name of the argument, for the message.
+    """
     return ACTIVATIONS[choice(name, f"{what} is one of {', '.join(ACTIVATIONS)}", ACTIVATIONS)]
 
 
@@ -117,7 +119,9 @@ def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
 
 
 def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns a GRU operator's weights as (name of a layout, arrays by the layout's names)."""
+    """Returns the weights of a GRU operator, by its arguments' names, as (name of a layout, arrays by the
+    layout's names), to make a layer from them.
+    """
     names = {"weight_x": "WeightX", "weight_h": "WeightH", "bias": "Bias"}
     return "paddle.fusion_gru", {names[name]: array for name, array in arrays.items()}
 
@@ -140,15 +144,21 @@ ARRANGEMENTS = {"gru": gru_arrays, "lstm": lstm_arrays}
 def new_layer(
     kind: str, arrays: Mapping[str, Array], semantics: Mapping[str, Any], options: Options
 ) -> Layer:
-    """Makes the layer that computes an operator, "gru" or "lstm", with Paddle's weights by name."""
+    """Makes the layer that runs an operator of Paddle in oneDNN.
+
+    kind: "gru" or "lstm". arrays: Paddle's weights, by the operator's arguments. semantics: settings of the
+    cell, by field of `Semantics`. options: dtype, calibration and path of the library.
+    """
     layout, renamed = ARRANGEMENTS[kind](arrays)
     return layer(renamed, layout, semantics=semantics, **options)
 
 
 def layer_for(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
-    """Returns the cached layer for an operator's arguments; makes one if none has equal weights."""
+    """Returns the cached layer for the arguments of an operator of Paddle, which `new_layer` describes; makes
+    a layer if none in the cache has equal weights.
+    """
     settings = (kind, *semantics.items(), *options.values())
-    return kept(settings, arrays, lambda own: new_layer(kind, own, semantics, options))
+    return cached_layer(settings, arrays, lambda copies: new_layer(kind, copies, semantics, options))
 
 
 def fusion_gru(
@@ -344,14 +354,14 @@ def multi_gru(
     """
     count = len(checked_list(weights_x, "weights_x"))
     nothing = [None] * count
-    listed = {
+    per_direction = {
         "weights_h": checked_list(weights_h, "weights_h"),
         "biases": nothing if biases is None else checked_list(biases, "biases"),
         "calibrations": nothing if calibrations is None else checked_list(calibrations, "calibrations"),
     }
-    wrong = next((name for name, values in listed.items() if len(values) != count), None)
+    wrong = next((name for name, values in per_direction.items() if len(values) != count), None)
     if not count or count % 2 or wrong is not None:
-        lengths = ", ".join(f"{name} {len(values)}" for name, values in listed.items())
+        lengths = ", ".join(f"{name} {len(values)}" for name, values in per_direction.items())
         raise InputError(
             f"each list takes two entries per layer, forward and reverse; weights_x has {count}, {lengths}"
         )
@@ -359,20 +369,20 @@ def multi_gru(
     for index in range(0, count, 2):
         outputs: list[Any] = []
         for direction in (0, 1):
-            at = index + direction
+            position = index + direction
             with named(f"layer {index // 2}, {('forward', 'reverse')[direction]}"):
                 layer_output, last = fusion_gru(
                     x,
                     None,
-                    weights_x[at],
-                    weights_h[at],
-                    listed["biases"][at],
+                    weights_x[position],
+                    weights_h[position],
+                    per_direction["biases"][position],
                     is_reverse=bool(direction),
                     origin_mode=origin_mode,
                     activation=activation,
                     gate_activation=gate_activation,
                     dtype=dtype,
-                    calibration=listed["calibrations"][at],
+                    calibration=per_direction["calibrations"][position],
                     library=library,
                 )
             outputs.append(layer_output)

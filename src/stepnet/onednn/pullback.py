@@ -54,7 +54,7 @@ class Pullback:
         sequences = arguments.sequences
         cotangent = sequences.gradient(outputs, self.states[0])
         if cotangent is not None:
-            cotangent = arguments.turned(cotangent)
+            cotangent = arguments.reordered(cotangent)
         names = "hc"[: len(self.states)]
         last = {"h": final} if names == "h" else mapping({} if final is None else final, FINAL)
         if strange := [name for name in last if name not in names]:

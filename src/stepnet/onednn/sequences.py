@@ -67,30 +67,35 @@ class Sequences:
 
     @property
     def call(self) -> Call:
-        """A call for an engine: the positions of these sequences' steps; whoever runs it adds the arrays."""
+        """Arguments for a run of an engine: the positions of these sequences' steps, and no arrays yet."""
         return Call(Positions.end_to_end(self.offsets))
 
     def padding(self, reverse: bool) -> Padding:
-        """Returns where these sequences' steps lie in a padded array; `reverse` puts padding ahead."""
+        """Returns the positions of these sequences' steps in a padded array.
+
+        reverse: whether the padding of a sequence lies before its steps, not after them.
+        """
         return padding_of(self.offsets, reverse)
 
     def like(self, values: Array) -> Any:
-        """Converts values of each step, [total, features], to the form of the argument x."""
+        """Converts values [total, features], one row per step, to what the argument x was: a `Ragged`, or an
+        array [batch, time, features].
+        """
         if isinstance(self.given, Ragged):
             return self.given.with_values(values)
         return values.reshape(*self.given.shape[:2], values.shape[-1])
 
     def gradient(self, cotangent: Any, size: int) -> Array | None:
-        """Converts the caller's cotangent of the outputs to float32 [total, size]; None for zeros. Raises
-        `InputError` for another form or shape.
+        """Converts the caller's cotangent of the outputs (the gradient of a loss by them) to float32 [total,
+        size], one row per step; None stands for zeros. Raises `InputError` for another type, shape or dtype.
 
-        cotangent: the cotangent in the form of x. size: the number of features of an output.
+        cotangent: a `Ragged` or a padded array, as x was. size: the number of features of an output.
         """
         if cotangent is None:
             return None
         if isinstance(self.given, Ragged):
-            alike = isinstance(cotangent, Ragged) and len(cotangent.offsets) == 1
-            if not alike or not np.array_equal(cotangent.offsets[0], self.offsets):
+            is_ragged = isinstance(cotangent, Ragged) and len(cotangent.offsets) == 1
+            if not is_ragged or not np.array_equal(cotangent.offsets[0], self.offsets):
                 raise InputError(
                     f"{GRADIENT} is a Ragged of the lengths of the sequences, not {short_repr(cotangent)}: "
                     "outputs.with_values(...) makes one"
@@ -104,7 +109,7 @@ class Sequences:
         return np.ascontiguousarray(values.reshape(-1, size), np.float32)
 
 
-def listed(samples: Any, features: int) -> list[Sequences]:
+def sample_sequences(samples: Any, features: int) -> list[Sequences]:
     """Converts the user's list of samples to sequences of `features` each; raises `InputError` for other
     values, and if no sample has a step.
     """
@@ -159,38 +164,45 @@ class Arguments:
     attention: Array | None = None
     order: Array | None = None
 
-    def turned(self, values: Array) -> Array:
-        """Reorders values of each step from the caller's order to that of oneDNN's primitive, or back."""
+    def reordered(self, values: Array) -> Array:
+        """Reorders `values`, one row per step, from the caller's order of steps to that in which oneDNN's
+        primitive runs, or back: if it is to run in reverse but cannot, each sequence is reversed.
+        """
         return values if self.order is None else values[self.order]
 
     @property
     def x(self) -> Array:
         """The inputs [total, features] in the order of steps in which oneDNN's primitive reads them."""
-        return self.turned(self.sequences.values)
+        return self.reordered(self.sequences.values)
 
     @property
-    def weighted(self) -> Array | None:
+    def ordered_attention(self) -> Array | None:
         """The attention [total, 1] in the order in which oneDNN's primitive reads the steps; or None."""
-        return None if self.attention is None else self.turned(self.attention)
+        return None if self.attention is None else self.reordered(self.attention)
 
     def like(self, values: Array) -> Any:
-        """Converts values of each step, in the primitive's order, to the caller's form and order."""
-        return self.sequences.like(self.turned(values))
+        """Converts values [total, features], one row per step in the primitive's order, to the caller's order
+        and to what the argument x was: a `Ragged` or an array [batch, time, features].
+        """
+        return self.sequences.like(self.reordered(values))
 
 
 def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) -> tuple[Array | None, ...]:
-    """Checks the initial memories h0 and c0; returns (h,) or (h, c) in float32, each None for zeros."""
+    """Checks the initial memories h0 and c0; returns (h,) or (h, c) in float32, each None for zeros.
+
+    sequences: the inputs, of which each has a row in the memories. states: the size of each memory.
+    """
     if len(states) == 1 and c0 is not None:
         raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
-    named = zip(("h0", "c0"), (h0, c0), states, strict=False)
-    return tuple(state(array, (sequences.rows, size), name) for name, array, size in named)
+    arguments = zip(("h0", "c0"), (h0, c0), states, strict=False)
+    return tuple(state(array, (sequences.rows, size), name) for name, array, size in arguments)
 
 
 def attention_of(attention: Any, sequences: Sequences) -> Array:
-    """Checks the caller's attention and returns it as [total, 1], one number for each step of the sequences.
-    Raises `InputError` for other forms and shapes.
+    """Checks the caller's attention and returns it in float32 as [total, 1], one number for each step of the
+    sequences. Raises `InputError` for attention of another type, shape or dtype.
 
-    attention: a `Ragged` or an array in the form and with the lengths of the sequences.
+    attention: a `Ragged` or an array, whichever the sequences were given as, with the same lengths.
     """
     x = sequences.given
     if isinstance(attention, Ragged) and isinstance(x, Ragged):

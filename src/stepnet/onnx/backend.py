@@ -16,7 +16,7 @@ from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.paths import library
 from stepnet.files.store import Store
 from stepnet.importers.axes import JOINED, text_of
-from stepnet.importers.padding import behind
+from stepnet.importers.padding import padding_values
 from stepnet.importers.placed import Placed
 from stepnet.model.graph.array_model import ModelInput
 from stepnet.model.graph.graph import Graph
@@ -124,10 +124,10 @@ def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
         by_name = cast("dict[Any, Any]", inputs)
     else:
         several = isinstance(inputs, list | tuple)
-        listed: list[Any] = list(cast("list[Any]", inputs)) if several else [inputs]
-        if len(listed) != len(names):
-            raise InputError(f"the model has {len(names)} inputs, {', '.join(names)}, not {len(listed)}")
-        by_name = dict(zip(names, listed, strict=True))
+        in_order: list[Any] = list(cast("list[Any]", inputs)) if several else [inputs]
+        if len(in_order) != len(names):
+            raise InputError(f"the model has {len(names)} inputs, {', '.join(names)}, not {len(in_order)}")
+        by_name = dict(zip(names, in_order, strict=True))
     missing = [repr(name) for name in names if name not in by_name]
     others = [short_repr(name) for name in by_name if name not in names]
     if missing or others:
@@ -167,8 +167,8 @@ def rows_first(array: Array, input_: ModelInput) -> Array:
     axes = "N" if input_.is_lengths else input_.axes
     order = [axes.index(letter) for letter in "NT" if letter in axes]
     order += [axis for axis, letter in enumerate(axes) if letter == "_"]
-    moved = np.array(array.transpose(order).astype(input_.dtype), order="C")
-    return moved if "N" in axes else moved[None]
+    transposed = np.array(array.transpose(order).astype(input_.dtype), order="C")
+    return transposed if "N" in axes else transposed[None]
 
 
 def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None, elem_type: int) -> Array:
@@ -180,7 +180,7 @@ def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None
     padding are unknown.
     """
     if "T" in value.letters and is_padding is not None and is_padding.any():
-        padding_numbers = behind(value)
+        padding_numbers = padding_values(value)
         if padding_numbers is None:
             raise ModelError(
                 f"output {name!r} has unknown numbers after the ends of sequences: "
@@ -195,9 +195,9 @@ def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None
             "own, as padding needs"
         )
     array = output if "N" in axes else output[0]
-    front = [letter for letter in "NT" if letter in axes]
-    features = iter(range(len(front), array.ndim))
-    order = [front.index(letter) if letter != "_" else next(features) for letter in axes]
+    leading = [letter for letter in "NT" if letter in axes]
+    features = iter(range(len(leading), array.ndim))
+    order = [leading.index(letter) if letter != "_" else next(features) for letter in axes]
     stored = HALVES.get(elem_type, array.dtype)
     with np.errstate(over="ignore"):
         return np.array(array.transpose(order).astype(stored), order="C")

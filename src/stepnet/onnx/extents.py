@@ -53,7 +53,7 @@ def mean(call: WrittenOperation) -> OnnxValue:
     scope, dtype = call.scope, call.type.dtype
     if not scope.lengths:
         return call.result("ReduceMean", call.x, axes=[0], keepdims=0)
-    most = scope.shared("at least one", "Max", scope.counts, np.array(1))
+    most = scope.shared("at least one", "Max", scope.step_counts, np.array(1))
     count = scope.shared(("count", dtype), "Cast", most, to=scope.kind(dtype))
     if call.x.rank:
         axes = 1 + np.arange(call.x.rank)

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.files.onnx.file import opened
-from stepnet.files.onnx.graph import DEPTH, Constant, Folder, GraphNode, Key, Output, Walk, find
+from stepnet.files.onnx.graph import DEPTH, Constant, ConstantFolder, GraphNode, Key, Output, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
@@ -17,11 +17,11 @@ from stepnet.importers.sizes import STEPS
 from stepnet.model.graph.array_model import (
     MOST_WAYS,
     ModelInput,
+    axes_of_rank,
     check_agree,
     check_names,
     first_fitting,
     graph_of,
-    usual,
     with_axes,
 )
 from stepnet.model.graph.graph import Graph
@@ -105,7 +105,7 @@ def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Sto
     the model. store: the limit on memory.
     """
     fixed = {size for value in inputs for symbol, size in value.stated if symbol == STEPS}
-    folder = Folder(store)
+    folder = ConstantFolder(store)
     scaling = [node for node in walk.nodes if fixed and node.op in ("Mul", "Div")]
     factors = [(node, name) for node in scaling for name in node.inputs if name]
     for node, name in factors:
@@ -124,11 +124,13 @@ def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Sto
 
 def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
     """Formats the error for a model with nodes that are not supported: lists them, and counts the others."""
-    named = [f"{node.op} {node.name!r}" for node in missing]
+    node_texts = [f"{node.op} {node.name!r}" for node in missing]
     kinds = ", ".join(dict.fromkeys(node.op for node in missing))
     others = len(walk.nodes) - len(missing)
-    listed = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
-    return f"{path}: {kinds} not supported: {listed}; its {others} other nodes are"
+    nodes_text = ", ".join(node_texts[:5]) + (
+        f" and {len(node_texts) - 5} more" if len(node_texts) > 5 else ""
+    )
+    return f"{path}: {kinds} not supported: {nodes_text}; its {others} other nodes are"
 
 
 def declared_inputs(
@@ -190,7 +192,7 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
     if rank == 1 and is_compared_with_steps(walk, (walk.main, text(value.name))):
         return ["lengths"]
     read = {axes for node in walk.nodes if node.op in GATES for axes in read_as(node, text(value.name), walk)}
-    return sorted(read) if read else usual(rank)
+    return sorted(read) if read else axes_of_rank(rank)
 
 
 def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:

@@ -26,7 +26,7 @@ from stepnet.files.store import Store
 from stepnet.importers.axes import BATCH, TIME, AxesError
 from stepnet.importers.counts import with_counts
 from stepnet.importers.facts import LENGTH
-from stepnet.importers.padding import MISFITS, listed, with_facts
+from stepnet.importers.padding import MISFITS, as_list, with_facts
 from stepnet.importers.placed import Placed, Unusable, check_apart, constant
 from stepnet.importers.values import repeated_at
 from stepnet.model.counting import length_of
@@ -87,10 +87,11 @@ def lengths(input_: ModelInput, like: Traced) -> Placed:
 
 
 def result(name: str, value: Placed, like: Traced) -> Any:
-    """Converts the value of a model's output for the graph; a constant is repeated at the steps of its axes.
+    """Returns the value of a model's output to build the graph from; a constant with an axis of steps is
+    repeated at each step.
 
-    Raises `ModelError` for axes that join sequences with features, and for a shape. name: the name of the
-    output. like: a value per step, which has the steps.
+    Raises `ModelError` for an axis that joins sequences with features, and for an output that is a number of
+    sequences or steps. name: that of the output. like: a value per step, whose steps are used.
     """
     check_apart(f"output {name!r}", value.axes)
     if not value.is_constant:
@@ -179,7 +180,7 @@ def results_of(call: OnnxCall) -> list[Placed]:
     """
     row = ONNX[call.op]
     if not call.padded:
-        return listed(row.rule(call))
+        return as_list(row.rule(call))
 
     def rule(operands: Sequence[Placed | None], padded: bool) -> Placed | Sequence[Placed]:
         """Runs the operator's rule with other operands, to find out what is known of the padding."""
@@ -263,12 +264,12 @@ class ScopedBody:
     def run(self, operands: Sequence[Placed | None], outside: Values) -> list[Placed]:
         """Runs the nodes of a Scan's or Loop's body (the graph of one step); returns its outputs.
 
-        operands: the values of its inputs; None for one that is not used. outside: the outer values that it
-        reads, by (scope, name); constants without steps are found without it.
+        operands: the values of its inputs; None for one that is not used. outside: the values outside the
+        body that it reads, by (scope, name). Constants without steps need not be among them.
         """
         names = [text(value.name) for value in self.graph.input]
-        around = self.run_.env.items()
-        env = {key: value for key, value in around if value.is_constant and TIME not in value.axes}
+        computed = self.run_.env.items()
+        env = {key: value for key, value in computed if value.is_constant and TIME not in value.axes}
         env |= outside
         for name, value in zip(names, operands, strict=False):
             if value is not None:
@@ -297,11 +298,11 @@ def needed(
     required, pending = set[GraphNode](), [find(scope, name) for name in names]
     seen = set[Key]()
     while pending:
-        where, name, source = pending.pop()
-        if (where, name) in known or (where, name) in seen:
+        scope_of_value, name, source = pending.pop()
+        if (scope_of_value, name) in known or (scope_of_value, name) in seen:
             continue
-        seen.add((where, name))
-        if isinstance(source, Output) and (inside is None or within(where, inside)):
+        seen.add((scope_of_value, name))
+        if isinstance(source, Output) and (inside is None or within(scope_of_value, inside)):
             required.add(source.node)
             pending += [find(source.node.scope, operand) for operand in source.node.inputs if operand]
             for graph, body in walk.bodies.get(source.node, {}).values():

@@ -56,7 +56,7 @@ def elementwise(operator: str, **attributes: float) -> OnnxOperator:
     """Makes the table row of an elementwise operator.
 
     operator: its name in `importers.pointwise`. attributes: ONNX's attributes with their defaults, in the
-    order of the function.
+    order of the function's parameters.
     """
 
     def rule(call: OnnxCall) -> Placed:
@@ -159,7 +159,7 @@ def gemm(call: OnnxCall) -> Placed:
 
 
 def reduction(how: str) -> OnnxOperator:
-    """Makes the table row of a reduction over axes. how: its name in `importers.reductions`: "mean"."""
+    """Makes the table row of a reduction over axes. how: its name in `importers.reductions`, as "mean"."""
 
     def rule(call: OnnxCall) -> Placed:
         """Computes a reduction node; without axes it is over all of them, or none if the node says so."""

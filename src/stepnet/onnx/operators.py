@@ -126,7 +126,8 @@ def composed(function: Callable[..., str]) -> Rule:
 def expm1(op: Any, number: Any, x: OnnxValue) -> str:
     """Writes exp(x) - 1 as tanh(x / 2) (exp(x) + 1), which loses no digits near 0.
 
-    op: adds an ONNX operator. number: makes a constant.
+    op: a function that adds an ONNX operator and returns the name of its result. number: a function that
+    makes a constant.
     """
     return op("Mul", op("Tanh", op("Mul", x, number(0.5))), op("Add", op("Exp", x), number(1)))
 
@@ -134,7 +135,8 @@ def expm1(op: Any, number: Any, x: OnnxValue) -> str:
 def log1p(op: Any, number: Any, x: OnnxValue) -> str:
     """Writes log(1 + x) as log(u) x / (u - 1) with u = 1 + x, which loses no digits near 0.
 
-    op: adds an ONNX operator. number: makes a constant.
+    op: a function that adds an ONNX operator and returns the name of its result. number: a function that
+    makes a constant.
 
     Source: W. Kahan; D. Goldberg, "What every computer scientist should know about floating-point
     arithmetic", ACM Computing Surveys 23 (1991), theorem 4.
@@ -148,7 +150,10 @@ def log1p(op: Any, number: Any, x: OnnxValue) -> str:
 
 def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
     """Writes the remainder of x / y with the sign of y: ONNX's Mod for integers; for floats its fmod, plus y
-    where the signs differ. op: adds an operator. number: makes a constant.
+    where the signs differ.
+
+    op: a function that adds an ONNX operator and returns the name of its result. number: a function that
+    makes a constant.
     """
     if not x.type.is_float:
         return op("Mod", x, y)
@@ -159,7 +164,11 @@ def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
 
 
 def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes the quotient x / y rounded down. op: adds an ONNX operator. number: makes a constant."""
+    """Writes the quotient x / y rounded down.
+
+    op: a function that adds an ONNX operator and returns the name of its result. number: a function that
+    makes a constant.
+    """
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole
 
@@ -269,8 +278,8 @@ def cumprod(call: WrittenOperation) -> OnnxValue:
     while shift < x.type.shape[axis - x.lead]:
         pads = np.zeros((2, x.lead + x.rank), np.int64)
         pads[:, axis] = shift, -shift
-        moved = scope.node("Pad", name, pads.ravel(), np.ones((), call.type.dtype))
-        name, shift = scope.node("Mul", name, moved), 2 * shift
+        shifted = scope.node("Pad", name, pads.ravel(), np.ones((), call.type.dtype))
+        name, shift = scope.node("Mul", name, shifted), 2 * shift
     return OnnxValue(call.type, name)
 
 

@@ -60,10 +60,10 @@ def layer_of(
         return None
     statics = [np.zeros(0) if value.array is None else value.array for value in by_kind.others]
     semantics, arrays = as_gate_arrays(recognised, recognised.arrays(statics))
-    further = {name: FURTHER[name] for name in arrays if name in FURTHER}
-    ours = record("recurrence", semantics.cell, semantics.changed(), further)
+    other_arrays = {name: FURTHER[name] for name in arrays if name in FURTHER}
+    layout_of_cell = record("recurrence", semantics.cell, semantics.changed(), other_arrays)
     try:
-        converted = convert(arrays, ours, f"onnx.{semantics.cell}")
+        converted = convert(arrays, layout_of_cell, f"onnx.{semantics.cell}")
     except ConversionError:  # such as for a projection: the equations are written instead
         return None
     fields, name = converted.report.open_fields, scope.fresh(semantics.cell)
@@ -86,8 +86,8 @@ def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Se
         arrays = {**arrays, "W": np.eye(recognised.inputs, dtype=arrays["R"].dtype)[:, recognised.projected]}
     if recognised.cell == "mgu":
         pairs = {name: np.split(array, 2, axis=-1) for name, array in arrays.items()}
-        joined = {name: np.concatenate([f, f, n], axis=-1) for name, (f, n) in pairs.items()}
-        return replace(recognised.semantics, cell="gru"), joined
+        gru_arrays = {name: np.concatenate([f, f, n], axis=-1) for name, (f, n) in pairs.items()}
+        return replace(recognised.semantics, cell="gru"), gru_arrays
     return replace(recognised.semantics, coupled=False), arrays
 
 
@@ -107,10 +107,10 @@ def recurrent(
     if scope.lengths:
         inputs["sequence_lens"] = scope.lengths
     for slot, index in slots.items():
-        begin = by_kind.memories[index]
-        if begin.array is not None and not begin.array.any():
+        initial = by_kind.memories[index]
+        if initial.array is not None and not initial.array.any():
             continue
-        inputs[f"initial_{slot}"] = scope.node("Unsqueeze", begin, np.array([0]))
+        inputs[f"initial_{slot}"] = scope.node("Unsqueeze", initial, np.array([0]))
     outputs = [scope.fresh(f"{layer.name}.{name}") for name in ("Y", *(f"Y_{slot}" for slot in slots))]
     attributes = attributes_of(layer.op, layer.attributes)
     scope.drawing.recurrent(layer.op, inputs, outputs, layer.name, **attributes)
@@ -227,5 +227,7 @@ def masked_memory(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) ->
 
 
 def step_indices(scope: Scope, recur: Recur) -> str:
-    """Writes the index of each step as a recurrence counts them, [time, batch or 1]; returns its name."""
+    """Adds nodes for the index of each step, [time, batch or 1], in the order in which a recurrence runs: the
+    last step of a sequence has index 0 if it runs in reverse. Returns the name of the result.
+    """
     return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions

@@ -107,15 +107,18 @@ class ModelEnds:
         return values
 
     def input(self, name: str, type_: Type) -> OnnxValue:
-        """Adds an input of the model with a value per sequence or per step, by `type_`; returns its value. A
-        sequence is turned to time first for the nodes; sizes of the batch are taken from the first one.
+        """Adds an input to the model; returns its value, whose first axis is that of the steps, if it has
+        steps, as nodes read it.
+
+        type_: the type of the input, with a value per sequence or per step. The number of sequences and steps
+        is taken from the first input with steps.
         """
         value = OnnxValue(type_, self.scope.fresh(name))
         if type_.extent == ROWS:
             self.given.append(self.scope.declared(value.name, type_, ["batch"]))
             return value
         self.given.append(self.scope.declared(value.name, type_, LAYOUTS[self.layout]))
-        value = self.turned(value)
+        value = self.swapped_axes(value)
         self.scope.frames = self.scope.frames or value.name
         return value
 
@@ -126,11 +129,11 @@ class ModelEnds:
         axes = ("batch",)
         if value.type.extent == STEPS:
             axes = LAYOUTS[self.layout]
-            value = self.turned(self.scope.masked(value, "steps") if self.scope.lengths else value)
+            value = self.swapped_axes(self.scope.masked(value, "steps") if self.scope.lengths else value)
         self.scope.drawing.node("Identity", [self.scope.name(value)], name)
         self.made.append(self.scope.declared(name, value.type, axes))
 
-    def turned(self, value: OnnxValue) -> OnnxValue:
+    def swapped_axes(self, value: OnnxValue) -> OnnxValue:
         """Swaps batch and time of an input or output if the model has batch first; nodes have time first."""
         if self.layout == "TN":
             return value

@@ -10,7 +10,7 @@ from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.dtypes import computed
 from stepnet.errors import ModelError
 from stepnet.importers.axes import BATCH, TIME, AxesError, text_of
-from stepnet.importers.facts import UNKNOWN, Kept
+from stepnet.importers.facts import UNKNOWN, StateInPadding
 from stepnet.importers.padding import fact_of
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.recurrent import padded_ends
@@ -71,7 +71,7 @@ class BodyStep:
     still: dict[Any, Placed]
     sliced: tuple[Any, ...]
     results: list[list[Placed]]
-    kept: tuple[Kept, ...]
+    kept: tuple[StateInPadding, ...]
 
     @property
     def __name__(self) -> str:
@@ -145,12 +145,14 @@ def last_states(call: OnnxCall, states: Sequence[Placed], reverse: bool) -> list
     a reverse recurrence, which begins in the padding after a sequence's end, if it changes a state there.
     states: the final states of the sequences.
     """
-    is_kept = [isinstance(state.fact, Kept) for state in states]
+    is_kept = [isinstance(state.fact, StateInPadding) for state in states]
     final = [state.with_value(state.value) for state in states]
     if not call.padded or all(is_kept):
         return final
     ends = padded_ends(final, reverse)
-    return [state if kept else end for state, end, kept in zip(final, ends, is_kept, strict=True)]
+    return [
+        state if is_unchanged else end for state, end, is_unchanged in zip(final, ends, is_kept, strict=True)
+    ]
 
 
 def is_reverse(call: OnnxCall, name: str, states: int) -> bool:
@@ -203,7 +205,9 @@ def required_operand(value: Placed | None) -> Placed:
 
 
 def without_steps(value: Placed, axis: int) -> Placed:
-    """Removes `axis`, the steps, as a Scan's body has none; raises `AxesError` if it is another axis."""
+    """Removes the axis `axis` of a value, which must be that of the steps, as the body of a Scan reads one
+    step; raises `AxesError` if it is another axis.
+    """
     axis = value.axis(axis)
     if value.axes[axis] != TIME:
         raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
@@ -224,35 +228,36 @@ def recurrence(
     arranged: Callable[[Sequence[Placed], Sequence[Placed]], list[Placed | None]],
     sliced: Sequence[Any] = (),
 ) -> list[Placed]:
-    """Makes a recurrence of a body (the graph of one step); returns the final states, then the outputs at
-    each step.
+    """Adds a recurrence to the net whose step is `body`, the graph of one step in an ONNX model; returns the
+    values of the final states, then of the outputs at each step.
 
-    states: the initial states. inputs: the values of which each step reads one entry; their axes, like those
-    of the results, are one step's. reverse: whether it runs from the last step. arranged: orders memories and
-    inputs as the body's operands. sliced: the keys of outer values of which each step reads a slice.
+    states: the initial states. inputs: the sequences of which each step reads one entry; their axes, and
+    those of the results, are given without the axis of steps. reverse: whether it runs from the last step.
+    arranged: takes the states and the inputs of a step, and returns them in the order of the body's operands.
+    sliced: the keys of values outside the body of which each step reads a slice; they are among the inputs.
     """
-    first = next((value.value for value in inputs if isinstance(value.value, Traced)), None)
-    if first is None:
+    traced = next((value.value for value in inputs if isinstance(value.value, Traced)), None)
+    if traced is None:
         raise ModelError("it runs over a constant")
-    still = {
+    statics = {
         key: value
         for key, value in body.outside().items()
         if isinstance(value.value, Traced) and key not in sliced and value.value.type.extent == ROWS
     }
-    begins = [as_rows(first, state) for state in states]
+    initial = [as_rows(traced, state) for state in states]
     owner = object()
-    kept = tuple(Kept(owner, index, value.type.dtype) for index, value in enumerate(begins))
-    step = BodyStep(body, arranged, tuple(inputs), tuple(states), still, tuple(sliced), [], kept)
-    memory = tuple(Spec(value.type.shape, value.type.dtype) for value in begins)
+    unchanged = tuple(StateInPadding(owner, index, value.type.dtype) for index, value in enumerate(initial))
+    step = BodyStep(body, arranged, tuple(inputs), tuple(states), statics, tuple(sliced), [], unchanged)
+    memory = tuple(Spec(value.type.shape, value.type.dtype) for value in initial)
     outputs, final = RNN(step, memory=memory, reverse=reverse)(
         tuple(value.value for value in inputs if isinstance(value.value, Traced)),
-        initial=tuple(begins),
-        statics=tuple(value.value for value in still.values()) or None,
+        initial=tuple(initial),
+        statics=tuple(value.value for value in statics.values()) or None,
     )
     step_results = step.results[-1]
     facts = [
-        like.fact if like.fact == kept else UNKNOWN
-        for like, kept in zip(step_results, step.kept, strict=False)
+        like.fact if like.fact == unchanged else UNKNOWN
+        for like, unchanged in zip(step_results, step.kept, strict=False)
     ]
     facts += [fact_of(like) for like in step_results[len(states) :]]
     placed_results = zip(step_results, (*final, *outputs), facts, strict=True)
@@ -287,11 +292,11 @@ def loop(call: OnnxCall) -> list[Placed]:
     if condition is not None and not (condition.is_constant and bool(condition.array)):
         raise ModelError("its condition is computed, and only a Loop over all steps is a recurrence")
     body: Body = call.body
-    slices, around = body.gathered(0), body.outside()
+    slices, outer_values = body.gathered(0), body.outside()
     inputs, keys = list[Placed](), list[Any]()
     for key, (source, axis) in slices.items():
-        if source in around and TIME in around[source].axes:
-            inputs.append(without_steps(around[source], axis))
+        if source in outer_values and TIME in outer_values[source].axes:
+            inputs.append(without_steps(outer_values[source], axis))
             keys.append(key)
     if not inputs:
         raise ModelError("its body does not index a sequence by its iteration number")

@@ -148,7 +148,11 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Returns the name of a value that the model computes once for all readers; what: its key."""
+        """Adds a node of the operator `op` to the model itself, outside all bodies, once for all readers;
+        returns the name of its output.
+
+        what: a key; the node is added only for the first call with this key.
+        """
         if what not in self._shared:
             with self.outside():
                 self._shared[what] = self.node(op, *inputs, **attributes)
@@ -166,7 +170,7 @@ class Scope:
         return self.shared("positions", "Unsqueeze", steps, np.array([1]))
 
     @property
-    def counts(self) -> str:
+    def step_counts(self) -> str:
         """Adds a node for the length of each sequence, [batch], or [1] without lengths; returns its name."""
         if not self.lengths:
             return self.size(TIME)
@@ -175,7 +179,7 @@ class Scope:
     @property
     def last(self) -> str:
         """Adds a node for the index of each sequence's last step, [batch] or [1]; returns its name."""
-        return self.shared("last", "Sub", self.counts, np.array(1))
+        return self.shared("last", "Sub", self.step_counts, np.array(1))
 
     def mask(self, what: str, rank: int) -> str:
         """Adds nodes for a mask of steps or sequences; returns its name.
@@ -185,9 +189,9 @@ class Scope:
         for features.
         """
         if what == "rows":
-            mask_name = self.shared("has steps", "Greater", self.counts, np.array(0))
+            mask_name = self.shared("has steps", "Greater", self.step_counts, np.array(0))
         elif what == "steps":
-            mask_name = self.shared("is step", "Less", self.positions, self.counts)
+            mask_name = self.shared("is step", "Less", self.positions, self.step_counts)
         else:
             position = np.array(0) if what == "first" else self.last
             mask_name = self.shared(("is", what), "Equal", self.positions, position)
@@ -259,13 +263,13 @@ class Scope:
 
     def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
         """Adds nodes for the sizes of the axes of an extent (steps or sequences), followed by `ones` ones, as
-        a shape for Expand.
+        the shape for an Expand; returns the name of the shape.
 
-        first: the number, in `frames`, of the axis that comes first; None for the extent's own. Returns the
-        name of the shape.
+        first: the axis of a value [time, batch, ...] from which the first size is taken, `TIME` or `BATCH`;
+        None for that of the extent.
         """
-        begin = (TIME if extent == STEPS else BATCH) if first is None else first
-        axes = [self.size(begin + index) for index in range(len(extent))]
+        first_axis = (TIME if extent == STEPS else BATCH) if first is None else first
+        axes = [self.size(first_axis + index) for index in range(len(extent))]
         if len(axes) + ones == 1:
             return axes[0]
         rest = [np.ones(ones, np.int64)] if ones else []

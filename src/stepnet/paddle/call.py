@@ -67,10 +67,10 @@ class PaddleCall:
         return value
 
     def numbers(self, name: str, tensor: str, several: str = "") -> list[Any] | None:
-        """Returns constant numbers from an attribute, a tensor or several tensors, whichever the file has,
-        the last first; else None. Symbolic sizes may be among them.
+        """Returns constant numbers from tensors with one number each, else from one tensor, else from an
+        attribute, whichever the operation has; None if it has none. Symbolic sizes may be among them.
 
-        name: the attribute. tensor: the input slot of a tensor with all numbers. several: the slot of several
+        name: the attribute. tensor: the input slot of one tensor with all numbers. several: the slot of the
         tensors with one number each.
         """
         if self.operands_of(several):

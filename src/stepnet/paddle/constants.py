@@ -35,7 +35,9 @@ def shape(call: PaddleCall) -> Placed:
 
 
 def fill_constant(call: PaddleCall) -> Placed:
-    """Computes fill_constant: an array of one number, whose shape may include the batch and the steps."""
+    """Computes the result of Paddle's operator fill_constant: an array of one number, whose shape may include
+    the batch and the steps.
+    """
     target = call.numbers("shape", "ShapeTensor", "ShapeTensorList") or []
     return expand(filling(call), target)
 
@@ -54,8 +56,8 @@ def filling(call: PaddleCall) -> Placed:
 
 
 def fill_like_batch(call: PaddleCall) -> Placed:
-    """Computes fill_constant_batch_size_like: a filled array, one of whose sizes is that of another value,
-    such as the number of sequences.
+    """Computes the result of Paddle's operator fill_constant_batch_size_like: a filled array, one of whose
+    sizes is that of another value, such as the number of sequences.
     """
     like, target = call.operand("Input"), call.wholes("shape")
     source, axis = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
@@ -66,12 +68,14 @@ def fill_like_batch(call: PaddleCall) -> Placed:
 
 
 def full_int_array(call: PaddleCall) -> Placed:
-    """Computes the result of full_int_array: a constant of the whole numbers in its attribute."""
+    """Computes the result of Paddle's operator full_int_array: a constant of the whole numbers in its
+    attribute.
+    """
     return constant(np.asarray(call.wholes("value"), np.int64))
 
 
 def assign_value(call: PaddleCall) -> Placed:
-    """Computes the result of assign_value: an array that is stored in the program."""
+    """Computes the result of Paddle's operator assign_value: an array that is stored in the program."""
     kinds = ("values", "fp32_values", "fp64_values", "int32_values", "int64_values", "bool_values")
     values: Any = next((value for name in kinds if (value := call.numbers(name, ""))), ())
     array, sizes = np.asarray(values, dtype(call.operation.attributes.get("dtype", 5))), call.wholes("shape")

@@ -13,11 +13,11 @@ from stepnet.files.store import Store
 from stepnet.importers.axes import FEATURE
 from stepnet.model.graph.array_model import (
     ModelInput,
+    axes_of_rank,
     check_agree,
     check_names,
     first_fitting,
     graph_of,
-    usual,
     with_axes,
 )
 from stepnet.model.graph.graph import Graph
@@ -87,7 +87,9 @@ def program_path(path: Path) -> Path:
 
 
 def read(source: Path) -> tuple[PaddleProgram, dict[str, Array]]:
-    """Reads a program from its file, and its parameters by name from the file beside it."""
+    """Reads Paddle's program in the file `source`, and its parameters by name from the file beside it;
+    returns (program, parameters).
+    """
     with naming(source):
         data = source.read_bytes()
         program = READERS[source.suffix](data, str(source), Store(None, len(data)))
@@ -159,11 +161,13 @@ def possible(variable: Variable, program: PaddleProgram) -> list[str]:
             "one is supported"
         )
     rank = len(variable.sizes)
-    return ["S" + FEATURE * (rank - 1)] if variable.levels else usual(rank)
+    return ["S" + FEATURE * (rank - 1)] if variable.levels else axes_of_rank(rank)
 
 
 def model_input(variable: Variable, axes: str) -> ModelInput:
-    """Makes a program's input with the chosen axes; raises `InputError` if they do not fit its shape."""
+    """Makes an input of a model from the declaration in Paddle's program, `variable`; raises `InputError` if
+    the chosen axes do not fit its shape. axes: such as "NT_", or "lengths".
+    """
     name = str(dtype(variable.dtype.name))
     if axes == "lengths":
         return ModelInput(variable.name, axes, (), name)

@@ -75,11 +75,11 @@ class PaddleModel(ArrayModel):
         return {
             name: value
             for slot, values in slots.items()
-            for name, value in zip(operation.outputs.get(slot, ()), listed(values), strict=False)
+            for name, value in zip(operation.outputs.get(slot, ()), as_list(values), strict=False)
         }
 
 
-def listed(values: Any) -> Sequence[Placed]:
+def as_list(values: Any) -> Sequence[Placed]:
     """Returns the results of one output slot, a value or several, as a list."""
     return [values] if isinstance(values, Placed) else values
 

@@ -33,7 +33,7 @@ def unary(operator: str, **attributes: float) -> Rule:
     """Makes the rule of a Paddle operator that is elementwise in its operand X.
 
     operator: its name in `importers.pointwise`. attributes: Paddle's attributes with their defaults, in the
-    order of the function.
+    order of the function's parameters.
     """
 
     def rule(call: PaddleCall) -> Placed:
@@ -71,10 +71,10 @@ def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
     1 at its end for it.
     """
     x, y = call.operand(), call.operand("Y")
-    axis, behind, rank = call.attribute("axis", -1), 0, len(y.axes)
+    axis, ones, rank = call.attribute("axis", -1), 0, len(y.axes)
     if axis >= 0 and rank < len(x.axes):
-        behind = max(0, len(x.axes) - axis - rank)
-    return x, shaping.unsqueeze(y, range(rank, rank + behind)) if behind else y
+        ones = max(0, len(x.axes) - axis - rank)
+    return x, shaping.unsqueeze(y, range(rank, rank + ones)) if ones else y
 
 
 def along(operator: str) -> Rule:
@@ -83,7 +83,7 @@ def along(operator: str) -> Rule:
 
 
 def transpose(call: PaddleCall) -> Placed:
-    """Computes the result of transpose2: the operand with its axes in another order."""
+    """Computes the result of Paddle's operator transpose2: the operand with its axes in another order."""
     return shaping.transpose(call.operand(), call.wholes("axis"))
 
 
@@ -91,12 +91,12 @@ def transpose(call: PaddleCall) -> Placed:
 
 
 def bmm(call: PaddleCall) -> Placed:
-    """Computes the result of bmm: the product of two stacks of matrices X and Y."""
+    """Computes the result of Paddle's operator bmm: the product of two stacks of matrices X and Y."""
     return matmul(call.operand(), call.operand("Y"), call.padded)
 
 
 def scaled_product(call: PaddleCall) -> Placed:
-    """Computes the result of matmul_v2, and of the older matmul, which has a factor alpha."""
+    """Computes the result of Paddle's operator matmul_v2, and the older matmul, which has a factor alpha."""
     x, y = call.operand(), call.operand("Y")
     names = ("trans_x", "transpose_X"), ("trans_y", "transpose_Y")
     x, y = (
@@ -123,13 +123,15 @@ def flat_product(x: Placed, y: Placed, padded: bool, columns: int, rows: int = 1
 
 
 def mul(call: PaddleCall) -> Placed:
-    """Computes the result of mul: X and Y are flattened to matrices (`x_num_col_dims`), and multiplied."""
+    """Computes the result of Paddle's operator mul: X and Y are flattened to matrices (`x_num_col_dims`), and
+    multiplied.
+    """
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
     return flat_product(call.operand(), call.operand("Y"), call.padded, columns, rows)
 
 
 def fc(call: PaddleCall) -> Placed:
-    """Computes the result of fc, a dense layer: a product, and perhaps a bias and a ReLU."""
+    """Computes the result of Paddle's operator fc, a dense layer: a product, perhaps a bias and a ReLU."""
     x, columns = call.operand("Input"), call.attribute("in_num_col_dims", 1)
     result = flat_product(x, call.operand("W"), call.padded, columns)
     bias = call.optional("Bias")
@@ -145,8 +147,8 @@ def fc(call: PaddleCall) -> Placed:
 
 
 def scale(call: PaddleCall) -> Placed:
-    """Computes the result of scale: a product with a factor, and a number added before or after it. Shapes
-    are computed in whole numbers.
+    """Computes the result of Paddle's operator scale: a product with a factor, and a number added before or
+    after it. Shapes are computed in whole numbers.
     """
     x, factor, shift = (
         call.operand(),
@@ -167,7 +169,7 @@ def scale(call: PaddleCall) -> Placed:
 
 
 def cast(call: PaddleCall) -> Placed:
-    """Computes the result of cast: the operand in another dtype."""
+    """Computes the result of Paddle's operator cast: the operand in another dtype."""
     stated = call.operation.attributes.get("out_dtype", call.operation.attributes.get("dtype"))
     if pointwise.dtype_of(call.operand()).kind == "O":  # sizes, which are whole numbers
         return call.operand()
@@ -175,18 +177,20 @@ def cast(call: PaddleCall) -> Placed:
 
 
 def gelu(call: PaddleCall) -> Placed:
-    """Computes the result of gelu, exactly or approximated by tanh."""
+    """Computes the result of Paddle's operator gelu, exactly or approximated by tanh."""
     return pointwise.elementwise("gelu", call.operand(), numbers=[bool(call.attribute("approximate", False))])
 
 
 def clip(call: PaddleCall) -> Placed:
-    """Computes the result of clip: the operand limited to two bounds, either of which may be left out."""
+    """Computes the result of Paddle's operator clip: the operand limited to two bounds, either of which may
+    be left out.
+    """
     bounds = [call.numbers(name, name.title()) for name in ("min", "max")]
     return pointwise.clip(call.operand(), *(bound[0] if bound else None for bound in bounds))
 
 
 def power(call: PaddleCall) -> Placed:
-    """Computes the result of pow: the operand raised to a constant power."""
+    """Computes the result of Paddle's operator pow: the operand raised to a constant power."""
     factors = call.numbers("factor", "FactorTensor")
     if not factors:
         raise ModelError("its factor is missing")
@@ -195,12 +199,14 @@ def power(call: PaddleCall) -> Placed:
 
 
 def power_along(call: PaddleCall) -> Placed:
-    """Computes the result of elementwise_pow: X to the power of Y, which is broadcast from an axis on."""
+    """Computes the result of Paddle's operator elementwise_pow: X to the power of Y, which is broadcast from
+    an axis on.
+    """
     return pointwise.power(*operands_along(call))
 
 
 def where(call: PaddleCall) -> Placed:
-    """Computes the result of where: a choice between two operands by a condition."""
+    """Computes the result of Paddle's operator where: a choice between two operands by a condition."""
     return pointwise.where(*(call.operand(slot) for slot in ("Condition", "X", "Y")))
 
 
@@ -220,14 +226,14 @@ def dropout(call: PaddleCall) -> Placed:
 
 
 def layer_norm(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of layer_norm, over all axes from `begin_norm_axis` on, by slot "Y". Vectors of
-    factors get the shape of these axes.
+    """Computes the result of Paddle's operator layer_norm, over all axes from `begin_norm_axis` on, by slot
+    "Y". The operands Scale and Bias, vectors in the file, get the shape of these axes.
     """
-    x, begin = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
+    x, first_axis = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
     factors = [call.optional(slot) for slot in ("Scale", "Bias")]
-    if not symbols_in(x.axes[begin:]):
-        factors = [value and constant(value.array.reshape(x.sizes[begin:])) for value in factors]
-    return {"Y": reductions.layer_norm(x, begin, float(call.attribute("epsilon", 1e-5)), *factors)}
+    if not symbols_in(x.axes[first_axis:]):
+        factors = [value and constant(value.array.reshape(x.sizes[first_axis:])) for value in factors]
+    return {"Y": reductions.layer_norm(x, first_axis, float(call.attribute("epsilon", 1e-5)), *factors)}
 
 
 # ---- over axes ---------------------------------------------------------------------------------------------
@@ -258,7 +264,7 @@ def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
 
 
 def arg_max(call: PaddleCall) -> Placed:
-    """Computes the result of arg_max: the index of the largest number along an axis."""
+    """Computes the result of Paddle's operator arg_max: the index of the largest number along an axis."""
     x, axis = call.operand(), call.whole("axis", "AxisTensor", -1)
     if call.attribute("flatten", False):
         raise ModelError("it reduces over all axes: stepnet reduces over one")
@@ -266,20 +272,20 @@ def arg_max(call: PaddleCall) -> Placed:
 
 
 def concat(call: PaddleCall) -> Placed:
-    """Computes the result of concat: operands joined along an axis."""
+    """Computes the result of Paddle's operator concat: operands joined along an axis."""
     return selecting.concatenate(call.operands_of("X"), call.whole("axis", "AxisTensor", 0))
 
 
 def stack(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of stack: operands joined along a new axis, by slot "Y"."""
+    """Computes the result of Paddle's operator stack: operands joined along a new axis, by slot "Y"."""
     axis = int(call.attribute("axis", 0))
     values = [shaping.unsqueeze(value, [axis]) for value in call.operands_of("X")]
     return {"Y": selecting.concatenate(values, axis)}
 
 
 def split(call: PaddleCall) -> dict[str, Any]:
-    """Computes the results of split: parts of the operand along an axis, of stated sizes (-1 for the rest) or
-    of equal ones.
+    """Computes the results of Paddle's operator split: parts of the operand along an axis, of stated sizes
+    (-1 for the rest) or of equal ones.
     """
     axis = call.operand().axis(call.whole("axis", "AxisTensor", 0))
     sections = call.wholes("sections", "SectionsTensor", "SectionsTensorList")
@@ -293,8 +299,8 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 
 def slice_(call: PaddleCall) -> Placed:
-    """Computes the result of slice: parts of the operand along some axes, of which those of length 1 may be
-    dropped (decrease_axis).
+    """Computes the result of Paddle's operator slice: parts of the operand along some axes, of which those of
+    length 1 may be dropped (decrease_axis).
     """
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
@@ -307,13 +313,15 @@ def slice_(call: PaddleCall) -> Placed:
 
 
 def reshape(call: PaddleCall) -> Placed:
-    """Computes the result of reshape2: the operand in another shape, in which 0 keeps a size."""
+    """Computes the result of Paddle's operator reshape2: the operand in another shape, in which a size of 0
+    stands for the operand's.
+    """
     target = call.numbers("shape", "Shape", "ShapeTensor") or []
     return shaping.reshape(call.operand(), target, zero_keeps=True)
 
 
 def flatten(call: PaddleCall) -> Placed:
-    """Computes the result of flatten_contiguous_range: neighbouring axes joined to one."""
+    """Computes the result of Paddle's operator flatten_contiguous_range: neighbouring axes joined to one."""
     x = call.operand()
     first, last = (x.axis(call.attribute(name, usual)) for name, usual in FLATTENED)
     return shaping.reshape(x, [*x.sizes[:first], joint(x.sizes[first : last + 1]), *x.sizes[last + 1 :]])
@@ -328,17 +336,21 @@ def axes_of(call: PaddleCall) -> list[int]:
 
 
 def squeeze(call: PaddleCall) -> Placed:
-    """Computes the result of squeeze2: the operand without axes of length 1, by default all of them."""
+    """Computes the result of Paddle's operator squeeze2: the operand without axes of length 1, by default all
+    of them.
+    """
     return shaping.squeeze(call.operand(), axes_of(call) or None)
 
 
 def unsqueeze(call: PaddleCall) -> Placed:
-    """Computes the result of unsqueeze2: the operand with new axes of length 1."""
+    """Computes the result of Paddle's operator unsqueeze2: the operand with new axes of length 1."""
     return shaping.unsqueeze(call.operand(), axes_of(call))
 
 
 def expand_v2(call: PaddleCall) -> Placed:
-    """Computes the result of expand_v2: the operand broadcast to a shape, in which -1 keeps a size."""
+    """Computes the result of Paddle's operator expand_v2: the operand broadcast to a shape, in which -1 keeps
+    a size.
+    """
     target = call.numbers("shape", "Shape", "expand_shapes_tensor") or []
     return shaping.expand(call.operand(), [1 if is_number(size, -1) else size for size in target])
 

@@ -56,8 +56,8 @@ MODES: Mapping[str, Mode] = {
 
 
 def rnn(call: PaddleCall) -> Results:
-    """Computes the results of rnn: layers of one or two directions, over arrays [time, batch, inputs]. "Out"
-    is the output of the last layer, "State" the final memories of all.
+    """Computes the results of Paddle's operator rnn: layers of one or two directions, over arrays [time,
+    batch, inputs]. "Out" is the output of the last layer, "State" the final memories of all.
     """
     mode = call.attribute("mode", "")
     if mode not in MODES:
@@ -76,8 +76,8 @@ def rnn(call: PaddleCall) -> Results:
     finals: list[list[Placed]] = [[] for _ in SLOTS[MODES[mode].cell]]
     for layer in range(layers):
         indices = range(layer * directions, (layer + 1) * directions)
-        begins = [sliced(state, 0, slice(indices.start, indices.stop)) for state in states]
-        x, *final = rnn_layer(call, x, [weights_of(weights, index, count) for index in indices], begins)
+        initial = [sliced(state, 0, slice(indices.start, indices.stop)) for state in states]
+        x, *final = rnn_layer(call, x, [weights_of(weights, index, count) for index in indices], initial)
         for memory, value in zip(finals, final, strict=True):
             memory.append(value)
     return {"Out": x, "State": [stacked(values) for values in finals]}
@@ -93,7 +93,7 @@ def weights_of(weights: list[Array], index: int, count: int) -> list[Array]:
     return [*weights[2 * index : 2 * index + 2], *weights[biases : biases + 2]]
 
 
-def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
+def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], initial: list[Placed]) -> list[Placed]:
     """Runs one layer of rnn; returns its output, followed by its final memories.
 
     call: the operation, with its mode. x: the input. cells: the weights of each direction, W, R and two
@@ -113,16 +113,18 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
         raise ModelError(problem)
     step = PlacedCellStep(mode.cell, mode.activations, reset_after=mode.cell == "gru")
     layer = PlacedLayer(arrays, (step,) * directions, (False, True)[:directions])
-    outputs, *memories = run_layer(layer, x, begins, call.optional("SequenceLength"), padded=call.padded)
-    joined = outputs.lettered(reshaped(outputs.value, (directions * hidden,)), "TN_")
-    return [replace(joined, fact=outputs.fact), *memories]
+    outputs, *memories = run_layer(layer, x, initial, call.optional("SequenceLength"), padded=call.padded)
+    concatenated = outputs.lettered(reshaped(outputs.value, (directions * hidden,)), "TN_")
+    return [replace(concatenated, fact=outputs.fact), *memories]
 
 
 def reordered(array: Array, mode: Mode) -> Array:
-    """Reorders the gates of a weight [gates * hidden, ...] from Paddle's order to that of `PlacedLayer`."""
+    """Reorders the gates of a weight [gates * hidden, ...] from Paddle's order to that of `PlacedLayer`.
+    mode: the kind of cell, with Paddle's order of its gates.
+    """
     gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
-    size = array.shape[0] // len(gates)
-    return array.reshape(len(gates), size, *array.shape[1:])[gates].reshape(array.shape)
+    hidden = array.shape[0] // len(gates)
+    return array.reshape(len(gates), hidden, *array.shape[1:])[gates].reshape(array.shape)
 
 
 def stacked(values: list[Placed]) -> Placed:
@@ -250,15 +252,17 @@ def projected(call: PaddleCall, x: Placed, index: int = 0) -> Placed:
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """Computes the result of fusion_gru: inputs projected to the gates, and a GRU over ragged sequences."""
+    """Computes the result of Paddle's operator fusion_gru: inputs projected to the gates, and a GRU over
+    ragged sequences.
+    """
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
     return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}
 
 
 def multi_gru(call: PaddleCall) -> Results:
-    """Computes the result of multi_gru: bidirectional layers of GRUs over projected inputs; the outputs of
-    both directions are concatenated, as the next layer's input.
+    """Computes the result of Paddle's operator multi_gru: bidirectional layers of GRUs over projected inputs;
+    the outputs of both directions are concatenated, as the next layer's input.
     """
     x, layers = ragged(call.operand()), call.attribute("layers", 1)
     biases = call.operands_of("Bias")
@@ -312,7 +316,9 @@ def lstm(call: PaddleCall) -> Results:
 
 
 def fusion_lstm(call: PaddleCall) -> Results:
-    """Computes the results of fusion_lstm: inputs projected to gates, and an LSTM over ragged sequences."""
+    """Computes the results of Paddle's operator fusion_lstm: inputs projected to gates, and an LSTM over
+    ragged sequences.
+    """
     return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
 
 

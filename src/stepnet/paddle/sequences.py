@@ -10,7 +10,9 @@ from stepnet.paddle.call import PaddleCall
 
 
 def lookup(call: PaddleCall) -> Placed:
-    """Computes the result of lookup_table_v2: rows of a table by index; zeros for the index `padding_idx`."""
+    """Computes the result of Paddle's operator lookup_table_v2: rows of a table by index; zeros for the index
+    `padding_idx`.
+    """
     table, padding = call.operand("W").array, call.attribute("padding_idx", -1)
     if not -1 <= padding < len(table):
         raise ModelError(f"its padding_idx is {padding}, and its table has {len(table)} rows")
@@ -21,7 +23,9 @@ def lookup(call: PaddleCall) -> Placed:
 
 
 def lookup_of_old(call: PaddleCall) -> Placed:
-    """Computes the result of lookup_table: rows of a table by indices that have a last axis of length 1."""
+    """Computes the result of Paddle's operator lookup_table: rows of a table by indices that have a last axis
+    of length 1.
+    """
     operands = dict(call.operands) | {"Ids": (squeeze(call.operand("Ids"), [-1]),)}
     return lookup(PaddleCall(call.operation, operands, call.padded))
 
@@ -37,7 +41,9 @@ def of_tokens(value: Placed) -> Placed:
 
 
 def sequence_pool(call: PaddleCall) -> Placed:
-    """Computes the result of sequence_pool: one value for each sequence, such as the mean of its steps."""
+    """Computes the result of Paddle's operator sequence_pool: one value for each sequence, such as the mean
+    of its steps.
+    """
     x, kind = of_tokens(call.operand()), call.attribute("pooltype", "AVERAGE")
     if kind not in POOLS:
         raise ModelError(f"its pooltype {kind!r} is none of {', '.join(POOLS)}")
@@ -47,13 +53,17 @@ def sequence_pool(call: PaddleCall) -> Placed:
 
 
 def sequence_softmax(call: PaddleCall) -> Placed:
-    """Computes the result of sequence_softmax: the softmax over the steps of each ragged sequence."""
+    """Computes the result of Paddle's operator sequence_softmax: the softmax over the steps of each ragged
+    sequence.
+    """
     x = of_tokens(call.operand())
     return x.with_value(softmax_over_steps(x.value))
 
 
 def sequence_expand(call: PaddleCall) -> Placed:
-    """Computes the result of sequence_expand: X of each sequence, repeated at the sequence's steps in Y."""
+    """Computes the result of Paddle's operator sequence_expand: X of each sequence, repeated at the
+    sequence's steps in Y.
+    """
     x, y = call.operand(), of_tokens(call.operand("Y"))
     if x.axes[:1] != (BATCH,):
         raise AxesError(f"it repeats {text_of(x.axes)}, and stepnet repeats one value per sequence")

@@ -74,7 +74,9 @@ def to_padded(
 
 
 def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Returns (index of the sequence, index in the sequence) of each step, to index a padded array."""
+    """Returns (index of the sequence, index in the sequence) of each step, to index a padded array. offsets:
+    where each sequence starts among all steps, and the end of the last one.
+    """
     lengths = np.diff(offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, positions_of(np.zeros_like(lengths), lengths)

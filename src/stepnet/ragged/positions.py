@@ -48,8 +48,8 @@ class Positions:
     ) -> Self:
         """Returns the positions of sequences that lie end to end, in order and without gaps.
 
-        offsets: int64 [batch + 1], from 0 on. inner: those of inner levels. beside: those of static
-        sequences.
+        offsets: int64 [batch + 1], from 0 on. inner: the offsets of each level of inner sequences.
+        beside: the offsets of static sequences, such as the keys of attention, by the name of their axis.
 
         >>> Positions.end_to_end(np.array([0, 3, 5])).lengths
         array([3, 2])
@@ -120,18 +120,22 @@ class Positions:
 
     @property
     def all_step_indices(self) -> Array:
-        """The indices in the arrays of all steps, sequence after sequence, to gather or scatter them."""
+        """The index of every step in the arrays, sequence after sequence, to gather or scatter values."""
         return self.step_indices(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
-        """Returns each sequence's value at its last step (or `first`), 0 if empty; values: [total, ...]."""
+        """Returns the value of each sequence at its last step, or at its first if `first`; 0 if it has no
+        steps. values: [total, ...].
+        """
         rows, indices = self.end_step_indices(first)
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
         ends[rows] = values[indices]
         return ends
 
     def end_step_indices(self, first: bool) -> tuple[Array, Array]:
-        """Returns (indices of the sequences that have steps, index of the last, or `first`, step of each)."""
+        """Returns (numbers of the sequences that have steps, index in the arrays of the last step of each).
+        first: whether the first step of each is taken instead of the last.
+        """
         rows = np.flatnonzero(self.lengths)
         numbers = np.zeros(len(rows), np.int64) if first else self.lengths[rows] - 1
         return rows, self.step_indices(rows, numbers, np.ones(len(rows), np.int64))

@@ -112,7 +112,9 @@ def from_nested(nested: Any) -> ValuesAndOffsets:
 
 
 def to_nested(values: Array, offsets: NDArray[np.int64]) -> Any:
-    """Converts all steps and their offsets to a jagged nested tensor, which shares memory if it can."""
+    """Converts values of all steps and offsets of sequences to a jagged nested tensor of PyTorch, which
+    shares memory with the values if they are contiguous and writable.
+    """
     torch = _torch()
     return torch.nested.nested_tensor_from_jagged(_to_tensor(torch, values), torch.from_numpy(offsets.copy()))
 

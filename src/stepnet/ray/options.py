@@ -65,7 +65,9 @@ def options_of(function: Any) -> Mapping[str, Any]:
 
 
 def check_accepted(passed: Mapping[str, Any]) -> None:
-    """Raises `InputError` for options, by name, that `predict` sets itself, or that Ray's actors refuse."""
+    """Raises `InputError` for options that `predict` sets itself, or that Ray's actors refuse. passed: the
+    options by name.
+    """
     for name in passed:
         if name in REFUSED:
             raise InputError(f"{name} {REFUSED[name]}: leave it out")

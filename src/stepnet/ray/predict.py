@@ -109,8 +109,9 @@ def predict(
 
 
 def check(predictor: Predictor, dataset: Any) -> None:
-    """Compiles the model here, before any worker does, to refuse it early: for the dataset's columns, if Ray
-    knows their types, or else for the inputs that the model states. Does nothing if neither is known.
+    """Compiles the model of a predictor here, before any worker does, to refuse it early: for the dataset's
+    columns, if Ray knows their types, or else for the inputs that the model states. Does nothing if neither
+    is known.
     """
     schema, spec = dataset.schema(fetch_if_missing=False), predictor.runnable.spec
     types = None if schema is None else schema.base_schema

@@ -71,7 +71,8 @@ def comparison(operator: str) -> AtenOperation:
 
 
 def bitwise(operator: str) -> AtenOperation:
-    """Makes the `ATEN` entry of a bitwise operation, for booleans only: steps have no bits of integers.
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of a bitwise operation. It takes
+    booleans only, as steps cannot compute with the bits of integers.
 
     operator: the name of the logical operation in the table `OPERATORS` that computes it.
     """
@@ -190,18 +191,18 @@ ATEN: Mapping[str, AtenOperation] = {
     "bitwise_xor.Tensor": bitwise("logical_xor"),
     "bitwise_xor.Scalar": bitwise("logical_xor"),
     "bitwise_not.default": bitwise("logical_not"),
-    "_to_copy.default": AtenOperation(rules.cast, True, on_axes=axis_rules.kept),
+    "_to_copy.default": AtenOperation(rules.cast, True, on_axes=axis_rules.unchanged_order),
     "copy.default": AtenOperation(places.copied),
-    "clone.default": uncast(rules.itself, folded=True, on_axes=axis_rules.kept),
+    "clone.default": uncast(rules.itself, folded=True, on_axes=axis_rules.unchanged_order),
     "detach.default": uncast(rules.detached, folded=True),
-    "alias.default": uncast(rules.itself, folded=True, on_axes=axis_rules.kept),
+    "alias.default": uncast(rules.itself, folded=True, on_axes=axis_rules.unchanged_order),
     "lift_fresh_copy.default": uncast(rules.itself, folded=True),
     # along features
-    "max.dim": promoted(rules.largest_and_place, steps=over_steps.without_place("max")),
-    "min.dim": promoted(rules.smallest_and_place, steps=over_steps.without_place("min")),
+    "max.dim": promoted(rules.largest_and_index, steps=over_steps.without_index("max")),
+    "min.dim": promoted(rules.smallest_and_index, steps=over_steps.without_index("min")),
     "cumprod.default": promoted(rules.along(np.cumprod)),
-    "argmax.default": uncast(rules.place_of_largest),
-    "argmin.default": uncast(rules.place_of_smallest),
+    "argmax.default": uncast(rules.index_of_largest),
+    "argmin.default": uncast(rules.index_of_smallest),
     "var.correction": promoted(rules.variance, steps=over_steps.variance),
     "var_mean.correction": promoted(rules.variance_and_mean, steps=over_steps.variance_and_mean),
     "linalg_vector_norm.default": promoted(rules.norm, steps=over_steps.norm),
@@ -216,7 +217,7 @@ ATEN: Mapping[str, AtenOperation] = {
     # that index by integers
     "embedding.default": uncast(places.embedded),
     "index.Tensor": AtenOperation(places.indexed, on_axes=axis_rules.indexed),
-    "index_select.default": AtenOperation(places.picked, on_axes=axis_rules.picked),
+    "index_select.default": AtenOperation(places.index_selected, on_axes=axis_rules.index_selected),
     "gather.default": AtenOperation(places.gathered, on_axes=axis_rules.gathered),
     # that make new values
     "empty.memory_format": AtenOperation(places.undefined),
@@ -226,7 +227,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "scalar_tensor.default": AtenOperation(places.number),
     "eye.default": AtenOperation(places.identity),
     "eye.m": AtenOperation(places.identity),
-    "arange.start_step": AtenOperation(places.counted, on_axes=axis_rules.counted),
+    "arange.start_step": AtenOperation(places.arange, on_axes=axis_rules.arange),
     # on named axes
     "view.default": AtenOperation(on_axes=axis_rules.viewed),
     "_unsafe_view.default": AtenOperation(on_axes=axis_rules.viewed),
@@ -235,7 +236,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "permute.default": AtenOperation(on_axes=axis_rules.permuted),
     "expand.default": AtenOperation(on_axes=axis_rules.expanded),
     "repeat.default": AtenOperation(on_axes=axis_rules.repeated),
-    "cat.default": AtenOperation(on_axes=axis_rules.joined),
+    "cat.default": AtenOperation(on_axes=axis_rules.concatenated),
     "sum.dim_IntList": AtenOperation(on_axes=axis_rules.reduced("sum")),
     "mean.default": AtenOperation(on_axes=axis_rules.reduced("mean")),
     "mean.dim": AtenOperation(on_axes=axis_rules.reduced("mean")),

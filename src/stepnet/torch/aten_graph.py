@@ -171,7 +171,8 @@ class TensorArgument:
 
     @classmethod
     def of(cls, name: str, type_: Type) -> "TensorArgument":
-        """Describes a value of a step by its type in the net; raises `StepError` for inner sequences.
+        """Describes a value of a step by its name and its type in the net; raises `StepError` for inner
+        sequences.
 
         A value that is the same for all rows is a parameter.
         """
@@ -193,7 +194,7 @@ class AtenGraph:
         """The nodes of the graph in order; the arguments come first."""
         return list(self.module.graph.nodes)
 
-    def held(self, node: Any) -> Any:
+    def constant_tensor(self, node: Any) -> Any:
         """Returns the tensor that a `get_attr` node stands for, a constant in the graph.
 
         Raises `StepError` if it is a random generator: an operation draws random numbers.

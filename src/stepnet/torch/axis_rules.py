@@ -17,10 +17,10 @@ from stepnet.importers.axes import (
     BATCH,
     ONE,
     TIME,
+    axis_error,
     extent_of,
     features_of,
     is_feature,
-    mixes,
     regrouped,
     size_of,
     symbols_in,
@@ -29,12 +29,12 @@ from stepnet.importers.placed import Placed
 from stepnet.importers.products import product
 from stepnet.importers.reductions import reduce
 from stepnet.importers.selecting import concatenate, step_at
-from stepnet.importers.shaping import broadcast_to, expand, step_numbers, transpose, widened
+from stepnet.importers.shaping import broadcast_axis, broadcast_to, expand, step_numbers, transpose
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import deepest, first_feature
 from stepnet.torch import rules
 from stepnet.torch.module_sequences import ordered, source_of
-from stepnet.torch.places import times
+from stepnet.torch.places import tiled
 from stepnet.torch.replay import ReplayedNode, Rule, SequenceOrder, is_size, torch_name
 from stepnet.torch.rows import aligned, at_extent, dims_of
 
@@ -80,18 +80,18 @@ def repeated(call: ReplayedNode) -> Placed:
     (x,), repeats = call.operands, call.arguments["repeats"]
     own = (ONE,) * (len(repeats) - len(x.axes)) + x.axes
     pairs = list(zip(own, repeats, strict=True))
-    axes = tuple(widened(axis, call.size(count) if axis == ONE else 1, x) for axis, count in pairs)
+    axes = tuple(broadcast_axis(axis, call.size(count) if axis == ONE else 1, x) for axis, count in pairs)
     value = broadcast_to(at_extent(x, extent_of(axes)), axes).value
     for dim, (axis, count) in enumerate(pairs):
         if axis != ONE and count != 1:
             if not is_feature(axis) or is_size(count):
-                raise mixes(max(symbols_in((axis,)), default=SEQUENCES), axes)
-            value = times(value, first_feature(value) + len(features_of(axes[:dim])), count)
+                raise axis_error(max(symbols_in((axis,)), default=SEQUENCES), axes)
+            value = tiled(value, first_feature(value) + len(features_of(axes[:dim])), count)
             axes = (*axes[:dim], (prod(features_of((axis,))) * count,), *axes[dim + 1 :])
     return Placed(value, axes)
 
 
-def joined(call: ReplayedNode) -> Placed:
+def concatenated(call: ReplayedNode) -> Placed:
     """Evaluates a `cat` node of a PyTorch graph: concatenates tensors, in the dtype of the result.
 
     Tensors of shape [0], which PyTorch allows among others, are left out.
@@ -211,8 +211,11 @@ def indexed(call: ReplayedNode) -> Any:
     return None
 
 
-def picked(call: ReplayedNode) -> Any:
-    """Evaluates an `index_select` node: reorders sequences; None for features (see `places.picked`)."""
+def index_selected(call: ReplayedNode) -> Any:
+    """Evaluates an `index_select` node of a PyTorch graph whose index is an order of the sequences, as a sort
+    returns it: reorders the operand's sequences. Returns None for other indices: then `places.index_selected`
+    is called, which takes features.
+    """
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
     return ordered(x, dim, index) if isinstance(index, SequenceOrder) else None
 
@@ -232,15 +235,16 @@ def gathered(call: ReplayedNode) -> Any:
 
 
 def replaced(call: ReplayedNode) -> Any:
-    """Evaluates a `slice_scatter` node of a PyTorch graph: replaces all sequences or steps. Returns None for
-    an axis of features, for which `places.slice_replaced` is called instead.
+    """Evaluates a `slice_scatter` node of a PyTorch graph that replaces all sequences or all steps of a
+    tensor: returns the new values, broadcast to the tensor's axes. Returns None for other axes: then
+    `places.slice_replaced` is called, which replaces features.
     """
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
     return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else None
 
 
-def kept(call: ReplayedNode) -> Any:
+def unchanged_order(call: ReplayedNode) -> Any:
     """Evaluates a cast or copy node of a PyTorch graph whose operand is an order of sequences (a
     permutation): returns it unchanged. Returns None for other values, so that the operation's rule for
     features is called.
@@ -249,9 +253,10 @@ def kept(call: ReplayedNode) -> Any:
     return x if isinstance(x, SequenceOrder) else None
 
 
-def counted(call: ReplayedNode) -> Any:
-    """Evaluates an `arange` node of a PyTorch graph: the number of each step, or for sequences the order that
-    leaves them in place. Returns None for a constant end, for which `places.counted` is called instead.
+def arange(call: ReplayedNode) -> Any:
+    """Evaluates an `arange` node of a PyTorch graph: returns the number of each step for a range over the
+    steps, or for one over the sequences the `SequenceOrder` that leaves their order unchanged. Returns None
+    if the end is a plain number: then `places.arange` is called, which makes a constant.
     """
     end_ = call.arguments["end"]
     if not is_size(end_):
@@ -268,7 +273,10 @@ def counted(call: ReplayedNode) -> Any:
 
 
 def matrix_product(a: Placed, b: Placed) -> Placed:
-    """Multiplies the matrices in the last two axes of a and b, repeated to the same rows and steps before."""
+    """Multiplies the matrices in the last two axes of a and b. If one of them has a matrix for each row or
+    step, the other is repeated to as many, unless it is a parameter, or the product sums over the steps (the
+    last axis of a).
+    """
     if a.axes[-1] != TIME:
         extent = deepest([a.value, b.value])
         a, b = at_extent(a, extent), at_extent(b, extent)

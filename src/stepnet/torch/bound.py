@@ -110,14 +110,14 @@ class DifferentiableLayers:
         return [*whole, *results[outputs:]]
 
     def in_order(self, place: SequencePlaces, inputs: list[Any], halves: Halved | None) -> list[Any]:
-        """Runs the net on a flat list of tensors, the inputs in the net's order, as PyTorch's operator needs
-        it.
+        """Runs the net on one flat list of tensors, as PyTorch's operator for recurrences passes them.
 
         Returns the net's results, those per step as [total, ...], followed by the values that the forward
-        half saves.
+        pass saves for gradients.
 
-        place: the form of the first input, the data, and the positions of the sequences in it.
-        halves: the two passes that the operator uses for gradients; None runs without gradients.
+        place: the form of the data and the positions of the sequences in it.
+        inputs: the data (the inputs of all steps), the initial memories, the statics and the parameters.
+        halves: the forward and backward pass for gradients; None runs without gradients.
         """
         count, own = self.program.memories, len(inputs) - len(self.program.params)
         data, parts = inputs[0], (inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:])
@@ -130,7 +130,9 @@ class DifferentiableLayers:
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
     def bound_to(self, parameters: list[Any]) -> "BoundModule":
-        """Returns the runner of calls without gradients for these parameters, cached by their addresses."""
+        """Returns the object that runs calls without gradients with these parameters, cached by their
+        addresses.
+        """
         key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
             keep(self.bounds, key, BoundModule())
@@ -205,7 +207,9 @@ class BoundModule:
         self.latest: BoundParameters | None = None
 
     def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> BoundParameters:
-        """Returns the module bound to the parameters `tensors`; binds it anew if they have changed."""
+        """Returns the module bound to the parameters `tensors`; binds it anew if they have changed. runnable:
+        the compiled module.
+        """
         latest = self.latest
         if latest is None or not latest.equal(runnable, tensors):
             latest = self.latest = BoundParameters.of(runnable, tensors)

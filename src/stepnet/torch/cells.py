@@ -93,7 +93,7 @@ class CellSizes:
             if ours in known and (self.bias or ours not in "bd")
         }
 
-    def alone(self, layer: int) -> "CellSizes":
+    def single_layer(self, layer: int) -> "CellSizes":
         """Returns the sizes of layer number `layer` of several, as those of a module with this layer alone.
         Later layers take the outputs of all directions of the layer before.
         """
@@ -103,17 +103,17 @@ class CellSizes:
     @property
     def recurrences(self) -> Layer:
         """The layers with zeros as parameters, to compile their net, in which parameters are inputs."""
-        every = [self.alone(layer).shapes.values() for layer in range(self.layers)]
+        every = [self.single_layer(layer).shapes.values() for layer in range(self.layers)]
         return self.of(
             [np.zeros(shape, self.dtype) for shapes in every for shape in [*shapes] * self.directions]
         )
 
     def of(self, weights: Sequence[Any]) -> Layer:
-        """Makes stepnet's layers for a module of these sizes from its weights, listed in PyTorch's order: a
-        `Stack`, or the only one.
+        """Makes stepnet's layers for a torch.nn module of these sizes: a `Stack`, or the only layer. weights:
+        the module's parameters in PyTorch's order.
         """
         remaining = iter(weights)
-        layers = [self.alone(layer).directed(remaining) for layer in range(self.layers)]
+        layers = [self.single_layer(layer).directed(remaining) for layer in range(self.layers)]
         return layers[0] if self.layers == 1 else Stack(layers)
 
     def directed(self, weights: Iterator[Any]) -> Layer:
@@ -144,7 +144,7 @@ def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
 
 @lru_cache(MOST_KEPT)
 def program_of(sizes: CellSizes) -> LayersProgram:
-    """Compiles the layers of a torch.nn module of these sizes to a program, once for each sizes.
+    """Compiles the layers of a torch.nn module of these sizes to a program; cached.
 
     Its inputs are the sequences, h (and c) of each recurrence, and the parameters of each. Its results are
     the outputs, and the final h (and c) of each recurrence.

@@ -69,7 +69,7 @@ class TracedLayers:
     @contextmanager
     def standing_in(self, module: Any) -> Generator[None]:
         """Context for a trace, in which a module's recurrent layers add graph nodes instead of running, and
-        `path` is kept up to date. At its end the module is as before.
+        `path` lists the modules that are being called. At its end the module is as before.
         """
         members: list[tuple[str, Any]] = list(module.named_modules())
         changed, hooks = list[tuple[Any, str]](), list[Any]()
@@ -168,7 +168,10 @@ class Standing:
         return input._replace(data=outputs) if packed else outputs, in_form(module, final)
 
     def check(self, data: Any, packed: bool) -> None:
-        """Raises `StepError` for dropout between layers, and for data without batch axis unless `packed`."""
+        """Raises `StepError` for a call that a traced model cannot contain: with dropout between layers, or
+        on a tensor without an axis of the batch. data: the input, or the data of a packed one. packed:
+        whether the input is a `PackedSequence`.
+        """
         module = self.module
         if module.training and module.dropout and module.num_layers > 1:
             raise StepError(RANDOM)
@@ -375,9 +378,11 @@ def sorted_shapes(x: Any) -> Any:
 def layer_shapes(
     number: int, time: int, data: Any, states: Any, statics: Any, weights: Any, like: Sequence[Any]
 ) -> Any:
-    """Returns empty tensors like the results of the operator `layer`, which have the shapes of `like`.
+    """Returns empty tensors like the results of the operator `layer`, which have the shapes of `like`, for
+    traces.
 
     number, time: the position of the layer in `TracedLayers.builds`, and the axis of the steps in `data`.
+    states, statics, weights: the layer's tensors. Only `like` is read.
     """
     return [torch.empty_like(tensor) for tensor in like]
 

@@ -63,7 +63,8 @@ class Differentiable:
         return gradient_run(self.kept, None, self.net, wanted, checkpoint)
 
     def halves(self, wanted: tuple[int, ...]) -> Halved:
-        """Returns the two passes for gradients of the inputs at positions `wanted`, for graphs of PyTorch.
+        """Returns the forward and the backward pass for gradients of the inputs at positions `wanted`, for
+        graphs of PyTorch; cached.
 
         The forward pass saves everything, as a graph must know the shapes of the saved values.
         """
@@ -151,7 +152,9 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Stores in `ctx` the inputs, and the values of `output` that the backward pass reads."""
+        """Stores in `ctx` the arguments of `forward` (`inputs`), and the values of its result (`output`) that
+        the backward pass reads.
+        """
         ctx.differentiable, ctx.batch, ctx.wanted, ctx.checkpoint, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[len(ctx.differentiable.net.results) :])
@@ -259,7 +262,9 @@ def run_backward(
 
 
 def call_in(batch: Batch) -> Call:
-    """Makes the record of a call for an engine: the positions of a batch's sequences, without arrays."""
+    """Makes the `Call` with which an engine runs over a batch: the positions of its sequences, without
+    arrays.
+    """
     return call_of(batch, [], [], False, None, None)
 
 

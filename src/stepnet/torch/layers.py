@@ -13,7 +13,7 @@ from stepnet.torch.cells import CellSizes
 from stepnet.torch.operator import in_graph, runnable_of_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
-from stepnet.torch.recording import holds_theirs, makes_graph, untraced
+from stepnet.torch.recording import makes_graph, needs_torch_nn, untraced
 from stepnet.torch.sequences import (
     DTYPES,
     ModuleSequences,
@@ -45,13 +45,13 @@ class LayerForward:
             self.checkpoint = checkpoint
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Runs the module on sequences, from states `hx`; returns the outputs and the last states.
+        """Runs the module on sequences `input` from states `hx`; returns the outputs and the last states.
 
         Sequences on other devices than the CPU, and tools that record torch.nn's layers, run torch.nn's own
         forward.
         """
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
-        if data_of(input).device.type != "cpu" or holds_theirs():
+        if data_of(input).device.type != "cpu" or needs_torch_nn():
             return theirs(input, hx)
         graph = makes_graph()
         run = run_module if graph else untraced(run_module)
@@ -154,14 +154,16 @@ def run_layers(
         if layer:
             data = torch.nn.functional.dropout(data, module.dropout, True)
         of_layer = tensors[layer * weights : (layer + 1) * weights]
-        data, last = run_one(module, sizes.alone(layer), data, positions, own, of_layer, graph)
+        data, last = run_one(module, sizes.single_layer(layer), data, positions, own, of_layer, graph)
         final.append(last)
     last = [torch.cat(kind) for kind in zip(*final, strict=True)]
     return data.transpose(0, 1) if swapped else data, last
 
 
 def sizes_of(module: Any, dtype: Any) -> CellSizes:
-    """Reads the sizes and settings of a recurrent module of torch.nn, which determine its net."""
+    """Reads the sizes and settings of a recurrent module of torch.nn, which determine its net. dtype: that of
+    its parameters.
+    """
     return CellSizes(
         module.mode,
         module.input_size,
@@ -185,6 +187,7 @@ def run_one(
 ) -> tuple[Any, list[Any]]:
     """Runs layers that have no dropout between them as one net; returns the outputs and the last states.
 
+    module: the module of torch.nn. sizes: those of the layers.
     positions: of the sequences in `data`. states: h, and c of an LSTM, as PyTorch has them: [layers x
         directions, batch, features]. tensors: the parameters. The net has h (and c) of each layer in turn.
     graph: whether PyTorch makes a graph, which gets an operator.

@@ -91,8 +91,8 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
         for name, value in arguments.items()
     }
     check_sizes(arguments, forms)
-    sequences = alone({name: form.specs for name, form in forms.items() if form.kind == "sequences"})
-    statics = alone({name: form.specs for name, form in forms.items() if form.kind == "static"})
+    sequences = single_or_dict({name: form.specs for name, form in forms.items() if form.kind == "sequences"})
+    statics = single_or_dict({name: form.specs for name, form in forms.items() if form.kind == "static"})
     if not leaves(sequences):
         raise InputError(
             "no argument of the example has steps: mark the axis of steps in axes= with the letter T"
@@ -109,9 +109,9 @@ def parameters_of(model: Any) -> dict[str, Any]:
     return {name: copied(tensor) for name, tensor in tensors.items()}
 
 
-def alone(parts: dict[str, Any]) -> Any:
-    """Returns the only value of a dict, or the dict, or None if it is empty: arguments as a `Graph` takes
-    them.
+def single_or_dict(parts: dict[str, Any]) -> Any:
+    """Returns the value of a dict with one entry, None for an empty dict, and any other dict unchanged: the
+    forms in which a `Graph` takes arguments.
     """
     return next(iter(parts.values())) if len(parts) == 1 else parts or None
 
@@ -138,8 +138,8 @@ class ModuleArgument:
     def of(cls, name: str, value: Any, letters: str, is_lengths: bool) -> "ModuleArgument":
         """Describes an argument by its value in the example; raises `InputError` for wrong letters or axes.
 
-        name: for messages. letters: one for each axis, as callers state them. is_lengths: whether it has the
-            lengths.
+        name: for messages. letters: one for each axis, N for sequences, T for steps, _ for features.
+        is_lengths: whether the argument has the lengths of the sequences.
         """
         tensors = leaves(value)
         are = [isinstance(tensor, torch.Tensor) for tensor in tensors]
@@ -176,7 +176,9 @@ class ModuleArgument:
         return cls("sequences" if "T" in letters else "static", letters, blank, transform(spec, value))
 
     def sizes(self, features: tuple[int, ...]) -> tuple[int | str, ...]:
-        """Returns the sizes of a tensor for a trace: its features, and words for sequences and steps."""
+        """Returns the sizes of a tensor of this argument for a trace. Sequences and steps, whose numbers are
+        not known, have names in place of sizes. features: the other sizes.
+        """
         remaining = iter(features)
         named = [LETTERS[letter] if letter in LETTERS else next(remaining) for letter in self.letters]
         return (*named, *remaining)
@@ -280,7 +282,7 @@ class TracedModule:
                 "shapes, but it is in another mode than when the graph was made: call .eval() or "
                 ".train() first, so that the mode is the same"
             )
-        given = self.named("sequences", x) | self.named("static", statics)
+        given = self.arguments_of_kind("sequences", x) | self.arguments_of_kind("static", statics)
         fixed = {name: form for name, form in self.forms.items() if form.kind != "fixed"}
         values = list[Placed | None]()
         arguments = list[TensorArgument]()
@@ -333,13 +335,15 @@ class TracedModule:
                 "made, and the graph has its old value: make the graph again"
             )
 
-    def named(self, kind: str, value: Any) -> dict[str, Any]:
+    def arguments_of_kind(self, kind: str, value: Any) -> dict[str, Any]:
         """Returns the arguments of one kind ("sequences" or "static") by name, from one value or a dict."""
         names = [name for name, form in self.forms.items() if form.kind == kind]
         return {names[0]: value} if len(names) == 1 else dict(value or {})
 
     def argument(self, form: ModuleArgument, tensors: Any) -> Any:
-        """Builds one argument of the module by its description, with the next tensors of an iterator."""
+        """Builds one argument for a call of the module: fills the structure in its description `form` with
+        the next tensors of the iterator `tensors`. An argument without tensors has the value of the example.
+        """
         if form.kind == "fixed":
             return form.value
         return rebuild(form.value, [next(tensors) for _ in leaves(form.value)])
@@ -359,7 +363,9 @@ class ModuleWithStatics(TracedModule):
 
 
 def axes_in(sizes: tuple[int | str, ...]) -> tuple[Axis, ...]:
-    """Makes the axes of a tensor from its sizes, where words such as "steps" are unknown sizes."""
+    """Makes the named axes of a tensor from its sizes: a number gives an axis of features, a name such as
+    "steps" an axis of sequences or steps.
+    """
     return tuple((size,) for size in sizes)
 
 
@@ -380,8 +386,8 @@ def tensors_of(output: Any) -> Any:
 def result_of(result: Any) -> Traced:
     """Converts an output of the evaluated module to a value of the net.
 
-    Raises `StepError` if it is not a value, if its sequences are sorted, or if they are joined with another
-    axis.
+    Raises `StepError` if it is not a value, if its sequences are sorted, or if an axis of sequences or steps
+    was flattened with another axis.
     """
     if not isinstance(result, Placed):
         what = result.what if isinstance(result, NoValue) else "the order of sequences in their batch"

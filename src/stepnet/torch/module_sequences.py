@@ -6,7 +6,7 @@ from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.importers.axes import PACKED, TIME, Axes, is_packed, is_rows, text_of
-from stepnet.importers.placed import Placed, beside
+from stepnet.importers.placed import Placed, broadcastable
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import to_extent
 from stepnet.torch.replay import NoValue, ReplayedNode, SequenceOrder
@@ -19,8 +19,8 @@ def layer(call: ReplayedNode) -> list[Placed]:
     """Evaluates the graph node of a recurrent layer: adds the layer to the net, with the node's parameters,
     states and statics (values that each sequence has once).
 
-    call: the node. Its argument `number` is the position of the layer's recipe (`LayerBuild`) in
-        `call.replay.builds`; `time` is the axis of the steps in `data`.
+    call: the node. Its argument `number` is the index in `call.replay.builds` of the `LayerBuild`, which
+        builds the layer; `time` is the axis of the steps in `data`.
 
     Returns the outputs, then the last states, each as a `Placed`: a value with the meaning of each axis. The
     outputs have the leading axes of the data, sequences and steps; the last states that of the sequences.
@@ -29,7 +29,9 @@ def layer(call: ReplayedNode) -> list[Placed]:
     build = call.replay.builds[int(arguments["number"])]
     data, time = arguments["data"], arguments["time"]
     lead, rows = sequences_of(data, time)
-    states = [to_extent(beside(state, ((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]]
+    states = [
+        to_extent(broadcastable(state, ((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]
+    ]
     recurrent_layer: Any = build.layer([weight.value for weight in arguments["weights"]])
     further = {"initial": rebuild(build.memory, states)} if states else {}
     if arguments["statics"]:
@@ -67,8 +69,8 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
 
 
 def source_of(value: Traced) -> int:
-    """Returns the number of the node that a value is made of by views and casts alone. Two values with the
-    same one, such as two casts of the lengths, have the same numbers.
+    """Returns the number of the node in its net from which views and casts alone make the value. Two values
+    with the same node, such as two casts of the lengths, are equal.
     """
     number, nodes = value.number, value.builder.nodes
     while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
@@ -77,10 +79,11 @@ def source_of(value: Traced) -> int:
 
 
 def packed(call: ReplayedNode) -> list[Any]:
-    """Evaluates a `packed` node (pack_padded_sequence): removes the padding, which sequences of a net never
-    have.
+    """Evaluates a `packed` node (pack_padded_sequence) of a PyTorch graph: gives padded steps the axes of
+    packed data. Nothing is copied, as sequences of a net have no padding.
 
-    Returns the steps with the axes of packed data, and a placeholder for the batch sizes.
+    Returns the steps with the axes of packed data, and a placeholder for the batch sizes. Raises `StepError`
+    for lengths that are not those of the sequences.
     """
     x, lengths = call.operands
     if source_of(lengths.value) != source_of(call.replay.lengths):
@@ -95,7 +98,8 @@ def packed(call: ReplayedNode) -> list[Any]:
 
 
 def padded(call: ReplayedNode) -> list[Any]:
-    """Evaluates a `padded` node (pad_packed_sequence): gives packed data the axes of a padded tensor.
+    """Evaluates a `padded` node (pad_packed_sequence) of a PyTorch graph: gives packed data the axes of a
+    padded tensor, sequences and steps. The node's argument `time` is the axis of the steps.
 
     Returns the steps and the lengths of the sequences.
     """
@@ -109,9 +113,10 @@ def padded(call: ReplayedNode) -> list[Any]:
 
 
 def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
-    """Brings the sequences of x into another order along axis `dim`, by renaming the axis, as a net needs no
-    order; if x is an order itself, composes both. Raises `StepError` if the sequences of x are not in the
-    order that `order` begins with.
+    """Reorders the sequences of x along axis `dim` by `order`. Only the name of the axis changes, as a net
+    computes each sequence separately. If x is itself an order of sequences, returns both orders combined.
+
+    Raises `StepError` if the sequences of x are not sorted as `order` expects.
     """
     if isinstance(x, SequenceOrder):
         if x.target != order.source:
@@ -134,10 +139,10 @@ def scattered(call: ReplayedNode) -> Any:
 
 
 def sorted_rows(call: ReplayedNode) -> Any:
-    """Evaluates a sort of one number per sequence: returns the sorted numbers, and the order as
-    `SequenceOrder`.
+    """Evaluates a sort of one number per sequence, such as the lengths: returns the sorted numbers, and the
+    permutation as a `SequenceOrder`.
 
-    A sort of an order inverts the order.
+    If the numbers are such a permutation, the second result is its inverse.
     """
     x = call.arguments["x"]
     if isinstance(x, SequenceOrder):
@@ -148,6 +153,8 @@ def sorted_rows(call: ReplayedNode) -> Any:
 
 
 def is_rows_order(value: Any) -> bool:
-    """Tells whether the results of a node contain an order of sequences, as those of a sort do."""
+    """Tells whether the value of a graph node contains an order of sequences, as the list of results of a
+    sort does.
+    """
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
     return any(isinstance(part, SequenceOrder) for part in parts)

@@ -82,9 +82,12 @@ def may_change(key: str) -> bool:
 
 
 def forward_of(key: str, number: int) -> DifferentiableLayers:
-    """Returns the compiled step that a forward pass ran. number: that which the forward pass returned.
+    """Returns the compiled step with which a forward pass ran, to run its backward pass.
 
-    Raises `InputError` if the module that the key names no longer has it: it keeps the latest few.
+    key: the name of the module.
+    number: the number of the step, which the forward pass returned.
+
+    Raises `InputError` if the module no longer has this step: it keeps the latest few.
     """
     if number not in FORWARDS:
         raise InputError(
@@ -179,7 +182,9 @@ def recurrence_backward(
     """Implements the operator that computes the gradients of a recurrence in graphs of PyTorch, for the
     inputs at the positions `wanted`.
 
-    key, form, place: the module and the positions of its sequences, as for the operator `recurrence`.
+    key: names the module.
+    form, place: the form of the data, and tensors with the positions of its sequences, as for the operator
+        `recurrence`.
     inputs: the inputs of `recurrence`, the cotangents of its floating-point results, its saved values, and
         the number of the compiled step that computed them, if the module may change.
     """
@@ -193,7 +198,8 @@ def recurrence_backward(
 
 
 def halves_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Halved:
-    """Returns the forward and the backward pass for gradients of the inputs at the positions `wanted`.
+    """Returns the forward and the backward pass of a compiled module (`runnable`) for gradients of the inputs
+    at the positions `wanted`.
 
     Both operators, their shapes and the saved values must be of the same passes, so all of them ask here. A
     call outside of a graph may run in blocks of steps, which save other values, of no fixed number or shape.
@@ -223,9 +229,11 @@ def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
 
 
 def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """Returns empty tensors like the results of the operator `recurrence`, for PyTorch's tracer. It takes
-    that operator's arguments, and records the results' types, so that the operator notices if the module
-    has changed since.
+    """Returns empty tensors like the results of the operator `recurrence`, for PyTorch's tracer.
+
+    It takes that operator's arguments: the key of a module, the form of the data and the positions in it, the
+    positions of the inputs that get gradients, and the inputs. It records the types of the results, so that
+    the operator notices if the module has changed since.
     """
     runnable = runnable_of(key)
     net = halves_of(runnable, wanted).first.net if wanted else runnable.program.net
@@ -235,13 +243,16 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
-    """Returns empty tensors like the results of `recurrence_backward`, which PyTorch's tracer asks for."""
+    """Returns empty tensors like the results of the operator `recurrence_backward`, for PyTorch's tracer. It
+    takes that operator's arguments: the key of a module, the form of the data and the positions in it, the
+    positions of the inputs that get gradients, and the inputs.
+    """
     net = halves_of(runnable_of(key), wanted).second.net
     return shapes_of(net, form, inputs[: len(net.inputs)])
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
-    """Stores in `ctx`, for `gradients`, the inputs and the results of the operator `recurrence`.
+    """Stores in `ctx`, for `gradients`, the inputs and the results (`output`) of the operator `recurrence`.
 
     Raises `InputError` if gradients are required of inputs for which the graph does not compute them.
     """

@@ -14,7 +14,7 @@ from stepnet.model.nested import expand
 numpy: Any = np
 
 
-def without_place(how: str) -> Callable[..., Any]:
+def without_index(how: str) -> Callable[..., Any]:
     """Makes the rule of a maximum or minimum over steps, for operations that return its position too.
 
     how: "max" or "min". The rule returns None for the position, which no net computes.

@@ -42,7 +42,7 @@ def copied(result: InferredResult, x: Any, source: Any, *_: Any) -> Any:
 
 
 def along(x: Any, dim: int, part: Any) -> Any:
-    """Indexes x along axis `dim` alone. part: the index: an integer, a slice or a list of integers."""
+    """Indexes x along axis `dim` alone. part: the index, an integer, a slice or a list of integers."""
     index = [slice(None)] * x.ndim
     index[dim] = part
     return x[tuple(index)]
@@ -54,12 +54,12 @@ def sliced(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int =
 
 
 def split_by_sizes(x: Any, sizes: Sequence[int], dim: int = 0) -> list[Any]:
-    """Splits x along an axis of features into parts of these sizes."""
+    """Splits x along the feature axis `dim` into parts of these sizes."""
     return numpy.split(x, [sum(sizes[:place]) for place in range(1, len(sizes))], axis=dim)
 
 
 def flipped(x: Any, dims: Sequence[int]) -> Any:
-    """Computes ATen's `flip`: reverses x along each of the axes."""
+    """Computes ATen's `flip`: reverses x along each of the axes `dims`."""
     return reduce(lambda value, dim: along(value, dim, slice(None, None, -1)), dims, x)
 
 
@@ -75,8 +75,8 @@ def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     return x
 
 
-def times(x: Any, dim: int, count: int) -> Any:
-    """Concatenates x with itself along an axis, `count` times in all; 0 gives an axis without elements."""
+def tiled(x: Any, dim: int, count: int) -> Any:
+    """Concatenates x with itself along axis `dim`, `count` times in all; 0 gives an axis without elements."""
     return numpy.concatenate([x] * count, axis=dim) if count else along(x, dim, slice(0))
 
 
@@ -117,16 +117,19 @@ def embedded(table: Any, index: Any, *_: Any) -> Any:
 
 
 def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
-    """Computes ATen's `index` with one index, along one axis of x; `StepError` for several indices."""
+    """Computes ATen's `index` for one index of features: takes the elements of x at it along its axis.
+    indices: one for each axis of x, None for axes that are not indexed; two or more indices raise
+    `StepError`.
+    """
     used = [dim for dim, index in enumerate(indices) if index is not None]
     if len(used) != 1:
         raise refuse("features are picked along one axis at a time")
-    return picked(result, x, used[0], indices[used[0]])
+    return index_selected(result, x, used[0], indices[used[0]])
 
 
-def picked(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
+def index_selected(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
     """Computes ATen's `index_select`: takes features of x along axis `dim` at constant indices. If x is a
-    parameter and the axis its first one, it takes rows of x at any integers, as an embedding does.
+    parameter and `dim` its first axis, takes rows of x at any integers, as an embedding does.
     """
     if x.is_constant and dim % x.ndim == 0 and kind_of_dtype(index.dtype) == "integer":
         return numpy.take(x, index, axis=0)
@@ -134,7 +137,7 @@ def picked(result: InferredResult, x: Any, dim: int, index: Any) -> Any:
 
 
 def gathered(result: InferredResult, x: Any, dim: int, index: Any, **_: Any) -> Any:
-    """Computes ATen's `gather` along a feature axis, at integers that the step computes.
+    """Computes ATen's `gather` along a feature axis `dim`, at integers `index` that the step computes.
 
     Nets cannot index features by values, so the integers are compared with all positions. Along the other
     axes of features, x is first cut to the sizes of `index`, as in PyTorch.
@@ -167,11 +170,11 @@ def filled(result: InferredResult, _: Any, value: Any = 0, **__: Any) -> Traced:
 
 
 def number(result: InferredResult, value: Any, **_: Any) -> Traced:
-    """Computes ATen's `scalar_tensor`: adds a number to the net as a constant without axes of features."""
+    """Computes ATen's `scalar_tensor`: adds the number `value` to the net as a constant without features."""
     return filled(result, None, value)
 
 
-def counted(result: InferredResult, start: Any, end: Any, step: Any = 1, **_: Any) -> Traced:
+def arange(result: InferredResult, start: Any, end: Any, step: Any = 1, **_: Any) -> Traced:
     """Computes ATen's `arange`: the constant [start, start + step, ...] up to but not including `end`."""
     builder = result.like.builder
     return Traced(builder, builder.constant(numpy.arange(start, end, step).astype(result.dtype)))

@@ -137,8 +137,8 @@ class ZoneoutGRU(Ready):
         self.zoneout = zoneout
 
     def forward(self, input: Any, state: Any = None) -> Any:  # type: ignore[override]  # noqa: A002
-        """Runs the recurrence over `input` from `state`; draws the zoneout masks in training. In evaluation
-        the masks are zeros, which the cell does not read.
+        """Runs the recurrence over `input` from `state`. In training, draws a zoneout mask for each step,
+        which the cell reads beside the input; in evaluation these masks are zeros and not read.
 
         Returns the outputs, in the form of the sequences, and the last h.
         """

@@ -25,8 +25,10 @@ def makes_graph() -> bool:
     return torch.compiler.is_compiling() or proxies.get_proxy_mode() is not None
 
 
-def holds_theirs() -> bool:
-    """Tells whether torch.jit.trace or stepnet records operations, so that torch.nn's own layers must run."""
+def needs_torch_nn() -> bool:
+    """Tells whether torch.nn's own layers must run, because torch.jit.trace or stepnet records their
+    operations.
+    """
     return torch.jit.is_tracing() or (not torch.compiler.is_compiling() and TRACES.get())
 
 

@@ -22,7 +22,14 @@ from stepnet.torch.operator import MODULES, in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import check_others, reads_of
 from stepnet.torch.recording import is_recorded, untraced
-from stepnet.torch.sequences import DTYPES, ModuleSequences, check_axes, data_of, dtypes_refused, named
+from stepnet.torch.sequences import (
+    DTYPES,
+    ModuleSequences,
+    check_axes,
+    data_of,
+    dtypes_refused,
+    named_tensors,
+)
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 
 torch: Any = pytorch("torch")
@@ -112,7 +119,7 @@ class Recurrence(torch.nn.Module):
         states = [] if state is None else tensors_of_argument(state, memory, "state")
         static_tensors = tensors_of_argument(statics, example_statics, "statics")
         if (states or static_tensors) and not sequences.place.tensors and not is_recorded():
-            once = named("state", state) | named("statics", statics)
+            once = named_tensors("state", state) | named_tensors("statics", statics)
             check_axes("Recurrence", self.batch_first, sequences.data, once)
         if sequences.order is not None:
             states, static_tensors = (
@@ -235,8 +242,8 @@ class Recurrence(torch.nn.Module):
         return stateless._reparametrize_module(self, zeros)
 
     def runnable_in(self, training: bool) -> DifferentiableLayers:
-        """Returns the compiled step in training or evaluation mode, for a graph made in this mode. The module
-        keeps its own mode.
+        """Returns the compiled step for training or evaluation mode, for PyTorch's graphs, each of which was
+        made in one mode. The mode that the module is in does not change.
         """
         if training == self.training:
             return self.enter()
@@ -266,7 +273,7 @@ class Recurrence(torch.nn.Module):
         return trace(step, example, statics=statics, reverse=self.reverse)
 
     def traced(self, tensors: list[Any]) -> DifferentiableLayers:
-        """Traces the step with these parameters and buffers, and compiles it."""
+        """Traces the step with these parameters and buffers (`tensors`), and compiles it."""
         rnn = self.rnn(tensors)
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
@@ -292,7 +299,9 @@ class Recurrence(torch.nn.Module):
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves or casts the tensors as `torch.nn.Module._apply` does, and traces the step anew."""
+        """Moves or casts the tensors as `torch.nn.Module._apply` does, and traces the step anew. fn: the
+        function that moves or casts a tensor. recurse: whether inner modules take part.
+        """
         super()._apply(fn, recurse)  # type: ignore[misc]
         self.prepare()
         return self
@@ -326,7 +335,9 @@ def tensors_of_argument(value: Any, example: Any, what: str) -> list[Any]:
 
 
 def check_example(step: Any, example: Any) -> None:
-    """Raises `InputError` unless an example's input is a tensor, and its parameters a dict of tensors."""
+    """Raises `InputError` unless an example's input is a tensor, and its parameters a dict of tensors.
+    example: (x, state), or (x, memory, params) for a function. step: not read.
+    """
     if not isinstance(example[0], torch.Tensor):
         raise InputError(f"the input of a Recurrence is one tensor, not {described(example[0])}")
     params: Any = example[2] if len(example) == 3 else None

@@ -26,7 +26,7 @@ from stepnet.importers.axes import (
     is_feature,
     size_of,
 )
-from stepnet.importers.placed import Placed, two_orders
+from stepnet.importers.placed import Placed, order_error
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size
 from stepnet.model.counting import length_of
 from stepnet.torch.aten_graph import AtenGraph
@@ -107,7 +107,9 @@ class GraphReplay:
 
     @property
     def symbols(self) -> dict[Any, str]:
-        """The meaning, sequences or steps, of each symbolic size of the graph; rows are sequences."""
+        """Maps each symbolic size of the graph to what it counts, `STEPS` or `SEQUENCES`; rows of a step are
+        sequences.
+        """
         return {symbol: STEPS if name == STEPS else SEQUENCES for symbol, name in self.graph.names.items()}
 
     @computed_once
@@ -124,7 +126,7 @@ class GraphReplay:
         for node in self.graph.nodes:
             with written_at(node.stack_trace or place):
                 if node.op == "get_attr":
-                    held = self.graph.held(node)
+                    held = self.graph.constant_tensor(node)
                     self.values[node] = Placed(constant(held, self.like), tuple((n,) for n in held.shape))
                 elif node.op == "output":
                     return [self.values[part] for part in node.args[0]]
@@ -202,7 +204,9 @@ class ReplayedNode:
 
     @classmethod
     def of(cls, replay: GraphReplay, node: Any) -> "ReplayedNode":
-        """Makes the record of a node, with its arguments evaluated and the schema's defaults for others."""
+        """Makes the record of a node, with its arguments evaluated and the schema's defaults for others.
+        replay: the evaluation of the node's graph, with the values of earlier nodes.
+        """
         formal = node.target._schema.arguments
         given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
         arguments = {
@@ -226,7 +230,9 @@ class ReplayedNode:
 
     @property
     def operands(self) -> list[Placed]:
-        """The arguments that are values with axes; raises `StepError` for orders and unknown values."""
+        """The arguments that are values with named axes. Raises `StepError` if one is an order of sequences,
+        or a result that no net computes, as only a few operations can read these.
+        """
         every: list[Any] = [part for value in self.arguments.values() for part in listed(value)]
         for part in every:
             if isinstance(part, SequenceOrder):
@@ -265,19 +271,23 @@ class ReplayedNode:
         return text
 
     def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
-        """Determines which axes of a result are sequences, steps or features. tensor: the result as PyTorch
-        inferred it. Sequences and steps are joined as in the operand that has an axis of that size. Raises
-        `ModelError` if operands have two different axes of one size, such as sequences in two orders.
+        """Determines for each axis of a result whether it is sequences, steps or features.
+
+        tensor: the result, with the sizes that PyTorch inferred.
+        operands: values with named axes. If one of them has an axis of sequences or steps of the size of an
+            axis of the result, the result has this axis.
+
+        Raises `ModelError` if operands have two different axes of one size, such as sequences in two orders.
         """
         known = dict[Any, Axis]()
         for axis in (axis for operand in operands for axis in operand.axes if not is_feature(axis)):
             if known.setdefault(size_of(axis), axis) != axis:
-                raise two_orders(known[size_of(axis)], axis)
+                raise order_error(known[size_of(axis)], axis)
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
     def result(self, axes: Axes) -> InferredResult:
-        """Describes the result to rules on features: its features, its dtype, the common dtype of the first
-        two arguments, and whether it has one entry per row. axes: its axes.
+        """Describes the node's result for rules that compute on features alone: its features, its dtype, the
+        common dtype of the first two arguments, and whether it has one entry per row. axes: its named axes.
         """
         dtype = torch_name(self.tensors[0])
         given = [
@@ -308,9 +318,11 @@ def size_named(size: Any, names: Mapping[Any, str]) -> Any:
 
 
 def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
-    """Makes the axis of a size: a feature of an integer, else sequences and steps.
-    known: the axes of the operands by size. One of them is taken if it has this size, as it may be named
-    after another order of sequences.
+    """Makes the named axis of a size: an integer gives an axis of features, a `Size` one of sequences or
+    steps.
+
+    known: the axes of the operands by size. If one has this size, it is returned, as its name may say how the
+    sequences are sorted.
     """
     if not isinstance(size, Size):
         return (size,)

@@ -64,7 +64,7 @@ def einsum(equation: str, *operands: Any) -> Any:
     """Computes torch.einsum in a trace, in place of PyTorch's, which may put other axes ahead of the rows.
 
     A contraction of a value per row with a parameter, over some of the axes that both have, is done for each
-    index of another such axis (a "head") separately.
+    index of another such axis (a "head") separately. equation, operands: as of torch.einsum.
     """
     values: Sequence[Any] = listed(operands[0]) if len(operands) == 1 else operands
     inputs, _, output = equation.replace(" ", "").partition("->")
@@ -132,7 +132,9 @@ def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 
 
 def cosine_similarity(a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """Computes `torch.cosine_similarity` along an axis from basic operations, in place of PyTorch's."""
+    """Computes `torch.cosine_similarity` along axis `dim` from basic operations, in place of PyTorch's
+    function. eps: the least norm by which a vector is divided.
+    """
     lengths = [value.norm(dim=dim, keepdim=True).clamp(min=eps) for value in (a, b)]
     return (a / lengths[0] * (b / lengths[1])).sum(dim)
 
@@ -156,7 +158,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
     return x
 
 
-def no_part(enabled: Any) -> Any:
+def refuse_grad_mode(enabled: Any) -> Any:
     """Raises `StepError` where a step turns gradients on or off, as torch.no_grad does: a graph of operations
     cannot express that. enabled: whether they are turned on.
     """
@@ -182,7 +184,7 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.Tensor.unbind: unbound,
     **{getattr(torch, name): refused(LAYER) for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")},
     torch.dropout: dropped,
-    torch._C._set_grad_enabled: no_part,
+    torch._C._set_grad_enabled: refuse_grad_mode,
     **{getattr(torch.nn.functional, name): dropped for name in DROPOUTS},
 }
 

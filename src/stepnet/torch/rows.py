@@ -12,8 +12,8 @@ from typing import Any, cast
 from stepnet.compiler.net.types import Extent
 from stepnet.compiler.trace.feature_axes import listed
 from stepnet.compiler.trace.traced import refuse
-from stepnet.importers.axes import TIME, Axes, extent_of, features_of, is_feature, mixes, symbols_in
-from stepnet.importers.placed import Placed, beside
+from stepnet.importers.axes import TIME, Axes, axis_error, extent_of, features_of, is_feature, symbols_in
+from stepnet.importers.placed import Placed, broadcastable
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.importers.values import reshaped, to_extent
 from stepnet.torch.replay import NoValue, ReplayedNode, Rule, is_size
@@ -45,11 +45,11 @@ class AtenOperation:
 
 
 def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
-    """Evaluates a graph node by the rule of its table entry on features, or, if its axes `dim` are steps, by
-    that on steps.
+    """Evaluates a graph node whose operation goes over features, or over the steps of each sequence.
 
-    Returns values with named axes: the result, or the list of results. Raises `StepError` if it would go over
-    sequences.
+    If the axes `dim` of the node are steps, `steps` of the operation's table entry computes the result, else
+    its `rule`, on the features of each row. Returns values with named axes: the result, or the list of
+    results. Raises `StepError` if the operation would go over sequences.
     """
     operands = call.operands
     axes = [call.axes(tensor, operands) for tensor in call.tensors]
@@ -70,10 +70,11 @@ def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
 def call_rule(
     call: ReplayedNode, entry: AtenOperation, result: InferredResult, values: Mapping[str, Any]
 ) -> Any:
-    """Calls the rule of a table entry (on features alone) for a graph node, with values in place of its
-    arguments.
+    """Calls the rule of an operation's table entry with values in place of the arguments of a graph node;
+    returns its result. The rule computes on features alone, without axes of sequences and steps.
 
-    result: the result that PyTorch infers, as the rule takes it. values: all arguments by name.
+    result: the features and dtype of the result as PyTorch infers it, for the rule.
+    values: all arguments of the node by name.
     """
     assert entry.rule is not None, call.name
     names = [argument.name for argument in call.node.target._schema.arguments]
@@ -83,8 +84,9 @@ def call_rule(
 
 
 def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
-    """Gives the outputs of a rule on features their axes, which say what are sequences and steps, as values
-    with axes. Returns one value for one output, a list for several. An output None, the position of a maximum
+    """Adds named axes (sequences, steps, features) to the outputs of a rule that computes on features alone.
+
+    Returns a value with axes for one output, a list for several. An output None, the position of a maximum
     over steps, becomes a `NoValue`. axes: the axes of each output.
     """
     many = [
@@ -97,33 +99,39 @@ def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
 
 
 def without_axes(argument: Any) -> Any:
-    """Replaces values with axes in an argument, also in lists, by the net's values, for rules on features."""
+    """Replaces values with named axes in an argument, also in lists, by the plain values of the net, as rules
+    that compute on features alone take them.
+    """
     if isinstance(argument, list):
         return [without_axes(part) for part in cast("list[Any]", argument)]
     return argument.value if isinstance(argument, Placed) else argument
 
 
 def aligned(call: ReplayedNode, argument: Any, axes: Axes) -> Any:
-    """Brings an argument of an elementwise operation to the extent (one entry per row or step) and the axes
+    """Repeats an argument of an elementwise operation to the extent (one entry per row or step) and the axes
     of the result.
 
     call: the graph node. argument: a value with axes, a symbolic size, or a number, which stays.
+    axes: the named axes of the result.
     """
     x = scalar(call, argument) if is_size(argument) else argument
     if not isinstance(x, Placed):
         return x
-    return beside(at_extent(x, extent_of(axes)), axes)
+    return broadcastable(at_extent(x, extent_of(axes)), axes)
 
 
 def at_extent(x: Placed, extent: Extent) -> Placed:
-    """Repeats a value to an extent, such as per step, unless its own is deeper; a parameter stays as is."""
+    """Repeats a value so that it has one entry per row or per step, as `extent` says. A parameter, and a
+    value that has this extent or a deeper one already, is returned unchanged.
+    """
     return x if x.value.is_constant else x.with_value(to_extent(x.value, extent))
 
 
 def scalar(call: ReplayedNode, number: Any) -> Placed:
-    """Makes a value of a symbolic size in arithmetic: the number of steps is each sequence's own length.
+    """Converts a symbolic size with which the user's code computes, such as x.size(1), to a value of the net:
+    the number of steps becomes the length of each sequence.
 
-    Raises `StepError` for other sizes, which a step or a model does not know.
+    number: the symbolic size. Raises `StepError` for other sizes, which a step or a model does not know.
     """
     constant, product = number.node.expr.as_coeff_Add()
     factor, symbol = product.as_coeff_Mul()
@@ -147,7 +155,7 @@ def check_axes_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequen
     for own in axes:
         lost = before - set(symbols_in(own))
         if lost:
-            raise mixes(min(lost), operands[0].axes)
+            raise axis_error(min(lost), operands[0].axes)
 
 
 def dims_of(x: Placed, dims: Any) -> list[int]:
@@ -157,14 +165,15 @@ def dims_of(x: Placed, dims: Any) -> list[int]:
 
 
 def features(x: Placed, dims: Any) -> Any:
-    """Translates axes of x to negative numbers among its features, as rules on features take them.
+    """Translates axes `dims` of x to negative numbers among its features (-1 is the last), as rules that
+    compute on features alone take them.
 
-    Raises `StepError` for an axis of sequences or steps. dims: one number, a list, or None for all axes.
+    dims: one number, a list, or None for all axes. Raises `StepError` for an axis of sequences or steps.
     """
     found = list[int]()
     for dim in dims_of(x, dims):
         if not is_feature(x.axes[dim]):
-            raise mixes(max(symbols_in((x.axes[dim],))), x.axes)
+            raise axis_error(max(symbols_in((x.axes[dim],))), x.axes)
         found.append(x.feature(dim))
     return found if isinstance(dims, list) or dims is None else found[0]
 
@@ -184,9 +193,9 @@ def along_steps(call: ReplayedNode, entry: AtenOperation, x: Placed, dims: Any) 
         return None
     for dim in every:
         if SEQUENCES in symbols_in((x.axes[dim],)):
-            raise mixes(SEQUENCES, x.axes)
+            raise axis_error(SEQUENCES, x.axes)
     if entry.steps is None:
-        raise mixes(STEPS, x.axes)
+        raise axis_error(STEPS, x.axes)
     if any(x.axes[dim] != TIME for dim in every):
         raise refuse("it goes over steps and features at once: apply it to one after the other")
     options = {name: part for name, part in call.arguments.items() if name in ("correction", "ord")}

@@ -40,7 +40,9 @@ class InferredResult:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """Casts the operands that are values of a step to a dtype; numbers and others stay as they are."""
+    """Casts values of a net among the operands to a dtype; returns all operands. Python's numbers, and other
+    arguments, stay as they are.
+    """
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
 
@@ -190,7 +192,9 @@ def axes(x: Any, dim: Any) -> tuple[int, ...]:
 
 
 def total(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the sum over the feature axes `dim`; None is all of them."""
+    """Computes the sum over the feature axes `dim`; None is all of them. keepdim: whether they stay with size
+    one.
+    """
     return numpy.sum(x, axis=axes(x, dim), keepdims=keepdim)
 
 
@@ -205,44 +209,60 @@ def along(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mean(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the mean over the feature axes `dim`; None is all of them."""
+    """Computes the mean over the feature axes `dim`; None is all of them. keepdim: whether they stay with
+    size one.
+    """
     return numpy.mean(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the maximum over the feature axes `dim`; None is all of them."""
+    """Computes the maximum over the feature axes `dim`; None is all of them. keepdim: whether they stay with
+    size one.
+    """
     return numpy.max(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the minimum over the feature axes `dim`; None is all of them."""
+    """Computes the minimum over the feature axes `dim`; None is all of them. keepdim: whether they stay with
+    size one.
+    """
     return numpy.min(x, axis=axes(x, dim), keepdims=keepdim)
 
 
-def largest_and_place(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """Computes ATen's `max.dim`: the maximum along a feature axis, and its index."""
-    return largest(x, dim, keepdim), place_of_largest(x, dim, keepdim)
+def largest_and_index(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    """Computes ATen's `max.dim`: the maximum along a feature axis `dim`, and its index. keepdim: whether the
+    axis stays with size one.
+    """
+    return largest(x, dim, keepdim), index_of_largest(x, dim, keepdim)
 
 
-def smallest_and_place(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """Computes ATen's `min.dim`: the minimum along a feature axis, and its index."""
-    return smallest(x, dim, keepdim), place_of_smallest(x, dim, keepdim)
+def smallest_and_index(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    """Computes ATen's `min.dim`: the minimum along a feature axis `dim`, and its index. keepdim: whether the
+    axis stays with size one.
+    """
+    return smallest(x, dim, keepdim), index_of_smallest(x, dim, keepdim)
 
 
-def place_of_largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes ATen's `argmax`: the index of the maximum along a feature axis."""
+def index_of_largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Computes ATen's `argmax`: the index of the maximum along a feature axis `dim`. keepdim: whether the
+    axis stays with size one.
+    """
     return numpy.argmax(x, axis=dim, keepdims=keepdim)
 
 
-def place_of_smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes ATen's `argmin`: the index of the minimum along a feature axis. Nets have only the index of a
-    maximum, so it is that of -x; of -1 - x for integers, where the least one has no negative.
+def index_of_smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Computes ATen's `argmin`: the index of the minimum along a feature axis `dim`. keepdim: whether the
+    axis stays with size one.
+
+    Nets have only the index of a maximum, so it is that of -x; of -1 - x for integers, where the least one
+    has no negative.
     """
-    return place_of_largest(-x if x.type.is_float else -1 - x.astype(np.int64), dim, keepdim)
+    return index_of_largest(-x if x.type.is_float else -1 - x.astype(np.int64), dim, keepdim)
 
 
 def variance(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-    """Computes the variance over the feature axes `dim`; None is all of them.
+    """Computes the variance over the feature axes `dim`; None is all of them. keepdim: whether they stay with
+    size one.
 
     correction: is subtracted from the count of numbers, by which the sum of squares is divided; None is 1.
     """
@@ -250,12 +270,18 @@ def variance(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = Fa
 
 
 def variance_and_mean(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-    """Computes ATen's `var_mean` over feature axes. correction: subtracted from the count of the variance."""
+    """Computes ATen's `var_mean`: the variance and the mean over the feature axes `dim`; None is all of them.
+
+    correction: is subtracted from the count of numbers, by which the sum of squares is divided; None is 1.
+    keepdim: whether the axes stay with size one.
+    """
     return variance(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
 
 
 def norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the norm of vectors along feature axes. order: 1, 2 or infinity; others raise `StepError`."""
+    """Computes the norm of vectors along the feature axes `dim`; None is all of them. order: 1, 2 or
+    infinity; others raise `StepError`. keepdim: whether the axes stay with size one.
+    """
     if order == 2:
         return np.sqrt(total(x * x, dim, keepdim))
     if order not in (1, math.inf):

@@ -24,7 +24,7 @@ from stepnet.model.recurrence import RNN
 from stepnet.torch.function import Differentiable, NetRun, array_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import TRACES, makes_graph, untraced
-from stepnet.torch.sequences import PackedSequence, check_axes, named
+from stepnet.torch.sequences import PackedSequence, check_axes, named_tensors
 
 torch: Any = pytorch("torch")
 DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}
@@ -114,8 +114,8 @@ class Scan(torch.nn.Module):
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
     def run_call(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
-        """Implements `forward`: checks its arguments and runs the recurrence; returns the outputs and the
-        last memories in the structures of the step.
+        """Implements `forward`, with the same arguments: checks them and runs the recurrence. Returns the
+        outputs and the last memories in the structures of the step.
         """
         check_recorded()
         tensors = self.tensors
@@ -125,7 +125,11 @@ class Scan(torch.nn.Module):
             checked_tensors(statics, "statics"),
         )
         checked_tensors(self.params_in_structure(tensors), "params")
-        given = named("initial", initial) | named("statics", statics) | named("lengths", lengths)
+        given = (
+            named_tensors("initial", initial)
+            | named_tensors("statics", statics)
+            | named_tensors("lengths", lengths)
+        )
         for tensor in leaves(x):
             check_axes("Scan", self.batch_first, tensor, given)
         kept = self.programs_for(tensors)

@@ -47,7 +47,9 @@ class SequencePlaces:
         return 1 if self.tensors else 2
 
     def batch(self, data: Any) -> Batch:
-        """Makes the batch (positions of all steps) for the data; raises `InputError` for damaged tensors."""
+        """Returns the positions of all steps in `data` as a `Batch`; raises `InputError` if the batch sizes,
+        offsets or lengths do not fit the data.
+        """
         if not self.tensors:
             return dense_batch(*data.shape[:2], self.form == "time")
         rows = packed_batch if self.form == "packed" else jagged_batch
@@ -76,7 +78,8 @@ class ModuleSequences:
     def of(cls, value: Any, batch_first: bool) -> "ModuleSequences":
         """Reads the sequences `value`: a tensor, a `PackedSequence` or a jagged nested tensor.
 
-        Raises `InputError` for other nested tensors.
+        batch_first: whether a tensor is [batch, time, ...], not [time, batch, ...]. Raises `InputError` for
+        other nested tensors.
         """
         if isinstance(value, PackedSequence):
             return packed(value)
@@ -107,8 +110,10 @@ def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, An
             )
 
 
-def named(what: str, value: Any) -> dict[str, Any]:
-    """Lists the tensors of an argument by names for messages; empty for None. what: the argument's name."""
+def named_tensors(what: str, value: Any) -> dict[str, Any]:
+    """Lists the tensors of an argument `value` by names for messages; empty for None. what: the argument's
+    name.
+    """
     tensors = {f"{what} {name}".strip(): leaf for name, leaf in named_leaves(value)}
     return {name: leaf for name, leaf in tensors.items() if isinstance(leaf, torch.Tensor)}
 
@@ -119,7 +124,7 @@ def data_of(value: Any) -> Any:
 
 
 def unchanged(outputs: Any) -> Any:
-    """Returns outputs unchanged, as a caller with a plain tensor expects them."""
+    """Returns outputs unchanged: those of a call on a plain tensor have the form that the caller expects."""
     return outputs
 
 

@@ -37,7 +37,9 @@ class TorchStep:
 
     @property
     def reads(self) -> Reads:
-        """The values that the user's function reads besides its arguments; it may list them as `reads`."""
+        """The values that the user's function reads besides its arguments. The function may list them itself,
+        in an attribute `reads`.
+        """
         known: Any = getattr(self.__wrapped__, "reads", None)
         return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
 
@@ -85,7 +87,9 @@ def replayed(graph: AtenGraph, arguments: Sequence[Traced], place: str) -> list[
 
 
 def checked_result(output: Any) -> Traced:
-    """Returns the value of a result of a step; raises `StepError` unless its axes are [rows, features...]."""
+    """Returns the value of the net for one result of a step; raises `StepError` unless its axes are [rows,
+    features...].
+    """
     if not isinstance(output, Placed) or any(symbols_in((axis,)) for axis in output.axes if axis != BATCH):
         raise refuse("a result of the step mixes rows: it is [rows, features...]")
     if BATCH in output.axes[1:]:

@@ -11,7 +11,7 @@ from stepnet.torch.cells import MODES, CellSizes
 from stepnet.torch.operator import in_graph, runnable_of_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
-from stepnet.torch.recording import holds_theirs, makes_graph, untraced
+from stepnet.torch.recording import makes_graph, needs_torch_nn, untraced
 from stepnet.torch.sequences import DTYPES, SequencePlaces, as_cast, check_tensors
 
 torch: Any = pytorch("torch")
@@ -34,7 +34,7 @@ class CellForward:
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
-        if input.device.type != "cpu" or holds_theirs() or not has_step_shapes(self, mode, input, states):
+        if input.device.type != "cpu" or needs_torch_nn() or not has_step_shapes(self, mode, input, states):
             return theirs(input, hx)  # PyTorch raises its own errors; a trace needs torch.nn's operator
         run = next_states if makes_graph() else untraced(next_states)
         last = run(self, mode, input, states)

@@ -19,7 +19,7 @@ from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.cpu.running import native
 from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
-from stepnet.compiler.targets.processor import caches, described
+from stepnet.compiler.targets.processor import adapt_machine, caches
 from stepnet.errors import InputError
 
 # ---- one recurrence ----------------------------------------------------------------------------------------
@@ -228,13 +228,13 @@ def test_caches_are_those_of_the_machine(tmp_path: Path):
     )
     assert caches(fake_caches(tmp_path, *entries)) == {1: 2**15, 2: 2**19, 3: 2**23}
     assert caches(tmp_path / "none") == {}
-    assert described(MACHINE, {}, 64) == MACHINE
+    assert adapt_machine(MACHINE, {}, 64) == MACHINE
 
 
 def test_a_cache_that_the_kernel_does_not_describe_is_left_out(tmp_path: Path):
     root = fake_caches(tmp_path, ("1", "Data", "48K"), ("2", "Unified", "-"), ("?", "Unified", "1M"))
     assert caches(root) == {1: 48 * 2**10}
-    half = described(MACHINE, caches(root), 32)
+    half = adapt_machine(MACHINE, caches(root), 32)
     assert half.caches == (48 * 2**10,) * 3
     assert half.rate == MACHINE.rate / 2
 

@@ -19,7 +19,7 @@ from stepnet.compiler.net.tolerance import tolerance
 from stepnet.errors import StepnetError
 from stepnet.files import LayoutChoice, Module, convert_file, read, weights
 from stepnet.files.formats import Format, by_ending
-from stepnet.files.interchange import Written, result
+from stepnet.files.interchange import Written, converted_module
 from stepnet.files.interchange import converted as as_layout
 from stepnet.files.stacks import stacked
 from stepnet.files.verified import read_back
@@ -177,7 +177,9 @@ def done(
     """A conversion that was done, ready to be judged. known: the old modules, alone and as layers of one."""
     old = [next(one for one in known if one.name == name) for name in written.reports]
     pairs = list(zip(old, written.reports.values(), strict=True))
-    made = tuple(result(module, as_layout(module, report.target, exact=False)) for module, report in pairs)
+    made = tuple(
+        converted_module(module, as_layout(module, report.target, exact=False)) for module, report in pairs
+    )
     form = by_ending(Path(written.path))
     whole = not form.of_arrays and len(made) > 1
     names = [ROW] if whole else [short(one.name) for one in made]

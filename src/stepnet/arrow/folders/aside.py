@@ -44,7 +44,9 @@ INDEX = "results"
 
 
 def index_of(counts: Iterable[tuple[dict[str, Any], int]]) -> dict[str, Any]:
-    """Returns metadata that assigns rejected rows to results; counts: (a result's metadata, rows)."""
+    """Returns metadata for the file of rejected rows, which says how many of its rows belong to each result.
+    counts: for each result in order, (its metadata, the number of its rejected rows).
+    """
     return {INDEX: [(origin_of(mark), rows) for mark, rows in counts]}
 
 
@@ -84,7 +86,7 @@ class EarlierRows:
         return cls(path, metadata, ranges)
 
     def count(self, mark: dict[str, Any]) -> int:
-        """Returns how many rows an earlier run rejected for a result; mark: the result's metadata."""
+        """Returns how many rows an earlier run rejected for one result. mark: the metadata of this result."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         return stop - start
 
@@ -181,7 +183,7 @@ class RejectedRows:
         """The folder for the temporary files, in a run, of the rows rejected for each result."""
         return self.path.with_name(f".{self.path.name}.parts")
 
-    def part_of(self, job: Job) -> Path:
+    def temporary_path(self, job: Job) -> Path:
         """Returns the path of the temporary file for the rows rejected while one job's result is made."""
         name = job.target.relative_to(self.output) if job.target != self.output else job.target.name
         return self.parts / f"{name}.parquet"
@@ -203,7 +205,7 @@ class RejectedRows:
 
     def target(self, job: Job) -> ResultFile:
         """Opens a new file for the rows that are rejected for one job, which makes one result file."""
-        return ResultFile(self.part_of(job), self.schema, job.mark, "parquet", COMPRESSION)
+        return ResultFile(self.temporary_path(job), self.schema, job.mark, "parquet", COMPRESSION)
 
     def check(self, plan: ResultsPlan) -> None:
         """Raises `FileError` if rejected rows of an existing result are missing, fewer or more than its
@@ -213,7 +215,7 @@ class RejectedRows:
             record = plan.done.get(job.target)
             if record is None or not record.bad:
                 continue
-            if self.has_part(job):
+            if self.has_temporary_file(job):
                 count = record.bad  # the file of the rows was complete before the result appeared
             else:
                 count = 0 if self.earlier is None else self.earlier.count(job.mark)
@@ -223,14 +225,18 @@ class RejectedRows:
                     f"{self.path}; remove it to make it again, or name the file of its run"
                 )
 
-    def has_part(self, job: Job) -> bool:
-        """Tells if the rows rejected for a job's result are in a temporary file of their own, as in a run."""
-        path = self.part_of(job)
+    def has_temporary_file(self, job: Job) -> bool:
+        """Returns True if the rows rejected for a job's result are in a temporary file of this run or of the
+        run to resume.
+        """
+        path = self.temporary_path(job)
         part = read_record(path) if path.exists() else None
         return part is not None and difference(part.mark, job.mark) is None
 
     def rows_of(self, job: Job) -> Iterator[Any]:
-        """Yields the rows rejected for a job as record batches, with its input's path as spelled now."""
+        """Yields the rows rejected for a job as record batches. Their column "file" is rewritten to the
+        input's path as it is spelled in this run.
+        """
         path = str(job.table.path)
         for batch in self.stored_rows(job):
             files = pyarrow_module("pyarrow", FILES).array([arrow_text(path)] * batch.num_rows)
@@ -238,8 +244,8 @@ class RejectedRows:
 
     def stored_rows(self, job: Job) -> Iterator[Any]:
         """Yields the rows rejected for a job as record batches, from the file of this or an earlier run."""
-        if self.has_part(job):
-            path = self.part_of(job)
+        if self.has_temporary_file(job):
+            path = self.temporary_path(job)
             with read_errors(path, "Parquet"), open_native(path) as file:
                 yield from pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file).iter_batches(GROUP)
         elif self.earlier is not None:
@@ -307,7 +313,9 @@ def check_target_path(path: Path, output: Path, folders: Iterable[Path]) -> None
 
 
 def schema_of_parquet(schema: Any) -> Any:
-    """Returns the schema of a Parquet file that was written with `schema`: types that it lacks change."""
+    """Returns the schema that a Parquet file has if it is written with `schema`: types that Parquet lacks are
+    replaced.
+    """
     pyarrow, parquet = (pyarrow_module(name, FILES) for name in ("pyarrow", "pyarrow.parquet"))
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.Table.from_batches([no_rows(schema)]), sink)

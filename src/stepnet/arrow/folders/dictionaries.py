@@ -30,10 +30,10 @@ class Dictionaries:
         """Starts without the dictionaries of a result's columns, which its first batch sets."""
         self.before, self.unjoined = dict[str, Any](), dict[str, str]()
 
-    def joined(self, records: Any) -> Any:
-        """Returns a record batch whose dictionaries begin with those of the batches before, as an Arrow file
-        needs. Raises `InputError` if a joined dictionary has more than `MOST` bytes, and for ordered
-        dictionaries whose orders differ.
+    def unify(self, records: Any) -> Any:
+        """Rewrites the columns of a record batch so that the dictionary of each begins with the entries of
+        the batches before, as an Arrow file needs; returns the new batch. Raises `InputError` if a joined
+        dictionary has more than `MOST` bytes, and for ordered dictionaries whose orders differ.
         """
         columns = [
             self._column(field.name, column) if may_hold(field.type) else column
@@ -71,8 +71,10 @@ class Dictionaries:
         self.before[name] = unified.slice(0, 0)
         return unified
 
-    def refused(self) -> str:
-        """Returns the message for a batch refused as its dictionaries cannot be joined, or ""."""
+    def refusal_text(self) -> str:
+        """Returns the message for a batch that cannot be written because its dictionaries cannot be joined
+        with those before; "" if there is none.
+        """
         return next((not_written(*pair) for pair in self.unjoined.items()), "")
 
 

@@ -89,8 +89,8 @@ def read_record(path: Path) -> ResultRecord | None:
 
 
 def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Reads the metadata before and after the rows of a result file: (on its model, options and input; row
-    counts, time and checksum). None for a file of another program.
+    """Reads the metadata of a result file: (that before the rows, on the model, options and input; that after
+    the rows, with row counts, time and checksum). Returns None for a file of another program.
 
     Raises `FileError` for a damaged file.
     """
@@ -112,14 +112,16 @@ def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def origin_of(mark: dict[str, Any]) -> str:
-    """Returns a digest of the input, and part of it, that a result is made of; mark: result's metadata."""
+    """Returns a digest that identifies the input rows of a result: the input file, and which part of it.
+    mark: the metadata of the result.
+    """
     origin = {name: mark.get(name) for name in ("input", "part")}
     return hashlib.blake2b(canonical_json(origin), digest_size=16).hexdigest()
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Returns the reason why a result with the metadata `before` cannot be used for a run with the metadata
-    `now`, or None. They are on the model, options and input of a result.
+    """Returns the reason why an existing result cannot be used for a run, or None if it can. before, now: the
+    metadata of the result and that of the run, on the model, options and input.
     """
     for part, text in EXPLAINED.items():
         if before.get(part) != now.get(part):

@@ -170,8 +170,8 @@ def run_jobs(
     """Runs jobs (each makes one result file) and writes their results; returns counts and the results'
     records.
 
-    options: the settings of the writer. advance: called after each call of the model with the bytes of input
-    and the number of sequences that it finished.
+    predictor: runs the model. options: the settings of the writer. advance: called after each call of the
+    model with the bytes of input and the number of sequences that it finished.
     """
     counts, done = RunCounts(), 0.0
     chunks, results = Channel(), Channel()
@@ -278,7 +278,7 @@ class ResultWriter:
                 result_file.drop()
 
     def _begin(self, job: Job) -> ResultFile:
-        """Returns the open file of the job's result, which it creates if there is none."""
+        """Returns the result file of a job that is being written; creates it for the job's first rows."""
         options = self.options
         if self.target is None:
             schema = job.selection.schema

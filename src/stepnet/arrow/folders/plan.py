@@ -63,12 +63,12 @@ class ResultsPlan:
 def jobs_of(
     found: Listing, output: Path, alone: bool, ending: str, select: Any, mark: dict[str, Any]
 ) -> Iterator[Job]:
-    """Yields the jobs of all input files, one for each result file. Raises `FileError` for damaged files, and
+    """Yields the jobs of a run, one for each result file to make. Raises `FileError` for damaged files, and
     `InputError` for a file whose columns do not fit the model, or differ from those of the first file.
 
-    found: the inputs. output: a folder, or the result file if `alone`, which then is of all rows. ending: of
-    result files. select: a function that decides how files of a schema are run. mark: the metadata that all
-    results share.
+    found: the input files. output: the path of a folder or, if `alone`, of the only result file, which then
+    has all rows of the only input. ending: the ending of result files. select: a function of an Arrow schema
+    that returns how files with it are run. mark: the metadata that all results share.
     """
     first: tuple[Path, Selection] | None = None
     for file in found.files:
@@ -129,7 +129,8 @@ def check_alike(path: Path, selection: Selection, first_path: Path, first: Selec
 
 def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) -> None:
     """Raises `FileError` if the results of jobs cannot be written as named: if their names are too long or
-    clash, the output folder is inside a folder that is read, or inputs are inside the output folder.
+    clash, if the output folder is inside one of `folders`, which are read, or if inputs are inside the output
+    folder.
     """
     known = dict[Path, Job]()
     for job in jobs:
@@ -172,8 +173,8 @@ def resolve_path(path: Path) -> Path:
 
 
 def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> ResultsPlan:
-    """Finds the results that exist in an output folder, and checks that each is the result of a job, so that
-    only the missing ones are made; returns both. Raises `FileError` for a folder that is not empty unless
+    """Plans a run that makes several result files: returns the jobs, and the results of them that exist, so
+    that only the missing ones are made. Raises `FileError` for an output folder that is not empty unless
     `resume` is true, and for a file in it that is not the result of a job.
     """
     if os.path.lexists(output) and not os.path.isdir(output):
@@ -222,7 +223,12 @@ def check_result(path: Path, job: Job) -> ResultRecord:
 
 
 def difference_of(record: ResultRecord, job: Job) -> str | None:
-    """Returns why a result, `record`, is not that of a job, or None; reads the input if its time changed."""
+    """Returns why the result of an earlier run is not the one that a job would make, or None if it is. Reads
+    the input file again only if its modification time has changed.
+
+    record: the metadata that the earlier result stores. job: the model, options and input rows of the result
+    to make.
+    """
     reason = difference(record.mark, job.mark)
     if reason is None and record.time != job.table.time and record.checksum != job.table.checksum(job.part):
         return f"{job.table.path} was changed since it was made"

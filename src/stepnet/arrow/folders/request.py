@@ -75,13 +75,13 @@ class Destination:
                 f"{printable(str(path))}: results are Parquet or Arrow files, and the ending "
                 f"{path.suffix} is not one of theirs: {', '.join(ENDINGS)}"
             )
-        kept = format_of(file_format, path if alone else None)
-        packed = choice(
-            COMPRESSIONS[kept][0] if compression is None else compression,
-            f"compression of {kept} is {' or '.join(COMPRESSIONS[kept])}",
-            COMPRESSIONS[kept],
+        chosen_format = format_of(file_format, path if alone else None)
+        chosen_compression = choice(
+            COMPRESSIONS[chosen_format][0] if compression is None else compression,
+            f"compression of {chosen_format} is {' or '.join(COMPRESSIONS[chosen_format])}",
+            COMPRESSIONS[chosen_format],
         )
-        return cls(path, alone, kept, packed, resume, force)
+        return cls(path, alone, chosen_format, chosen_compression, resume, force)
 
 
 @dataclass(frozen=True)
@@ -162,20 +162,21 @@ def is_file(found: Listing, output: str | Path, target: Path) -> bool:
 
 
 def format_of(asked: str | None, file: Path | None) -> str:
-    """Returns the format of results, "parquet" or "arrow": `asked`, by default that of the output file's
-    ending, Parquet for a folder. Raises `InputError` for another format, and if both do not agree.
+    """Returns the format of the result files, "parquet" or "arrow". Raises `InputError` for another format,
+    and if the format that the user asks for is not that of the output file's ending.
 
-    file: the path of an output file; None for an output folder.
+    asked: the format that the user asks for; None for that of the ending, or "parquet" for a folder. file:
+    the path of an output file; None for an output folder.
     """
     ending = "parquet" if file is None or file.suffix.lower() not in ARROW_ENDINGS else "arrow"
-    kept = choice(
+    chosen = choice(
         ending if asked is None else asked, f"file_format is {' or '.join(FORMATS)}", tuple(FORMATS)
     )
-    if file is not None and kept != ending:
+    if file is not None and chosen != ending:
         raise InputError(
-            f"{printable(str(file))}: the format is {kept}, and this name has the ending of {ending}"
+            f"{printable(str(file))}: the format is {chosen}, and this name has the ending of {ending}"
         )
-    return kept
+    return chosen
 
 
 def parquet_path(bad: Any) -> Path:

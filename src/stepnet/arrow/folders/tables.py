@@ -126,10 +126,11 @@ class TableFile:
             self.check_unchanged()
 
     def checksum(self, part: ResultRows, between: Callable[[], None] = lambda: None) -> int:
-        """Computes the CRC-32 of all bytes of a part of this input file, to notice changes of it, also of
-        columns that are not read. Raises `FileError` for a file that cannot be read or has changed.
+        """Computes the CRC-32 of the bytes of some rows of this input file, to notice changes of the file,
+        also of columns that are not read. Raises `FileError` for a file that cannot be read or has changed.
 
-        between: called after each `BLOCK` bytes, such as to stop.
+        part: the rows, with their range of bytes. between: a function called after each `BLOCK` bytes, which
+        may raise an exception to stop.
         """
         checksum, (begin, end) = 0, part.span
         with read_errors(self.path, self.kind), self.path.open("rb", buffering=0) as file:
@@ -164,11 +165,11 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
     cuts, held = [0], 0
-    for index, each in enumerate(sizes):
+    for index, count in enumerate(sizes):
         if held >= PART_BYTES:
             cuts.append(index)
             held = 0
-        held += each
+        held += count
     ranges = list(zip(cuts, [*cuts[1:], len(groups)], strict=True))
     edges = [0, *(group_start(source, index) for index in cuts[1:]), size]
     spans = list(pairwise(edges))
@@ -199,18 +200,20 @@ def group_start(source: Any, group: int) -> int:
 
 
 def check_group(source: Any, group: int, column: str | None = None) -> None:
-    """Reads a row of a row group of a Parquet file, which raises an error if its metadata is damaged. Without
-    this check, pyarrow's `RowGroupMetaData.column` ends the process where it meets damaged statistics.
+    """Reads one row of a row group of a Parquet file, `source`, which raises an error if the file's metadata
+    is damaged. Without this check, pyarrow's `RowGroupMetaData.column` ends the process where it meets
+    damaged statistics.
 
-    column: the only column to check; None for all.
+    group: the index of the row group. column: the only column to check; None for all.
     """
     next(source.iter_batches(1, row_groups=[group], columns=column and [column]), None)
 
 
 def parquet_batches(file: Any, part: ResultRows, column: str, selection: Selection) -> Iterator[Any]:
-    """Yields the record batches of a part of a Parquet file, with the columns that are used.
+    """Yields the record batches of some rows of a Parquet file, with the columns that are used.
 
-    column: the list column. selection: the columns that are read and passed on.
+    file: the open file. part: the row groups to read. column: the list column. selection: the columns that
+    are read and passed on.
     """
     source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     rows = min((chunk_rows(source, group, column, selection) for group in part.groups), default=1)
@@ -302,7 +305,9 @@ def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> in
 
 
 def numbers_in(source: Any, name: str, group: int) -> int:
-    """Returns how many numbers the column `name` has in a row group of a Parquet file, inside lists too."""
+    """Returns how many numbers the column `name` has in a row group of a Parquet file, numbers inside lists
+    included. source: pyarrow's `ParquetFile`.
+    """
     check_group(source, group, name)
     metadata = source.metadata
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]

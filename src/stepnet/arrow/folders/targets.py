@@ -91,13 +91,13 @@ class ResultFile:
         """
         with write_errors(self.path), named(str(self.path)):
             if self.dictionaries is not None:
-                records = self.dictionaries.joined(records)
+                records = self.dictionaries.unify(records)
             self.last = records.replace_schema_metadata(self.schema.metadata)
             try:
                 self.writer.write_batch(self.last)
             except pyarrow_module().ArrowInvalid as error:
                 if self.dictionaries is not None and self.dictionaries.unjoined:
-                    raise FileError(self.dictionaries.refused()) from error
+                    raise FileError(self.dictionaries.refusal_text()) from error
                 raise
 
     def finish(self, end: dict[str, Any]) -> None:

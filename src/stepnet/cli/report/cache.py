@@ -41,10 +41,10 @@ def examine(remove: bool = False) -> CacheFacts:
     """Collects the facts of the cache on disk by this process's settings. remove: empty it first."""
     chosen = settings()
     cleared = clear(chosen) if remove else None
-    kept = entries(chosen)
+    cached = entries(chosen)
     folder = None if chosen.folder is None else str(chosen.folder)
-    total = sum(entry.bytes for entry in kept)
-    return CacheFacts(folder, why_not(chosen), chosen.most, total, kept, foreign_names(chosen), cleared)
+    total = sum(entry.bytes for entry in cached)
+    return CacheFacts(folder, why_not(chosen), chosen.most, total, cached, foreign_names(chosen), cleared)
 
 
 def state(cache: CacheFacts) -> str:

@@ -67,14 +67,14 @@ def examine() -> Health:
     packages = {package.name: installed_version(package.name) for package in PACKAGES}
     has_llvm = engines["llvm"] is None
     count, why = thread_limit()
-    kept = cache.examine()
+    cache_facts = cache.examine()
 
     def problems() -> Iterator[Problem]:
         """Yields the problems of packages, engines, threads, cache and shared memory."""
         yield from package_problems(packages)
         yield from engine_problems(engines, packages, why)
         yield from thread_problems(count, why)
-        yield from cache_problems(kept)
+        yield from cache_problems(cache_facts)
         yield from shared_memory_problems(SHARED_MEMORY)
 
     return Health(
@@ -85,7 +85,7 @@ def examine() -> Health:
         targets=target_texts() if has_llvm else (),
         threads=count,
         threads_by=why,
-        cache=cache.state(kept),
+        cache=cache.state(cache_facts),
         engines=engines,
         packages=packages,
         missing=missing(packages, engines),

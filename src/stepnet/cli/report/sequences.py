@@ -14,7 +14,9 @@ class RateColumn(ProgressColumn):
     """Column of a progress bar with the number of sequences done, and sequences per second."""
 
     def render(self, task: Task) -> Text:
-        """Formats the text of the column for a task, whose field "sequences" is the number done."""
+        """Formats a column of a progress bar: the number of sequences done, which the field "sequences" of
+        the task holds, and the rate.
+        """
         seconds = task.elapsed
         rate = f"{task.fields['sequences'] / seconds:,.0f}" if seconds else "0"
         return Text(f"{task.fields['sequences']:,} sequences, {rate}/s")

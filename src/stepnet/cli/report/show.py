@@ -34,11 +34,13 @@ def show_modules(
     dtype: str | None = None,
 ) -> dict[str, Any]:
     """Prints the recurrent modules of a model file, unless `quiet`; returns them as plain values for --json:
-    the "file", its "modules", the names of other arrays ("rest"), and arrays that are not needed ("spare").
+    the "file", its "modules", the names of other arrays ("rest"), and arrays that are not needed ("spare"). A
+    module with a missing setting is listed with the message that asks for it.
 
-    target: a layout to show the converted arrays in; None shows the arrays as they are. dtype: the dtype of
-    the conversion. html: the path of a page with drawings of all modules; None for none. force: whether to
-    replace it. A module with a missing setting is listed with the message that asks for it.
+    choice: the user's statements about the file: its layout, and the modules to show. target: a layout to
+    show the converted arrays in; None shows the arrays as they are. dtype: the dtype of the conversion; None
+    for that of the arrays. html: the path of a page to write with drawings of all modules; None for none.
+    force: whether to replace an existing page.
     """
     model = read(file, choice.layout, choice.layouts)
     console = Console(highlight=False, quiet=quiet)
@@ -149,7 +151,9 @@ def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, A
 
 
 def assumed(module: Module) -> dict[str, Any]:
-    """Returns the settings that neither file nor user states, with the usual values assumed for them."""
+    """Returns the settings of a module that neither its file nor the user states, with the usual values that
+    are assumed for them.
+    """
     return module.record.assumed(module.semantics)
 
 

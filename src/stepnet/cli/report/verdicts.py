@@ -14,7 +14,7 @@ from stepnet.files.account import Account, check_drop
 from stepnet.files.choice import LayoutChoice
 from stepnet.files.contents import is_paddle_program
 from stepnet.files.formats import read
-from stepnet.files.interchange import compare, converted, result
+from stepnet.files.interchange import compare, converted, converted_module
 from stepnet.files.model import FileContents, Module, bare, unwrapped
 from stepnet.files.stacks import stacked
 from stepnet.files.verified import weights
@@ -87,7 +87,9 @@ def compare_with_layout(
     """
     results: dict[str, Verdict] = {}
     for module in originals:
-        results[module.name] = compare(module, result(module, converted(module, layout, False, dtype)))
+        results[module.name] = compare(
+            module, converted_module(module, converted(module, layout, False, dtype))
+        )
         advance(1)
     return results
 
@@ -103,7 +105,8 @@ def compare_files(
     whole models correspond, the layers are left out; without whole models, unequal numbers of layers are an
     error.
 
-    choice: the layers to compare, and how to read them. advance: called with 1 after each module.
+    choice: the layers to compare, and how to read them. seed: the seed of the random sequences. advance:
+    called with 1 after each module. recurrent_only: compare no whole models.
     """
     layers_only = recurrent_only or choice.module is not None or bool(choice.order)
     whole_models = [] if layers_only else [whole_model(file, choice) for file in files]
@@ -142,9 +145,10 @@ def compare_on_data(
 ) -> Comparison:
     """Compares the models of two files over the sequences of Parquet and Arrow files.
 
-    Each model is run as by `stepnet run`; of a file of weights the recurrent layers, as a stack. inputs:
-    paths, folders or globs. column: the list column in them; None for the only one. advance: called with the
-    number of sequences just run.
+    Each model is run as by `stepnet run`. With `recurrent_only`, with a chosen module, or if one file holds
+    only weights, the recurrent layers of both are run, as stacks. choice: the user's statements about the
+    files. inputs: paths, folders or globs. column: the list column in them; None for the only one. advance:
+    called with the number of sequences just run.
     """
     layouts = [name for name in files if name in records()]
     if layouts:
@@ -170,8 +174,10 @@ def compare_on_data(
 
 
 def data_model(file: str, choice: LayoutChoice, recurrent_only: bool) -> FileModel:
-    """Reads the model of a file to run over data. recurrent_only: only its recurrent layers; a module that
-    the user chose is then ignored if the file has only one.
+    """Reads the model of a file to run it over data.
+
+    choice: the user's statements about the file. recurrent_only: whether to read only the recurrent layers; a
+    module that the user chose is then ignored if the file has only one.
     """
     path, own = Path(file), choice
     if recurrent_only:
@@ -182,14 +188,16 @@ def data_model(file: str, choice: LayoutChoice, recurrent_only: bool) -> FileMod
 
 
 def is_weights(file: str, choice: LayoutChoice) -> bool:
-    """Tells if a file holds only weights; its architecture is unknown then, so it cannot be run."""
+    """Tells if a file holds only weights; its architecture is unknown then, so it cannot be run. choice: the
+    user's statements about the layout of the file.
+    """
     path = Path(file)
     return not is_graph(path) and bool(read(path, choice.layout, choice.layouts).unspecified)
 
 
 def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
-    """Reads the whole model of a file, to compare it with another; returns why it cannot be run as text, or
-    None for a file of weights.
+    """Reads the whole model of a file, to compare it with another. Returns the reason, as text, if the model
+    cannot be run, and None for a file of weights.
     """
     if is_weights(file, choice):
         return None
@@ -200,7 +208,9 @@ def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
 
 
 def has_layers(files: Sequence[str], choice: LayoutChoice) -> bool:
-    """Tells if both files have recurrent layers whose weights are known, so that layers can be compared."""
+    """Tells if both files have recurrent layers whose weights are known, so that layers can be compared.
+    choice: the user's statements about the layouts of the files.
+    """
     models = [read(file, choice.layout, choice.layouts) for file in files]
     return all(model.modules and not model.unread() for model in models)
 
@@ -229,7 +239,9 @@ def left_out(models: Sequence[FileContents], chosen: Sequence[Sequence[Module]])
 
 
 def pair_modules(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
-    """Pairs the modules of two files: by equal names, apart from wrappers of the model, or else in order."""
+    """Pairs the modules of two files to compare them: by names, if these are the same in both without the
+    prefixes that wrappers of a model add, or else in order.
+    """
     by_name = {unwrapped(module.name): module for module in second}
     names = [unwrapped(module.name) for module in first]
     alike = len({*names}) == len(names) and {*names} == by_name.keys()
@@ -286,5 +298,5 @@ def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
     for name, setting in chosen.settings().items():
         if setting.usual is None and name not in semantics:
             semantics[name] = next(iter(setting.values)) if setting.values else 1.0
-    kept = {name: size for name, size in vars(sizes).items() if size is not None}
-    return Module("", (chosen.name,), arrays, sizes=kept, semantics=semantics)
+    known_sizes = {name: size for name, size in vars(sizes).items() if size is not None}
+    return Module("", (chosen.name,), arrays, sizes=known_sizes, semantics=semantics)

@@ -47,10 +47,12 @@ class Serializer:
         self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]
 
     def packed(self, value: Any) -> bytes:
-        """Serializes a value as bytes; raises `NotDataError` if it contains objects of other classes."""
+        """Serializes a value as bytes, from which `unpacked` restores it. Raises `NotDataError` if it
+        contains objects of other classes than those that were given.
+        """
         writer = ValueWriter(self)
         text = json.dumps(
-            {"value": writer.written(value), "rows": writer.rows}, separators=(",", ":")
+            {"value": writer.to_json(value), "rows": writer.rows}, separators=(",", ":")
         ).encode()
         return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
 
@@ -79,24 +81,24 @@ class ValueWriter:
         self.blobs = list[bytes]()
         self.size = 0
 
-    def written(self, value: Any) -> Any:
-        """Converts a value for JSON. Anything but plain values and tuples becomes an object with one key, a
-        letter for its type.
+    def to_json(self, value: Any) -> Any:
+        """Converts a value to what `json` can write. Anything but plain values and tuples becomes a dict with
+        one key, a letter for its type.
 
-        Objects of the given classes are added to the table `rows`, arrays and bytes to `blobs`, and the JSON
-        refers to them. Raises `NotDataError` for objects of other classes.
+        Objects of the serializer's classes are added to the table `rows`, arrays and bytes to `blobs`, and
+        the JSON refers to them. Raises `NotDataError` for objects of other classes.
         """
         kind = cast("type[Any]", type(value))
         if kind in PLAIN:
             return value
         if kind is tuple:
-            return [self.written(item) for item in value]
+            return [self.to_json(item) for item in value]
         if kind is list:
-            return {"l": [self.written(item) for item in value]}
+            return {"l": [self.to_json(item) for item in value]}
         if kind is dict:
-            return {"d": [[self.written(item) for item in pair] for pair in value.items()]}
+            return {"d": [[self.to_json(item) for item in pair] for pair in value.items()]}
         if kind is frozenset:
-            return {"s": [self.written(item) for item in sorted(value)]}
+            return {"s": [self.to_json(item) for item in sorted(value)]}
         if kind is bytes:
             return {"b": self.blob(value)}
         if kind is np.ndarray:
@@ -106,11 +108,15 @@ class ValueWriter:
         raise NotDataError(f"{kind.__qualname__} is not written as data")
 
     def row(self, value: Any) -> int:
-        """Returns the index of an object in the table of objects, to which it is added if it is new."""
+        """Returns the index of an object's row in the table `rows`, by which the JSON refers to the object.
+
+        A row has the index of the object's class and the converted fields. An object that is not in the table
+        is added; equal objects share a row.
+        """
         if id(value) in self.seen:
             return self.seen[id(value)][1]
         index = self.serializer.classes[type(value)]
-        row = [index, *(self.written(getattr(value, name)) for name in self.serializer.names[index])]
+        row = [index, *(self.to_json(getattr(value, name)) for name in self.serializer.names[index])]
         number = self.known.setdefault(json.dumps(row), len(self.rows))
         if number == len(self.rows):
             self.rows.append(row)
@@ -139,8 +145,8 @@ class ValueReader:
         self.objects = list[Any]()
 
     def read(self, value: Any) -> Any:
-        """Restores a value from its form in JSON, which `ValueWriter.written` made: a list is a tuple, and a
-        dict has one key, a letter that says what to restore.
+        """Restores a value from its representation in JSON, which `ValueWriter.to_json` made: a list stands
+        for a tuple, and a dict has one key, a letter that tells the type to restore.
         """
         kind = cast("type[Any]", type(value))
         if kind is list:

@@ -56,7 +56,10 @@ def why_not(chosen: Settings) -> str | None:
 
 
 def entries(chosen: Settings) -> list[CacheEntry]:
-    """Lists all entries of the cache, the most recently used first; none if there is no private folder."""
+    """Lists all entries of the cache on disk, the most recently used first; none if there is no private
+    folder.
+    chosen: the settings, with the folder of the cache.
+    """
     listed = list[CacheEntry]()
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
@@ -67,7 +70,9 @@ def entries(chosen: Settings) -> list[CacheEntry]:
 
 
 def foreign_names(chosen: Settings) -> list[str]:
-    """Lists the names of entries of the cache that are links, folders or the like. Nothing removes these."""
+    """Lists what is named as an entry of the cache on disk but is a link, a folder or the like. stepnet never
+    removes these. chosen: the settings, with the folder of the cache.
+    """
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
             return foreign(folder)
@@ -86,8 +91,8 @@ def hits_of(folder: int, name: str) -> int:
 
 
 def clear(chosen: Settings) -> int:
-    """Removes all entries of the cache but links, folders and the like; returns their number. Raises
-    `FileError` if files cannot be removed.
+    """Removes all entries of the cache on disk, but no links, folders and the like; returns the number of
+    removed entries. Raises `FileError` if files cannot be removed. chosen: the settings, with the folder.
     """
     if chosen.folder is None:
         return 0

@@ -106,7 +106,7 @@ def open_entry(folder: int, name: str) -> int:
 
 
 def read_all(descriptor: int, size: int) -> bytes:
-    """Reads the first `size` bytes of a file, or all if there are fewer."""
+    """Reads the first `size` bytes of an open file (a descriptor), or all if there are fewer."""
     pieces = list[bytes]()
     while size > 0 and (piece := os.read(descriptor, size)):
         pieces.append(piece)
@@ -195,7 +195,9 @@ def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def foreign(folder: int) -> list[str]:
-    """Lists what has a cache file's name in an open folder (a descriptor) but is none, such as a link."""
+    """Lists the names in an open folder (a descriptor) that are named as cache files but are no regular
+    files, such as links.
+    """
     return sorted(name for name, status in named_as_entries(folder) if not stat.S_ISREG(status.st_mode))
 
 

@@ -23,12 +23,14 @@ PLANNED = "made by a pass, which runs after gradients are taken"
 
 
 def without_node(adjoint: Callable[..., tuple[Value, ...] | Value]) -> Adjoint:
-    """Makes a row of the table of adjoints from a function of the cotangent, the result and the operands, by
-    adding the parameter `node`, which other rows need.
+    """Makes an entry of the table of adjoints from a function that does not need the node. Functions in the
+    table take a node, the cotangent of its result, the result and the operands, and return a tuple.
+
+    adjoint: takes all of these but the node; returns the cotangents of the operands, or the only one.
     """
 
     def cotangents(node: Node, *values: Value) -> Cotangents:
-        """Returns the cotangents of the operands, from the values without the node, as a tuple."""
+        """Returns the cotangents of the operands as a tuple; the node is not used."""
         cotangents = adjoint(*values)
         return cotangents if isinstance(cotangents, tuple) else (cotangents,)
 

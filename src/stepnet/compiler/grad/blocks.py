@@ -91,9 +91,10 @@ def block_choice(recur: Recur) -> BlockChoice:
 
 
 def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
-    """Makes the recurrence of which one step does `count` steps of this one. Values linear in `fitting`,
-    its memories that are matrices, are computed as sums over these, so that no other matrix is
-    stored.
+    """Makes the recurrence of which one step does `count` steps of the given one, to save fewer matrices.
+
+    fitting: the memories that are matrices, by their numbers in the body. Sums over values that are linear in
+        them are written as sums over these memories, so that the matrices between the steps are not computed.
     """
     blocked = together(recur, count)
     indices = [recur.memories.index(memory) for memory in fitting]
@@ -107,7 +108,7 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
 def matrices(recur: Recur) -> tuple[int, ...] | str:
     """Returns the memories that are matrices and can be trained in blocks; a text with the reason if none.
 
-    None can if products are in low precision, or if a step reads its index or has inner sequences.
+    No memory can if products are in low precision, or if a step reads its index or has inner sequences.
     """
     body = recur.body
     if recur.precision is not None and recur.precision.is_low:

@@ -14,10 +14,12 @@ from stepnet.compiler.plan.passes.when import is_constant
 
 def constants_outside(net: Net) -> Net:
     """Moves constants that bodies compute out of the bodies, because adjoints need constants as inputs."""
-    return rewritten(net, moved)
+    return rewritten(net, with_computed_constants_outside)
 
 
-def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+def with_computed_constants_outside(
+    builder: Builder, net: Net, number: int, operands: list[int]
+) -> int | None:
     """Rewrite rule: rebuilds a recurrence with the constants that its body computes as operands; returns the
     new number, None for other nodes. builder: makes the new net. operands: the node's operands in it.
     """

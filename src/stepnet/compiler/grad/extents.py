@@ -37,7 +37,9 @@ class Total:
 
     @property
     def built(self) -> Value:
-        """The value of the sum over all rows, built in a net that may compute totals, unlike a body."""
+        """The value of the sum over all rows. Its nodes are added to the net of the operands, which must not
+        be the body of a recurrence, as a body cannot compute sums over all rows.
+        """
         first, *rest = self.operands
         if self.operation == "sum":
             return first.reduced(CONST)
@@ -92,7 +94,8 @@ def matmul(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotange
 def of_matrix(left: Value, d: Value) -> Value | Total:
     """Returns the cotangent of the matrix in left @ matrix, where d is the cotangent of the product.
 
-    It is a sum over all rows and steps, which is not built yet, unless `left` is a constant.
+    Unless `left` is a constant it is a sum over all rows and steps, returned as a `Total`: a description of
+    the sum, whose nodes are added later.
     """
     if left.type.extent != CONST:
         return Total("contract", (left, d))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepnet.compiler.grad.value import Value, joined
+from stepnet.compiler.grad.value import Value, concatenated
 from stepnet.compiler.net.ir import Node
 
 Array = np.ndarray
@@ -50,11 +50,10 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
     if not read:
         return zeros(size)[0] if size else d
     if list(read) == list(range(read[0], read[-1] + 1)):
-        return joined(axis, *zeros(read[0]), d, *zeros(size - read[-1] - 1))
-    padded, total = joined(axis, d, *zeros(1)), None
+        return concatenated(axis, *zeros(read[0]), d, *zeros(size - read[-1] - 1))
+    padded, total = concatenated(axis, d, *zeros(1)), None
     positions: list[list[int]] = [
-        [positions_of_index for positions_of_index, index in enumerate(read) if index == n]
-        for n in range(size)
+        [position for position, index in enumerate(read) if index == n] for n in range(size)
     ]
     for occurrence in range(max(map(len, positions))):
         chosen = tuple(
@@ -161,5 +160,5 @@ def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     between = x.reshape(*others, 1, size) * mask + (1 - mask)
     products = between.apply("cumprod", axis=-1) * x.constant(np.triu(np.ones((size, size))))
     after = (products * d.reshape(*others, 1, size)).sum(-1)
-    before = joined(-1, x.zeros(*others, 1) + 1, *([y.slice(last, 0, size - 1)] if size > 1 else []))
+    before = concatenated(-1, x.zeros(*others, 1) + 1, *([y.slice(last, 0, size - 1)] if size > 1 else []))
     return (moved(before * after),)

@@ -75,7 +75,7 @@ def joint_net(net: Net, argnums: Sequence[int] | None) -> Net:
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]
     if argnums is None:
-        argnums = [copy_of for copy_of, type_ in enumerate(types) if type_.is_float]
+        argnums = [position for position, type_ in enumerate(types) if type_.is_float]
     builder = Builder()
     copy_of = {n: builder.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
     seeds = {
@@ -87,7 +87,7 @@ def joint_net(net: Net, argnums: Sequence[int] | None) -> Net:
     for result, seed in seeds.items():
         sweep.add(net.results[result], seed)
     sweep.run()
-    cotangents = [sweep.of_input(net.inputs[copy_of]).number for copy_of in argnums]
+    cotangents = [sweep.of_input(net.inputs[position]).number for position in argnums]
     joint = builder.net([*(sweep.forward.copy_of[number] for number in net.results), *cotangents])
     for rewrite in (prune, split, handed_over, prune, fold):
         joint = rewrite(joint)

@@ -22,11 +22,11 @@ class Handover:
 
     saved: for inputs of the later body, the positions of the outputs of the earlier recurrence that they
         read.
-    moved: nodes of the later body that the earlier recurrence computes and saves instead.
+    early: nodes of the later body that the earlier recurrence computes and saves instead.
     """
 
     saved: dict[int, int]
-    moved: tuple[int, ...]
+    early: tuple[int, ...]
 
 
 def handed_over(net: Net) -> Net:
@@ -48,7 +48,7 @@ def handed_over(net: Net) -> Net:
             recur, replaced = node.recur, dict[int, int]()
             for (by, to), handover in saves.items():
                 if to == number:
-                    replaced |= zip(handover.moved, extra[by, to], strict=True)
+                    replaced |= zip(handover.early, extra[by, to], strict=True)
             if replaced:
                 recur, operands = receiving(recur, operands, replaced)
             # A recurrence may save values for several others, separately for each.
@@ -60,14 +60,14 @@ def handed_over(net: Net) -> Net:
             more = results.outputs[own:]
             for (by, to), handover in saves.items():
                 if by == number:
-                    extra[by, to], more = more[: len(handover.moved)], more[len(handover.moved) :]
+                    extra[by, to], more = more[: len(handover.early)], more[len(handover.early) :]
             results_of[number] = [*results.outputs[:own], *results.memories]
     return builder.net(copy_of[result] for result in net.results)
 
 
 def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
-    """Yields the pairs of recurrences, one of which reads outputs of the other, whose saved values can be
-    fewer bytes, as (number of the earlier, number of the later, change).
+    """Finds the pairs of recurrences where one reads outputs of the other that could take fewer bytes. Yields
+    for each pair the number of the earlier recurrence, that of the later one, and what to save instead.
     """
     for number, node in enumerate(net.nodes):
         if node.operation != "recur":
@@ -78,8 +78,8 @@ def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
             if source.operation == "result" and net.nodes[source.inputs[0]].operation == "recur":
                 by.setdefault(source.inputs[0], {})[inner] = source.attributes["of"]
         for earlier, saved in by.items():
-            if moved := lightest(net, number, saved):
-                yield earlier, number, Handover(saved, moved)
+            if early := lightest(net, number, saved):
+                yield earlier, number, Handover(saved, early)
 
 
 def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
@@ -112,7 +112,8 @@ def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
 
 
 def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
-    """Adds outputs to a recurrence for nodes that it now computes and saves for a later recurrence.
+    """Returns a recurrence with further outputs, for nodes that it now computes and saves for a later
+    recurrence.
 
     later: the body of the later recurrence, from which these nodes are copied.
     handover: says which nodes these are, and which inputs of that body are outputs of this recurrence.
@@ -130,19 +131,20 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
             there[number] = builder.copy(node, [made(operand) for operand in node.inputs])
         return there[number]
 
-    outputs = [*(copy_of[number] for number in recur.outputs), *map(made, handover.moved)]
+    outputs = [*(copy_of[number] for number in recur.outputs), *map(made, handover.early)]
     return replace(recur, body=builder.net([*outputs, *(copy_of[number] for number in recur.following)]))
 
 
-def receiving(recur: Recur, operands: list[int], moved: Mapping[int, int]) -> tuple[Recur, list[int]]:
+def receiving(recur: Recur, operands: list[int], saved_by: Mapping[int, int]) -> tuple[Recur, list[int]]:
     """Replaces nodes of a recurrence's body by input sequences, as earlier recurrences now compute and save
     them. Returns the changed recurrence and its operands.
 
-    moved: for each replaced node, the sequence of its values.
+    operands: the operands of the recurrence before the change, in the new net.
+    saved_by: for each replaced node of the body, the sequence of its values in the new net.
     """
     body, by_kind = recur.body, recur.operands_by_kind(operands)
-    outside = {**dict(zip(recur.sequences, by_kind.sequences, strict=True)), **moved}
-    read = still_read(body, moved)
+    outside = {**dict(zip(recur.sequences, by_kind.sequences, strict=True)), **saved_by}
+    read = still_read(body, saved_by)
     sequences = [number for number in outside if number in read]
     builder = Builder()
     copy_of: dict[int, int] = {}
@@ -156,13 +158,13 @@ def receiving(recur: Recur, operands: list[int], moved: Mapping[int, int]) -> tu
     return changed, [*(outside[number] for number in sequences), *by_kind.memories, *by_kind.others]
 
 
-def still_read(body: Net, moved: Container[int]) -> set[int]:
-    """Returns the nodes that the results of a body still need if the nodes `moved` become inputs."""
+def still_read(body: Net, inputs: Container[int]) -> set[int]:
+    """Returns the nodes that the results of a body still need if some nodes, `inputs`, become its inputs."""
     read: set[int] = set()
     waiting = list(body.results)
     while waiting:
         number = waiting.pop()
         if number not in read:
             read.add(number)
-            waiting += [] if number in moved else body.nodes[number].inputs
+            waiting += [] if number in inputs else body.nodes[number].inputs
     return read

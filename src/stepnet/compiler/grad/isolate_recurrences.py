@@ -106,8 +106,8 @@ class IsolatedCut:
         return node.operation == "result" and node.inputs[0] in self.chosen
 
     def is_made_again(self, number: int) -> bool:
-        """Tells whether each section (part of the net) computes a value itself, not reads it: constants, and
-        expansions of them to rows.
+        """Tells whether a value is computed anew in each section (part of the net) that needs it, instead of
+        read from an earlier section. That is so for constants, and for constants repeated for all rows.
         """
         node = self.net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in self.once

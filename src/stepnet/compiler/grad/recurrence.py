@@ -22,7 +22,11 @@ from stepnet.compiler.net.types import CONST, Type
 
 
 def transpose(sweep: Sweep, number: int) -> None:
-    """Adds the adjoint of recurrence `number` to the gradient net, and results to operands' cotangents."""
+    """Adds the adjoint of a recurrence to the gradient net, and its results to the cotangents of the
+    recurrence's operands.
+
+    sweep: the reverse sweep over the net with the recurrence. number: the node of the recurrence in that net.
+    """
     cotangents = sweep.of_results(number)
     if cotangents:
         Transposed(sweep, number, cotangents).run()
@@ -113,11 +117,12 @@ class Transposed:
         return precision.dtype if {value.type.dtype for value in total.operands} == {"float32"} else None
 
     def gradients_of_inputs(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
-        """Adds the adjoint recurrence to the outer net, and keeps its final memories in `final`. Returns, for
-        each of the values `handed` by number, the outer value that has its values at every step.
+        """Adds the adjoint recurrence to the outer net, and sets `final` to its final memories. Returns a
+        dict from the number of each value in `handed` to the value of the outer net that contains it for all
+        steps.
 
         handed: the values of the adjoint's body that the outer net reads.
-        after: its memories after a step.
+        after: the memories of the adjoint after a step.
         """
         around = self.sweep.builder
         outside = {value.number: self.known(value.number) for value in handed}
@@ -159,8 +164,8 @@ class Transposed:
     # ---- the inputs of the body
 
     def forward(self) -> Forward:
-        """Makes the values of the original step available in the adjoint's body. Saved values become inputs,
-        and the others are computed again.
+        """Adds the values of the original step to the adjoint's body, whose nodes read them: saved values and
+        operands as inputs, the others as copies of the nodes that compute them. Returns these copies.
         """
         here, saved = self.sweep.forward, self.sweep.forward.saved[self.number]
         copy_of: dict[int, int] = {}
@@ -184,21 +189,21 @@ class Transposed:
         outer: the value of the outer net that the input reads.
         """
         node = self.body.nodes[number]
-        result_of = self.builder.input(node.type, node.name or f"{node.operation}{number}")
-        inputs[result_of] = outer
-        return result_of
+        input_number = self.builder.input(node.type, node.name or f"{node.operation}{number}")
+        inputs[input_number] = outer
+        return input_number
 
     def cotangent(self, inputs: dict[int, int], number: int, outer: int) -> Value:
-        """Adds an input for the cotangent of a value of the original step to the adjoint's body.
+        """Adds an input for the cotangent of a value of the original step to the adjoint's body; returns it.
 
         inputs: the inputs of its kind (sequences or memories) so far, to which it is added.
         number: the value in the original body.
         outer: the value of the outer net that the input reads.
         """
         node = self.body.nodes[number]
-        result_of = self.builder.input(node.type.computed, f"d_{node.name or number}")
-        inputs[result_of] = outer
-        return Value(self.builder, result_of)
+        input_number = self.builder.input(node.type.computed, f"d_{node.name or number}")
+        inputs[input_number] = outer
+        return Value(self.builder, input_number)
 
     def zeros(self, type_: Type) -> int:
         """Adds zeros of this type to the net around the adjoint's body; returns the number of their node."""

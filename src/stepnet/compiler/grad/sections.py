@@ -53,12 +53,16 @@ class Section:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """The values of the whole net, by number, that this section reads, with initial memories."""
+        """The values of the whole net, by number, that this section (a part of the net) reads, including the
+        initial memories of its recurrences.
+        """
         return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """The value of the whole net for each result of the section; None for a final memory nobody reads."""
+        """For each result of the section, the number of its value in the whole net; None for a final memory
+        that nothing reads.
+        """
         return (*self.results, *(memory.ends for memory in self.memories))
 
     @property
@@ -159,7 +163,9 @@ class Homes:
             raise refused(node, f"the {what} over steps is known only after all steps")
 
     def is_cut(self, number: int, index: int) -> bool:
-        """Tells whether section (part of the net) `index` reads a value from outside or an earlier one."""
+        """Tells whether the section (part of the net) `index` takes a value as an input: from outside the net
+        or from an earlier section.
+        """
         node = self.net.nodes[number]
         if node.operation == "input":
             return True

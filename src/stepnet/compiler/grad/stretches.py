@@ -11,7 +11,7 @@ cotangents.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stepnet.compiler.grad.value import Value, joined
+from stepnet.compiler.grad.value import Value, concatenated
 from stepnet.compiler.net.ir import Builder
 
 
@@ -24,8 +24,8 @@ class FeatureRange:
 
 
 def added(left: Value, right: Value) -> Value:
-    """Adds two cotangents of one value. If both are concatenations along one axis, and at most one is nonzero
-    in each part, their parts are concatenated instead of added.
+    """Adds two cotangents of one value; returns the sum. If both are concatenations along one axis, and at
+    most one of them is nonzero at each feature, their operands are concatenated instead of added.
     """
     builder = left.builder
     axes = [axis_of(builder, value.number) for value in (left, right)]
@@ -37,11 +37,11 @@ def added(left: Value, right: Value) -> Value:
     shape = list(left.type.shape)
 
     def made(feature_range: FeatureRange) -> Value:
-        """Makes the value of one part of the sum's concatenation: its node, or zeros."""
+        """Makes the value of one range of features of the sum: its node, or zeros."""
         shape[axes[0] or 0] = feature_range.size
         return left.zeros(*shape) if feature_range.number is None else Value(builder, feature_range.number)
 
-    return joined(axes[0] - left.rank, *map(made, merged))
+    return concatenated(axes[0] - left.rank, *map(made, merged))
 
 
 def axis_of(builder: Builder, number: int) -> int | None:
@@ -51,7 +51,9 @@ def axis_of(builder: Builder, number: int) -> int | None:
 
 
 def stretches(builder: Builder, number: int, axis: int) -> list[FeatureRange]:
-    """Lists the parts of a concatenation along its axis. A part that is all zeros has no node."""
+    """Lists the operands of a concatenation, with their sizes along its axis. An operand that is all zeros
+    has None as its node.
+    """
     operands = builder.nodes[number].inputs
     return [
         FeatureRange(None if is_zeros(builder, operand) else operand, builder.type_of(operand).shape[axis])
@@ -68,8 +70,10 @@ def is_zeros(builder: Builder, number: int) -> bool:
 
 
 def alternating(left: list[FeatureRange], right: list[FeatureRange]) -> list[FeatureRange] | None:
-    """Returns the parts of the sum of two values, if wherever one has a node the other has zeros; else None.
-    Adjacent zeros become one part.
+    """Returns the ranges of features that, concatenated, are the sum of two concatenations, if wherever one
+    of them has a node the other has zeros; else None. Adjacent ranges of zeros are merged.
+
+    left, right: the ranges of features of the two concatenations.
 
     >>> right = [FeatureRange(None, 2), FeatureRange(8, 1), FeatureRange(None, 2)]
     >>> for feature_range in alternating([FeatureRange(7, 2), FeatureRange(None, 3)], right):
@@ -90,8 +94,10 @@ def alternating(left: list[FeatureRange], right: list[FeatureRange]) -> list[Fea
 
 
 def pieces(left: list[FeatureRange], right: list[FeatureRange]) -> Iterator[FeatureRange | None]:
-    """Yields the parts (runs of features) of the sum of two concatenations, from left to right. Yields None
-    where both have nodes, or where a node would have to be cut.
+    """Yields the ranges of features that, concatenated, are the sum of two concatenations, from left to
+    right. Yields None for a range that is nonzero in both, or in which a node would have to be cut.
+
+    left, right: the ranges of features of the two concatenations.
     """
     left, right = left[::-1], right[::-1]
     while left and right:

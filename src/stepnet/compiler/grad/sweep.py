@@ -116,8 +116,8 @@ def fitted(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def handed_out(total: Total) -> Total:
-    """Returns a sum over all rows with operands that a body can return as outputs: values of static sequences
-    (several per row) are summed per row first.
+    """Returns an equal sum over all rows whose operands a body can return as outputs: if it sums values of
+    static sequences (several per row), the operand of the new sum is their sum for each row.
     """
     if is_static_extent(total.operands[0].type.extent):
         return Total("sum", (total.terms.reduced(ROWS),))

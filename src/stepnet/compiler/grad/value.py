@@ -102,7 +102,7 @@ class Value:
         return self if self.type.extent == extent else self.apply("expand", extent=extent)
 
     def like(self, extent: Extent) -> "Value":
-        """Expands a constant to this extent; returns any other value unchanged."""
+        """Repeats a constant for each entry of an extent, such as each row; others are returned as is."""
         return self.at(extent) if self.type.extent == CONST else self
 
     @property
@@ -141,7 +141,7 @@ class Value:
         return value
 
 
-def joined(axis: int, *values: Value) -> Value:
+def concatenated(axis: int, *values: Value) -> Value:
     """Concatenates the features of values along one axis, counted from the end."""
     if len(values) == 1:
         return values[0]

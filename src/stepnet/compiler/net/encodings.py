@@ -76,7 +76,9 @@ def product_of_rounded(left: Array, right: Array) -> Array:
 
 
 def product_of_whole_numbers(left: Array, right: Array) -> Array:
-    """Multiplies both sides encoded as int8, [..., k] @ [k, n]; float64 sums the integer products exactly."""
+    """Multiplies vectors by a matrix, [..., k] @ [k, n], after rounding both to int8, with a scale for each
+    vector and each column. The integer products are summed exactly, in float64.
+    """
     (p, a), (q, b) = whole_numbers(left, -1), whole_numbers(right, 0)
     sums = by_vector(p.astype(np.float64), q.astype(np.float64))
     return sums.astype(left.dtype) * a * b[0]

@@ -141,7 +141,9 @@ def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
 
 
 def wide(value: Any) -> Any:
-    """Replaces float32 by float64 in one attribute of a node: in a type, an array or a dtype's name."""
+    """Returns an attribute of a node with float64 in place of float32, if it is a type, an array or the name
+    of a dtype; any other attribute unchanged.
+    """
     if isinstance(value, Type):
         return Type(value.extent, value.shape, wide(value.dtype))
     if isinstance(value, Literal) and value.value.dtype == np.float32:
@@ -172,8 +174,9 @@ def expand(
 
 
 def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemory) -> Buffer:
-    """Computes an `expand` node with `how` ("first" or "last"): writes each row's or step's value to
-    that one of its inner entries (for a constant, to the first or last row), and zeros to the others.
+    """Computes an `expand` node with the attribute `how`, "first" or "last": writes the value of each row or
+    step to the first or last of its inner entries (that of a constant to the first or last row), and zeros to
+    the others.
     """
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
@@ -278,7 +281,8 @@ def by_steps(
 def of_rows(
     arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: TargetMemory = HOST
 ) -> tuple[list[Buffer], Mapping[str, Array]]:
-    """Selects the entries of some rows from memories and statics; parameters, the same for all, stay whole.
+    """Selects the entries of some rows from memories and statics. Parameters, which are the same for all
+    rows, are returned unchanged.
 
     Returns the selected operands, and the offsets of the rows' static sequences by name of the axis.
 
@@ -292,7 +296,11 @@ def of_rows(
 
 
 def entry_indices(type_: Type, segments: LevelSizes, rows: Array) -> Array:
-    """Returns where some rows' entries lie in an array of this type: one per row, or static sequences."""
+    """Returns the indices of the entries that belong to some rows, in an array of this type: one entry per
+    row, or as many as the row's static sequence has steps.
+
+    segments: the lengths of the static sequences of all rows.
+    """
     if not is_static_extent(type_.extent):
         return rows
     level = segments.beside[type_.extent[-1]]

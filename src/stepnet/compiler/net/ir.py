@@ -219,7 +219,7 @@ class Builder:
         return len(self.nodes) - 1
 
     def type_of(self, number: int) -> Type:
-        """The type of the node with this number, made so far."""
+        """The type of the value of a node that has been made already. number: the number of the node."""
         return self.nodes[number].type
 
     def is_inside(self, other: "Builder") -> bool:
@@ -243,14 +243,14 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
     inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
     needed = ancestors(nodes, results) | inputs
     copy_of = {old: new for new, old in enumerate(sorted(needed))}
-    node_number = nodes
+    remaining = nodes
     if len(needed) < len(nodes):
-        node_number = tuple(
+        remaining = tuple(
             Node(n.operation, tuple(copy_of[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
             for n in (nodes[number] for number in sorted(needed))
         )
     return unchecked_net(
-        node_number, tuple(copy_of[old] for old in sorted(inputs)), tuple(copy_of[old] for old in results)
+        remaining, tuple(copy_of[old] for old in sorted(inputs)), tuple(copy_of[old] for old in results)
     )
 
 
@@ -335,7 +335,7 @@ class Recur:
 
     @property
     def order(self) -> Order:
-        """The order of operands and results, by which lists of them are divided by kind."""
+        """The numbers of sequences and memories, by which lists of operands and results are divided."""
         return Order(self.sequence_count, self.memory_count)
 
     # ---- numbers of the body's nodes
@@ -403,4 +403,4 @@ class Recur:
         """
         number = self.add(builder, operands, source=source)
         count = len(builder.nodes[number].types)
-        return self.results_by_kind([builder.add("result", number, of=copy_of) for copy_of in range(count)])
+        return self.results_by_kind([builder.add("result", number, of=index) for index in range(count)])

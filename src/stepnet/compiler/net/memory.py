@@ -27,11 +27,11 @@ class TargetMemory(Protocol):
     """
 
     def put(self, array: Array) -> Buffer:
-        """Makes a buffer with the contents of an array on the host."""
+        """Copies an array of the host into this memory; returns the buffer."""
         ...
 
     def get(self, buffer: Buffer) -> Array:
-        """Makes an array on the host with the contents of a buffer."""
+        """Copies a buffer of this memory to the host; returns the array."""
         ...
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Buffer:
@@ -55,7 +55,7 @@ class TargetMemory(Protocol):
         ...
 
     def repeat(self, buffer: Buffer, counts: Array) -> Buffer:
-        """Makes a buffer with row i `counts[i]` times, for each row in order."""
+        """Makes a buffer in which each row i of the given buffer occurs `counts[i]` times, in order."""
         ...
 
     def rows(self, buffer: Buffer, count: int) -> Buffer:
@@ -72,11 +72,11 @@ class HostMemory:
     """Memory of the CPU: buffers are NumPy arrays."""
 
     def put(self, array: Array) -> Array:
-        """Returns the array itself, as host buffers are arrays."""
+        """Makes a buffer of an array: returns the array itself, as the buffers of the host are arrays."""
         return array
 
     def get(self, buffer: Array) -> Array:
-        """Returns the array itself, as host buffers are arrays."""
+        """Makes an array of a buffer: returns the buffer itself, as the buffers of the host are arrays."""
         return buffer
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:

@@ -283,7 +283,7 @@ def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
     """Returns the extent of a recurrence's values per step, such as rows/steps.
 
     The first operand is a sequence, with one entry per step or, if each step reads an inner sequence, with
-    deeper entries. The body's input then has more axes than the rows: so many are left out at the end.
+    deeper entries. In that case the axes of the inner sequence are removed from the end of its extent.
     """
     body = attributes["body"]
     inner = len(body.nodes[body.inputs[0]].type.extent) - 1
@@ -291,7 +291,9 @@ def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
 
 
 def deeper(deep: Extent, inside: Extent) -> Extent:
-    """Returns the extent that a value of a recurrence's body, of extent `inside` there, has outside it.
-    deep: the outer extent of one value per step, such as rows/steps.
+    """Returns the extent (axes along which a value has entries) outside a recurrence of a value of its body.
+
+    inside: the extent of the value in the body. deep: the extent outside of one value per step, such as
+        rows/steps.
     """
     return deep if len(inside) == 1 else extent_of(len(deep) + len(inside) - 1)

@@ -129,14 +129,17 @@ def read_only_copy(array: np.ndarray) -> np.ndarray:
 
 
 def extent_of(depth: int) -> Extent:
-    """Returns the extent with this number of axes, as rows/steps for 2; raises `NetError` for too many."""
+    """Returns the extent (the nested axes along which a value has entries) with `depth` axes, as rows/steps
+    for 2; raises `NetError` for too many.
+    """
     if depth > len(AXES):
         raise NetError(f"sequences can be nested {len(AXES) - 1} deep, not {depth - 1}")
     return AXES[:depth]
 
 
 def is_static_extent(extent: Extent) -> bool:
-    """Tells whether an extent is that of a static sequence.
+    """Tells whether an extent, the axes along which a value has entries, is that of a static sequence: a
+    sequence that each row has once.
 
     >>> is_static_extent(("rows", "keys")), is_static_extent(STEPS)
     (True, False)
@@ -145,7 +148,7 @@ def is_static_extent(extent: Extent) -> bool:
 
 
 def extent_text(extent: Extent) -> str:
-    """Writes an extent as text, such as const, rows or rows/steps."""
+    """Writes an extent, the axes along which a value has entries, as text such as const or rows/steps."""
     return "/".join(extent) or "const"
 
 
@@ -155,7 +158,9 @@ def hash_text(data: bytes) -> str:
 
 
 def joint_extent(types: Sequence[Type]) -> Extent:
-    """Returns the extent that all values other than constants share; raises `NetError` if they differ."""
+    """Returns the extent (such as one value per row or per step) of all values that are no constants; raises
+    `NetError` if they have different ones.
+    """
     extents = {type_.extent for type_ in types if type_.extent != CONST}
     if len(extents) > 1:
         listed = ", ".join(sorted(map(extent_text, extents)))

@@ -65,15 +65,18 @@ class Fibers:
         return bool(self.sums)
 
     def units(self, number: int) -> int | None:
-        """Returns how many fibers (elements combined for a unit) a node's matrix has, or sums; else None."""
+        """Returns the number of fibers (elements that a reduction combines for one unit) of a matrix, or that
+        a reduction sums; None for any other node.
+        """
         if number in self.indices:
             return self.indices[number].shape[1]
         return self.sums.get(number)
 
     def first_indices(self, units: int) -> list[Array]:
-        """Lists the indices [units] that the first elements of fibers read, to load vectors of them. A fiber
-        is what a reduction combines for one unit. There is an array for each value without fibers that a
-        matrix with this number of fibers reads.
+        """Lists which elements neighbouring units read, to choose how many units are loaded as one vector.
+        Each array belongs to a value that is not cut into fibers (the elements that a reduction combines for
+        one unit), but that a matrix with `units` fibers reads. For each unit, it has the flat index of the
+        element that the first element of the unit's fiber reads.
         """
         if units not in self.read:
             net, own = self.net, {n: at for n, at in self.indices.items() if at.shape[1] == units}
@@ -88,8 +91,9 @@ class Fibers:
         return self.read[units]
 
     def along(self, operand: int, user: int) -> bool:
-        """Tells whether node `user` reads only elements of `operand` for its own unit, so that both can run
-        in one pass over the units. If `operand` is cut into fibers, the depth must be the same too. Cached.
+        """Tells whether each unit of node `user` reads only elements of `operand` of the same unit, so that
+        both can run in one pass over the units. If `operand` is cut into fibers (the elements of one unit),
+        each element must also be read at its own position in the fiber. Cached.
         """
         if (operand, user) not in self.known:
             self.known[operand, user] = self.reads_along(operand, user)
@@ -103,7 +107,7 @@ class Fibers:
         net = self.net
         root, node = view_chain(net, operand)[0], net.nodes[user]
         if user in self.sums:
-            return root in self.indices and np.array_equal(summed(net, user), self.indices[root])
+            return root in self.indices and np.array_equal(summed_indices(net, user), self.indices[root])
         if user not in self.indices:
             return root not in self.indices and node.kind == "pointwise" and reads_along(net, operand, node)
         read = indices_read(net, operand, node)[self.indices[user]]
@@ -113,8 +117,10 @@ class Fibers:
         return read.shape[1] == size and bool(np.all(read == np.arange(size, dtype=np.int64)))
 
 
-def summed(net: Net, number: int) -> Array:
-    """Returns flat indices [depth, units] of what a matrix reduction combines: column u for result u."""
+def summed_indices(net: Net, number: int) -> Array:
+    """Returns the flat indices of the elements that a reduction of a matrix combines, as [depth, units]:
+    column u has the elements of result u. number: the reduction.
+    """
     node = net.nodes[number]
     indices = view_indices(net, node.inputs[0])
     return indices if node.attributes["axes"] == (-2,) else indices.T
@@ -126,12 +132,17 @@ def indices_read(net: Net, operand: int, node: Node) -> Array:
 
 
 def are_contiguous(indices: Array) -> bool:
-    """Tells whether units' elements, flat indices [depth, unit], are adjacent, to be loaded as a vector."""
+    """Tells whether neighbouring units read adjacent elements at each depth, so that these can be loaded as
+    vectors. indices: the flat indices of the elements, [depth, units].
+    """
     return bool(np.all(np.diff(indices, axis=1) == 1))
 
 
 def are_close(indices: Array) -> bool:
-    """Tells whether most neighbouring units read equal or adjacent elements, so that few loads are needed."""
+    """Tells whether most neighbouring units read equal or adjacent elements, so that few loads are needed.
+
+    indices: the flat indices of the elements, [depth, units], of which only those at depth 0 are examined.
+    """
     steps = np.diff(indices[0])
     return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
 
@@ -205,9 +216,9 @@ class Search:
         """
         root, indices = (
             view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
-            summed(self.net, reduction),
+            summed_indices(self.net, reduction),
         )
-        if not self.can_have(root) or not is_permutation(indices, self.net.type_of(root).size):
+        if not self.can_have_fibers(root) or not is_permutation(indices, self.net.type_of(root).size):
             return None
         group, waiting = dict[int, Array](), [(root, indices)]
         while waiting:
@@ -226,7 +237,7 @@ class Search:
             number: units
             for number in self.reductions()
             if (read := view_chain(self.net, self.net.nodes[number].inputs[0])[0]) in group
-            and np.array_equal(summed(self.net, number), group[read])
+            and np.array_equal(summed_indices(self.net, number), group[read])
         }
         return Fibers(self.net, group, sums)
 
@@ -295,9 +306,9 @@ class Search:
         results = {view_chain(self.net, result)[0] for result in self.net.results}
         return number in results or any(user.kind != "pointwise" for user in users)
 
-    def can_have(self, number: int) -> bool:
-        """Tells whether a matrix may be cut into fibers, the elements that a reduction sums for one unit:
-        that of a pointwise node, or a memory that one computes.
+    def can_have_fibers(self, number: int) -> bool:
+        """Tells whether a matrix may be cut into fibers, the elements that a reduction sums for one unit: the
+        value of a pointwise node may, and a memory whose next value a pointwise node computes.
         """
         if number in self.following:
             after = self.net.nodes[self.following[number]]
@@ -319,14 +330,14 @@ class Search:
             for operand in net.nodes[number].inputs:
                 root = view_chain(net, operand)[0]
                 read = indices_read(net, operand, net.nodes[number])
-                if self.can_have(root) and is_permutation(read, net.type_of(root).size):
+                if self.can_have_fibers(root) and is_permutation(read, net.type_of(root).size):
                     yield root, read[indices]
-        if number in self.memory_of and self.can_have(self.memory_of[number]):
+        if number in self.memory_of and self.can_have_fibers(self.memory_of[number]):
             yield self.memory_of[number], indices
         for reader, operand in self.readers(number):
             node = net.nodes[reader]
             read = indices_read(net, operand, node)
-            if node.type.size == size and self.can_have(reader) and is_permutation(read, size):
+            if node.type.size == size and self.can_have_fibers(reader) and is_permutation(read, size):
                 inverse = np.empty_like(read)
                 inverse[read] = np.arange(size)
                 yield reader, inverse[indices]

@@ -34,9 +34,9 @@ class Groups:
     @classmethod
     def of(cls, net: Net) -> "Groups":
         """Finds the nodes of a net that need no part of their own in a schedule (a net run part by part)."""
-        once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
+        once, ends, flat = known_once(net), read_at_last_step(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
-        return cls(once, repeated(net), summed(net), zeros(net, flat), ends, totals)
+        return cls(once, repeated(net), accumulated_sums(net), zeros(net, flat), ends, totals)
 
     @property
     def without_part(self) -> set[int]:
@@ -59,7 +59,9 @@ def has_inner(body: Net) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Tells whether a node's values have one extent, so that it can share a part with other such nodes."""
+    """Tells whether a node works within one extent (such as one value per step), so that it can run together
+    with other such nodes: it is no recurrence, expansion to an extent or reduction of one.
+    """
     return node.operation not in ("recur", "expand", *TOTALS)
 
 
@@ -100,10 +102,10 @@ def repeated(net: Net) -> set[int]:
     }
 
 
-def summed(net: Net) -> set[int]:
+def accumulated_sums(net: Net) -> set[int]:
     """Finds the sums over the steps of each sequence that can be accumulated while the summed values are
-    computed, so that these need no array: sums of values that a plain node computes, not of inputs or results
-    of recurrences.
+    computed, so that these values need no array. They are sums of values that a node within one extent
+    computes, not of inputs or results of recurrences.
     """
     return {
         number
@@ -140,7 +142,7 @@ def zeros(net: Net, flat: set[int]) -> set[int]:
     }
 
 
-def ended(net: Net) -> dict[int, dict[int, int]]:
+def read_at_last_step(net: Net) -> dict[int, dict[int, int]]:
     """Finds the recurrences whose outputs are read only at the last step, so that the others need no storage.
 
     Returns, for each such recurrence, a dict from each output to the node that reduces it to its last value.
@@ -179,11 +181,11 @@ def flat_recurrences(net: Net) -> set[int]:
 
 
 def waves(net: Net, groups: Groups) -> list[int]:
-    """Returns the wave of each node: when, from 0, its part runs. Nodes of a wave do
-    not depend on each other, unless they run together in one part.
+    """Returns the wave of each node: a number from 0. Waves run in the order of their numbers, and nodes of
+    one wave do not depend on each other, unless they run together in one part of the schedule.
 
     Nodes that work on values of one extent run together, all others alone. A recurrence whose part computes
-    totals also waits for the other operands of these.
+    totals (sums of its results) also waits for the other operands of the totals.
 
     groups: the nodes that need no part of their own.
     """

@@ -89,18 +89,24 @@ class Products:
     costs: tuple[float, ...]
 
     def cost(self, rows: float) -> float:
-        """Returns the cost to multiply this many rows with the parameters, as a number of tiled rows."""
+        """Returns the cost of multiplying `rows` rows by the parameters. The unit is the cost of one row in a
+        tile of many rows; few rows cost more than their number.
+        """
         count, last = ceil(rows), len(self.costs) - 1
         return self.costs[count] if count <= last else self.costs[last] + rows - last
 
     def largest(self, threads: int) -> int:
-        """Returns how many unit blocks, columns of the product, the busiest of these threads has."""
+        """Returns the largest number of unit blocks (blocks of columns of the product) that one thread
+        computes if `threads` threads share them.
+        """
         return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
 
     def seconds(self, rows: float, threads: int, seconds_per_byte: float, machine: Machine) -> float:
-        """Estimates the seconds in which threads multiply this many rows with the parameters they read."""
-        part_load = self.weights * self.largest(threads) / self.blocks
-        return part_load * overlapped(self.cost(rows) / machine.rate, seconds_per_byte) if rows else 0.0
+        """Estimates the seconds in which several threads multiply `rows` rows by the parameters, of which
+        each thread reads its share. seconds_per_byte: the time to read a byte of them.
+        """
+        thread_bytes = self.weights * self.largest(threads) / self.blocks
+        return thread_bytes * overlapped(self.cost(rows) / machine.rate, seconds_per_byte) if rows else 0.0
 
 
 @dataclass(frozen=True)
@@ -125,10 +131,10 @@ class StageLoad:
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
         """Estimates the seconds of the stage on this number of rows at once, shared by several threads."""
-        part_load = sum(
+        thread_bytes = sum(
             product.weights * product.largest(threads) / product.blocks for product in self.products
         )
-        reading = machine.reading(part_load) / part_load if part_load else 0.0
+        reading = machine.reading(thread_bytes) / thread_bytes if thread_bytes else 0.0
         seconds = sum(product.seconds(rows, threads, reading, machine) for product in self.products)
         return seconds + self.flops * rows / threads / machine.flops
 
@@ -152,9 +158,9 @@ class InnerStepWork:
 
         The rows are the same at each step, so their values are read from the cache that holds all of them.
         """
-        part_load = ceil(rows / threads)
-        reading = machine.reading(part_load * inner_steps * self.read)
-        seconds = overlapped(part_load * self.stage.seconds(inner_steps, 1, machine), reading)
+        thread_rows = ceil(rows / threads)
+        reading = machine.reading(thread_rows * inner_steps * self.read)
+        seconds = overlapped(thread_rows * self.stage.seconds(inner_steps, 1, machine), reading)
         if self.steps.waits:
             step_seconds = self.steps.seconds(rows, threads, machine) + machine.step
             seconds += inner_steps * (step_seconds + self.steps.waits * machine.barrier * (threads - 1))
@@ -199,8 +205,8 @@ class Load:
 
         block: the number of steps that run at a time; 0 for as many as there is room for.
 
-        A thread runs up to `LANES` sequences at the same time, and each turn of the loop does one step of
-        each.
+        A thread runs up to `LANES` sequences at the same time, and each iteration of the loop does one step
+        of each.
         """
         if not size.steps:
             return 0.0

@@ -270,8 +270,8 @@ def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: 
 
 
 def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
-    """Estimates layers that run at once, each on its own thread and a block of steps behind the one before.
-    Returns the seconds, and the best number of steps per block. loads: the work of each layer.
+    """Estimates the time of layers that run at once, each on its own thread and a block of steps behind the
+    layer before. Returns the seconds, and the best number of steps per block. loads: the work of each layer.
     """
 
     def seconds(block: int) -> float:
@@ -285,6 +285,8 @@ def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> t
 
 
 def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:
-    """Estimates a call whose sequences at most `threads` threads divide; load: the work of the recurrence."""
+    """Estimates the time of a call of a recurrence in which each thread runs some of the sequences. At most
+    `threads` threads are used. load: the work of the recurrence.
+    """
     sets = max(1, min(threads, size.filled))
     return CallPartition("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

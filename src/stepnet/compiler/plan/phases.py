@@ -66,9 +66,10 @@ def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int
 def phase_of_each(
     fibers: Fibers, numbers: list[int], later: set[int], earliest: Mapping[int, int]
 ) -> dict[int, int]:
-    """Maps each node to a phase: that of its latest operand, or the next one if it reads other units of it.
+    """Maps each node to the index of its phase: the phase of its latest operand, or the next one if each unit
+    of the node reads other units of the operand, which other threads may compute.
 
-    numbers: the nodes, in order.
+    fibers: how the matrices of the step are cut by unit. numbers: the nodes, in order.
     later: nodes that start a phase after all that they read. earliest: for some nodes, the earliest phase.
     """
     net, phase = fibers.net, dict[int, int]()
@@ -91,8 +92,8 @@ def phase_of_each(
 
 
 def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
-    """Moves pointwise nodes to the phase of their first readers, if they read no value of their own phase,
-    and if no node would then have to wait for another thread.
+    """Returns the phase of each node after moving pointwise nodes to the phase of their first readers, if
+    they read no value of their own phase, and if no node would then have to wait for another thread.
 
         1  a = f * C                     1
         2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
@@ -139,8 +140,12 @@ def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
 
 
 def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str, int]]:
-    """Makes a function that tells how threads divide each node of a phase, to find nodes that would read
-    values of other threads.
+    """Makes a function that tells how threads divide the work of a node of a step, to find nodes that would
+    read values of other threads. It returns the kind of division ("rows", "units" or "fibers") and the number
+    of units, 0 for rows.
+
+    fibers: how the matrices of the step are cut by unit.
+    phase: for each node, the index of its phase; threads wait for one another between phases.
 
     Products, and pointwise nodes of their size, are divided by unit. Fibers, and pointwise nodes with their
     number of units, are divided by unit too, but at other boundaries. All other nodes are divided by row.

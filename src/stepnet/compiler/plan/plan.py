@@ -22,7 +22,7 @@ from stepnet.compiler.plan.fibers import Fibers, fibers
 from stepnet.compiler.plan.passes import optimised
 from stepnet.compiler.plan.passes.when import When, when
 from stepnet.compiler.plan.phases import phases, units_are_alone
-from stepnet.compiler.plan.views import reshaped
+from stepnet.compiler.plan.views import without_reshape
 from stepnet.compiler.values.once import computed_once
 from stepnet.errors import NetError
 
@@ -121,9 +121,9 @@ class Plan:
     def last(self) -> list[int | None]:
         """Lists, for each memory, the node that reads its final value; None if nothing reads it."""
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
-        by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
+        by_index = {self.net.nodes[number].attributes["of"]: number for number in picked}
         indices = range(len(self.recurrence.types))
-        return [by_place.get(index) for index in self.recurrence.recur.results_by_kind(indices).memories]
+        return [by_index.get(index) for index in self.recurrence.recur.results_by_kind(indices).memories]
 
     @property
     def read_in_the_end(self) -> set[int]:
@@ -178,7 +178,9 @@ def plan(traced: Net) -> Plan:
 
 
 def step_fibers(recurrence: Node) -> Fibers:
-    """Finds the fibers of the matrices in a step: the elements that a reduction combines for one unit."""
+    """Finds how the matrices in a step are cut into fibers: the elements that a reduction combines for one
+    unit. recurrence: the node whose body is the step.
+    """
     recur = recurrence.recur
     statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
     return fibers(recur.body, carried(recurrence), statics)
@@ -187,7 +189,7 @@ def step_fibers(recurrence: Node) -> Fibers:
 def carried(recurrence: Node) -> dict[int, int]:
     """Maps each memory input of a step to the node of its next value, both as node numbers of the body."""
     recur = recurrence.recur
-    following = (reshaped(recur.body, number) for number in recur.following)
+    following = (without_reshape(recur.body, number) for number in recur.following)
     return dict(zip(recur.memories, following, strict=True))
 
 
@@ -210,8 +212,8 @@ class Plans:
         self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
 
     def of(self, traced: Net) -> Plan:
-        """Returns the plan of a net, made at most once for both directions. No pass and no phase depends on
-        the direction, so the net is planned forward and turned.
+        """Returns the plan of a net. Nets that differ only in direction are planned once, forward, as nothing
+        but the direction differs between their plans.
         """
         forward = directed(traced, reverse=False)
         key = forward, tuple(node.source for node in all_nodes(forward))

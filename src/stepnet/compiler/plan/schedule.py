@@ -92,7 +92,9 @@ class Schedule:
 
     @property
     def net(self) -> Net:
-        """The net to whose nodes the parts refer; inputs and results are in the traced net's order."""
+        """The net whose nodes the parts compute: the traced net, possibly after some passes. Its inputs and
+        results are in the same order as those of the traced net.
+        """
         return self.cut[0]
 
     @property
@@ -119,15 +121,15 @@ class Schedule:
 Cut = tuple[Net, tuple[Part, ...]]
 
 
-def cut_of(traced: Net, moved: Net | None) -> Cut:
+def cut_of(traced: Net, lifted: Net | None) -> Cut:
     """Cuts a net into parts that run one after the other; returns the net that they refer to, and the parts.
 
-    moved: the net after `lift`, if that pass has run already; else None.
+    lifted: the net after `lift`, if that pass has run already; else None.
     """
-    single = plan_of_all(traced) if moved is None else None
+    single = plan_of_all(traced) if lifted is None else None
     if single is not None:
         return traced, (single_part(single),)
-    net = unloop(lift(traced)) if moved is None else moved
+    net = unloop(lift(traced)) if lifted is None else lifted
     return net, parts_of(net)
 
 
@@ -184,8 +186,8 @@ def parts_of(net: Net) -> tuple[Part, ...]:
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
-    """Returns the constants that a part reads if it has a plan or a loop. If another part computes one of
-    them, the part must be bound in each call.
+    """Returns the constants that a part with a plan or a loop reads; none for other parts. If another part
+    computes one of them, this part cannot be given its parameters once for all calls.
     """
     if part.plan is None and part.inner is None:
         return set()
@@ -239,7 +241,7 @@ class LoopBodyBuilder:
 
     def of(self, number: int) -> int:
         """Returns the number that a node of the whole net has in the part's net. A constant that is not there
-        yet is copied with its operands, or becomes a parameter if it is computed after binding.
+        yet is copied with its operands; if another part computes it, it becomes a parameter of this part.
         """
         if number not in self.copy_of:
             node = self.net.nodes[number]

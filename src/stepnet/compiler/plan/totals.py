@@ -18,10 +18,11 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS
 def totals_by_recurrence(
     net: Net, once: Collection[int], recurrences: Collection[int]
 ) -> dict[int, tuple[int, ...]]:
-    """Finds the sums and contracts of a recurrence's results that an engine can compute along with it, so
-    that NumPy need not. Returns their nodes, in order, for each recurrence.
+    """Finds the sums, and sums of outer products ("contract"), of a recurrence's results that an engine can
+    compute along with it, so that NumPy need not. Returns their nodes, in order, for each recurrence.
 
-    Their other operands are known before the recurrence. Sums per row are only found if a total reads them.
+    Their other operands are known before the recurrence. Sums per row are only found if one of the sums over
+    all rows reads them.
 
     once: the constants that are known when parameters are bound.
     recurrences: the flat recurrences of which all outputs are needed.
@@ -50,5 +51,9 @@ def totals_by_recurrence(
 
 
 def is_there(net: Net, number: int, recurrence: int, once: Collection[int]) -> bool:
-    """Tells whether a constant or value per step is surely known before a recurrence, for its totals."""
+    """Tells whether the value of node `number` is certainly known before the node `recurrence` runs, so that
+    sums of the recurrence's results may read it.
+
+    once: the constants that are known when parameters are bound.
+    """
     return number in once or (number < recurrence and net.type_of(number).extent == STEPS)

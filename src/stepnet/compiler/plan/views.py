@@ -32,7 +32,7 @@ def view_indices(net: Net, number: int) -> np.ndarray:
     return indices
 
 
-def reshaped(net: Net, number: int) -> int:
+def without_reshape(net: Net, number: int) -> int:
     """Returns the node that a view shows if the view only reshapes it, so that elements keep their order;
     otherwise returns `number` itself.
     """

@@ -44,7 +44,9 @@ class Across:
 
     @classmethod
     def of(cls, net: Net, part: Part) -> Self:
-        """Returns the operation of a part of the kind "across" of the schedule of a net."""
+        """Describes the expansion or reduction of which a part of a net's schedule consists. part: a part of
+        the kind "across".
+        """
         assert part.node is not None
         how: str = part.node.attributes.get("how", "repeat")
         return cls(part.node.operation, how, net.type_of(part.reads[0]), net.type_of(part.results[0]))
@@ -64,8 +66,9 @@ class RunOrder(NamedTuple):
 
 
 def order_of(parts: Sequence[Part]) -> RunOrder:
-    """Finds the order in which the parts of a schedule run as one: recurrences, plain parts and operations
-    across extents. A kernel that reads the result of such an operation waits for what that has read.
+    """Finds the order in which adjacent parts of a schedule run in one call: kernels (recurrences and plain
+    parts), and operations across extents (expansions and reductions) between them. A kernel that reads the
+    result of such an operation also waits for the kernels whose results the operation reads.
     """
     behind, needs = dict[int, frozenset[int]](), list[frozenset[int]]()
     kernels, wave_of = list[Part](), dict[int, int]()

@@ -21,7 +21,7 @@ from stepnet.compiler.targets.base import (
 )
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.values.arguments import short_repr
-from stepnet.compiler.values.entry_points import installed, loaded
+from stepnet.compiler.values.entry_points import installed, load_object
 from stepnet.compiler.values.fork_guard import run_without_fork
 from stepnet.errors import InputError, RefusedError
 
@@ -75,7 +75,7 @@ GROUP = "stepnet.targets"
 @cache
 def engine(name: str) -> Engine:
     """Makes an engine of stepnet or of an installed package, by its name; once per process."""
-    return run_without_fork(ENGINES.get(name) or loaded(installed(GROUP)[name], "engine"))
+    return run_without_fork(ENGINES.get(name) or load_object(installed(GROUP)[name], "engine"))
 
 
 def engine_names() -> tuple[str, ...]:
@@ -111,7 +111,9 @@ def checked_engine(asked: Any) -> Order:
 
 
 def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of engines in the order to try them, "auto" replaced by the default order."""
+    """Returns the names of engines in the order to try them. asked: the checked argument `engine=`, a name or
+    several; "auto" is replaced by the default order.
+    """
     names = (asked,) if isinstance(asked, str) else asked
     return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))
 
@@ -133,7 +135,9 @@ def gradient_order(asked: Any) -> Order:
 
 
 def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
-    """Returns the engines that the argument `engine=` names, in order; raises `InputError` for others."""
+    """Returns the engines that the user's argument `engine=` names, in the order to try them; raises
+    `InputError` for unknown names. asked: a name, "auto" or several names.
+    """
     return tuple(map(engine_named, order_of(checked_engine(asked))))
 
 

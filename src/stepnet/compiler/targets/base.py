@@ -72,7 +72,9 @@ class Call:
         last_only: bool = False,
         separate_outputs: int | None = None,
     ) -> "Call":
-        """Makes a call with other arrays at the same positions and step offsets, without early ends."""
+        """Makes a call with other arrays for sequences at the same positions and with the same step offsets.
+        The call has no early ends. The parameters are the fields of the new call.
+        """
         return Call(
             self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs
         )
@@ -170,9 +172,9 @@ class FrozenRun(Protocol):
         ...
 
     def run(self, inputs: OptionalArrays, offsets: Array | None = None, /) -> list[Array]:
-        """Runs the chain; returns new arrays of the values `Links.results`.
+        """Runs the chain on other arrays; returns its results in new arrays.
 
-        inputs: the arrays of the values `Links.inputs`; None for an initial memory of zeros.
+        inputs: the arrays of all values that the chain takes; None for an initial memory of zeros.
         offsets: where the sequences lie end to end; None if their lengths are fixed.
         """
         ...
@@ -186,8 +188,8 @@ class StartedRun(Protocol):
         ...
 
     def add_across(self, value: Array, positions: Positions, /) -> Array:
-        """Adds the value that the chain's next operation across extents reads; returns its result array,
-        which `run` fills. positions: where the steps of the sequences lie.
+        """Adds the value that the chain's next repeat or reduction over steps reads; returns the array of its
+        result, which `run` fills. positions: where the steps of the sequences lie.
         """
         ...
 
@@ -196,11 +198,11 @@ class StartedRun(Protocol):
         ...
 
     def frozen(self, links: Links, positions: Positions | None = None, /) -> FrozenRun | None:
-        """Prepares the chain for later runs on other arrays; None if not faster.
+        """Prepares the chain for later runs on other arrays; None if they would not be faster.
 
         links: the values that each kernel reads and computes, and those that a run is given and returns.
         positions: those of the sequences whose lengths are arguments of later runs; None if all are fixed.
-            Kernels at other positions always have the same ones.
+            The positions of other kernels' sequences never change.
         """
         ...
 
@@ -225,7 +227,10 @@ class Steps(Protocol):
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs one step of the rows at these indices, until `of` runs again."""
+        """Returns a function that runs one step of some rows. It is valid until the next call of `of`.
+
+        rows: the indices of the rows.
+        """
         ...
 
     def renew(self, rows: Array) -> None:
@@ -238,7 +243,9 @@ class Bound(Protocol):
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether the kernel takes calls with early ends (`Call.until`), and returns steps taken."""
+        """Tells whether the kernel can run calls whose sequences end early, by a condition (`Call.until`). It
+        then returns only the steps that were taken.
+        """
         ...
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
@@ -262,11 +269,11 @@ class Bound(Protocol):
         ...
 
     def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
-        """Prepares calls with other arrays, to make them faster; None if that would not be faster than a
-        call.
+        """Prepares later calls with other arrays, which are then faster; None if they would not be faster.
 
-        any_lengths: whether later calls have as many sequences of any lengths, or the lengths and shapes of
-            this one.
+        call: a call like those to come.
+        any_lengths: whether the sequences of later calls may have other lengths than those of this call.
+            Their number is the same in any case.
         """
         ...
 

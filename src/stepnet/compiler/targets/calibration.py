@@ -61,7 +61,9 @@ class Calibration:
 
 
 def check_keep(keep: Any) -> float:
-    """Checks the argument `keep`, a fraction above 0 and up to 1; raises `InputError` for anything else."""
+    """Checks the argument `keep`, the fraction of the numbers that int8 quantization does not saturate;
+    returns it. Raises `InputError` unless it is a number above 0 and up to 1.
+    """
     meaning = "keep is the part of the numbers within the scale, above 0 and up to 1"
     return number(keep, meaning, lambda value: 0 < value <= 1)
 

@@ -35,7 +35,7 @@ from stepnet.compiler.targets.part_execution import (
     Frame,
     PartRun,
     Values,
-    added,
+    add_part,
     call_of,
     lent_indices,
     memories_of,
@@ -73,7 +73,11 @@ class FrozenParts:
     bytes: int
 
     def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
-        """Runs the prepared schedule, as `FrozenCall.run`. Lengths are fixed: `offsets` is None."""
+        """Runs the prepared schedule on other arrays; returns its results in new arrays.
+
+        given: the sequences, initial memories (None for zeros) and statics.
+        offsets: None, as the lengths of the sequences are fixed.
+        """
         values = dict(self.constants)
         values.update(zip(self.numbers, given, strict=True))
         # The caller's arrays may be [batch, time, features...], which only machine code reads as they are.
@@ -105,24 +109,38 @@ class FrozenSchedule:
     chain: FrozenRun
 
     def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
-        """Runs the chain, as `FrozenCall.run`."""
+        """Runs the chain on other arrays; returns the net's results in new arrays.
+
+        given: the sequences, initial memories (None for zeros) and statics.
+        offsets: where the sequences lie end to end; None if their lengths are fixed.
+        """
         constants = [self.constants[number] for number in self.reads]
         results = self.chain.run([*given, *constants], offsets)
         return results_by_kind(results, self.ends)
 
 
 def results_by_kind(results: Sequence[Array], ends: Ends) -> Results:
-    """Sorts a net's results into outputs (per step), results per row, and totals, as `ends` says."""
+    """Sorts the arrays of a net's results into outputs (per step), results per row, and totals.
+
+    ends: the positions of the net's results, by kind.
+    """
     return Results(*[[results[index] for index in kind] for kind in (ends.steps, ends.rows, ends.totals)])
 
 
 def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
-    """Lists the input nodes of a net that are sequences, initial memories and statics (three lists)."""
+    """Returns the input nodes of a net that are sequences, initial memories and statics, as three lists.
+
+    ends: the positions of the net's inputs, by kind.
+    """
     return [[net.inputs[index] for index in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
 
 
 def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
-    """Returns a call's arrays (sequences, initial memories, statics) by the input nodes of the net."""
+    """Returns the arrays of a call by input node of the net.
+
+    ends: the positions of the net's inputs, by kind.
+    arrays: the sequences, the initial memories (None for zeros) and the statics of the call.
+    """
     kinds = zip(numbers_of_call(net, ends), arrays, strict=True)
     return {number: array for numbers, kind in kinds for number, array in zip(numbers, kind, strict=True)}
 
@@ -136,13 +154,19 @@ def frozen_parts(
     call: Call,
     any_lengths: bool,
 ) -> FrozenCall | None:
-    """Prepares a schedule for calls of the same shapes as this one, or with as many sequences of any lengths;
-    None if it cannot be prepared, such as with inner or static sequences, step offsets, `last_only`, empty
-    sequences, gaps that a part reads, or a loop, and for any lengths unless one chain has all parts.
-
+    """Prepares a schedule for calls of the same shapes as this one, or with as many sequences of any lengths.
     Unless one chain has all parts, the call is run once: freezing a part needs the shapes of the values that
-    it reads. constants: the values that do not depend on the call, by node. bound: the kernel of each part.
-    runs: the parts, grouped into chains. run_part: runs the part at a position without preparation.
+    it reads.
+
+    Returns None if the schedule cannot be prepared: if the call has inner or static sequences, step offsets,
+    `last_only`, empty sequences or gaps that a part reads; or if there is a loop. For any lengths, one chain
+    must have all parts.
+
+    constants: the values that do not depend on the call, by node.
+    bound: the kernel of each part.
+    runs: the parts, grouped into chains.
+    run_part: runs the part at a position without preparation.
+    any_lengths: whether the lengths of the sequences may change, or are those of this call.
     """
     if not is_plain(call, takes_gaps(schedule) and not any_lengths):
         return None
@@ -200,7 +224,12 @@ def is_plain(call: Call, with_gaps: bool) -> bool:
 def inputs_if_single_run(
     schedule: Schedule, constants: Values, runs: Sequence[PartRun]
 ) -> tuple[int, ...] | None:
-    """Returns the nodes that a schedule of a single chain takes, inputs and constants; else None."""
+    """Returns the nodes whose values a schedule takes if a single chain runs all of it: the sequences,
+    initial memories and statics of a call, and the constants that it reads. None if one chain does not run
+    all.
+
+    constants: the values that do not depend on the call, by node. runs: the parts, grouped into chains.
+    """
     net = schedule.net
     if len(runs) != 1 or runs[0].chain is None or lent_indices(net, constants):
         return None
@@ -218,8 +247,11 @@ def required_reads(part: Part) -> tuple[int, ...]:
 def unfrozen_part(index: int, run_part: RunPart, frame: Frame) -> Step:
     """Makes a function that runs a part of a schedule without preparation, as one step of a prepared
     schedule. Its results are made contiguous, as prepared parts require: a value broadcast to all rows
-    (with stride 0) is copied. index: the position of the part in the schedule. frame: the positions of the
-    values.
+    (with stride 0) is copied.
+
+    index: the position of the part in the schedule.
+    run_part: runs the part at a position on values, and returns its results.
+    frame: the positions of the values of each extent (rows, steps).
     """
 
     def step(values: Values) -> None:
@@ -231,9 +263,11 @@ def unfrozen_part(index: int, run_part: RunPart, frame: Frame) -> Step:
 
 
 def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """Prepares one part for values of these shapes; returns a function that runs it and adds its results to
-    the values (by node of the net), and the bytes that it holds. None if it cannot be prepared. bound: the
-    part's kernel. frame: the positions of the values.
+    """Prepares one part for values of these shapes. Returns a function that runs it on such values and adds
+    its results to them, and the bytes of memory that it holds; None if the part cannot be prepared.
+
+    bound: the part's kernel with its parameters.
+    values: the values computed so far, by node of the net. frame: the positions of the values.
     """
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return frozen_end(part, frame), 0
@@ -252,16 +286,22 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[S
 
 
 def reads_of(run: PartRun, among: Iterable[int]) -> tuple[int, ...]:
-    """Returns those of some values, given as nodes (`among`), that any part of a run of parts reads."""
+    """Returns those of the nodes `among` that some part of a group reads.
+
+    run: consecutive parts of a schedule that run as one chain. among: nodes of the net.
+    """
     read = {number for part in run.parts for number in part.reads}
     return tuple(number for number in among if number in read)
 
 
 def frozen_step(schedule: Schedule, run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """Prepares several parts as one chain, and runs it on the values (by node of the net), as preparing later
-    parts needs its results; None if the parts cannot be prepared.
+    """Prepares several parts as one chain, and runs it: to prepare later parts, its results are needed.
 
-    Returns a function that runs the chain, and the bytes that it holds.
+    run: the parts. values: the values computed so far, by node of the net, to which the results are added.
+    frame: the positions of the values.
+
+    Returns a function that runs the chain, and the bytes of memory that it holds; None if the parts cannot be
+    prepared.
     """
     own = {number for part in run.parts for number in part.results if number >= 0}
     others = {number for part in schedule.parts if part not in run.parts for number in part.reads}
@@ -298,7 +338,7 @@ def frozen_run(
         return None
     started, known_values = run.chain.started(), dict(values)
     for part in run.parts:
-        known_values.update(added(started, part, known_values, frame))
+        known_values.update(add_part(started, part, known_values, frame))
     kernels = tuple(links_of(part) for part in run.parts if part.kind != "across")
     across = tuple((part.reads[0], part.results[0]) for part in run.parts if part.kind == "across")
     links = Links(kernels, inputs, results, across)
@@ -325,7 +365,10 @@ def arrays_of(links: KernelLinks, values: Values) -> list[Array | None]:
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:
-    """Makes a function that selects the last step of each sequence, or the first, for a prepared schedule."""
+    """Makes a function that selects the last step of each sequence, or the first, for a prepared schedule.
+
+    part: the part of the schedule that reduces sequences to one step. frame: the positions of the values.
+    """
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
     sequences, read, result = frame.sequences(STEPS).positions, part.reads[0], part.results[0]

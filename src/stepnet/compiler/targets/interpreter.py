@@ -64,8 +64,10 @@ class Interpreter:
 
 
 def apart(results: Sequence[Array], inputs: Sequence[Array | None]) -> list[Array]:
-    """Returns results in arrays of their own: copies of those that share memory with an input or with an
-    earlier result, or that have several elements in one place.
+    """Returns results as arrays that the caller may change. Results that share memory with an input or an
+    earlier result are copied, and so are broadcast ones, in which several elements share memory.
+
+    inputs: the arrays of the call and its parameters; None for a missing one.
     """
     seen_arrays = [array for array in inputs if array is not None]
     distinct = list[Array]()

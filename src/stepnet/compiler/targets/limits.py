@@ -71,7 +71,9 @@ def least(root: Path, variables: Mapping[str, str]) -> Limit:
 
 
 def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
-    """Yields the limit that an environment variable (the first of `VARIABLES` that is set) gives.
+    """Yields the limit on threads that an environment variable (the first of `VARIABLES` that is set) gives.
+
+    variables: the environment.
 
     Raises `InputError` if its value is not a whole number from 1 on.
 

@@ -89,7 +89,7 @@ class SequenceBuffers:
 
 
 def result_types(part: Part) -> tuple[list[Type], list[Type]]:
-    """Returns the types of a recurrence's outputs, and of its final memories."""
+    """Returns the types of the outputs and of the final memories of a part that is a recurrence."""
     assert part.plan is not None
     net, ends = part.plan.net, part.plan.ends
     outputs, final = ([net.type_of(net.results[index]) for index in kind] for kind in (ends.steps, ends.rows))
@@ -103,10 +103,13 @@ LoopBuffers = dict[int, "PlainBuffers | SequenceBuffers | Array"]
 def reused_results(
     part: Part, bound: Bound, call: Call, offsets: Array, buffers: LoopBuffers
 ) -> list[Array] | None:
-    """Runs a recurrence inside a loop by its prepared call; returns None if it must be called normally: if it
-    has no steps, an initial memory other than zeros, or other sequences than at the last step. It is prepared
-    in `buffers` at the second step that has the same sequences.
+    """Runs a recurrence in a step of a loop by a prepared call; returns its outputs and final memories, valid
+    until the next step. The call is prepared in `buffers` at the second step that has the same sequences.
 
+    Returns None if the recurrence must be called normally: if it has no steps, an initial memory other than
+    zeros, or other sequences than at the last step.
+
+    part: the recurrence. bound: its kernel with its parameters.
     offsets: those of its sequences, the same object as long as they do not change.
     """
     if not call.positions.total or any(memory is not None for memory in call.initial):
@@ -124,7 +127,12 @@ def reused_results(
 def reused_outputs(
     net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int, buffers: LoopBuffers
 ) -> list[Array]:
-    """Runs a part without a recurrence in a loop's step, by a call prepared once and kept in `buffers`."""
+    """Runs a part without a recurrence in a step of a loop, by a call that is prepared at the first step and
+    stored in `buffers`; returns its outputs, valid until the next step.
+
+    net: the net of the part. bound: the part's kernel with its parameters. arrays: the part's inputs.
+    count: the number of values in each of them.
+    """
     plain_buffers = buffers.get(id(part))
     if not isinstance(plain_buffers, PlainBuffers) or not plain_buffers.fits(count):
         plain_buffers = buffers[id(part)] = PlainBuffers(net, part, bound, arrays, count)

@@ -74,8 +74,8 @@ class PackedCall:
     def results(
         self, net_form: "NetForm", net_results: Sequence[Array], clean: Collection[int] = ()
     ) -> Results:
-        """Turns the results of a net on packed sequences into the caller's: outputs are moved to the
-        positions of the caller's steps, or reduced to the last step of each sequence.
+        """Converts the results of a net on packed sequences to those of the caller: moves outputs to the
+        positions of the caller's steps, or reduces them to the last step of each sequence.
 
         net_form: the kinds of results of the traced net, and the direction of each output.
         net_results: the results in the net's order.
@@ -130,7 +130,9 @@ class NetForm:
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Tells whether the last recurrence that a node depends on, if none the net's, runs in reverse."""
+    """Tells whether the last recurrence that a node depends on runs in reverse, so that its first step has
+    the final output. For a node without one, the last recurrence of the net counts. number: the node.
+    """
     recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)
     return bool(recurs) and net.nodes[max(needed or recurs)].recur.reverse
@@ -147,14 +149,18 @@ def varying_of(net: Net) -> list[int]:
 
 
 def plain_call(arrays: Sequence[Array], count: int) -> Call:
-    """Makes the call of nodes without a recurrence: their `count` values are the steps of few sequences."""
+    """Makes the call of nodes without a recurrence on arrays of `count` values. The values are treated as the
+    steps of some sequences, so that several threads can share them.
+    """
     pieces = max(1, min(count // PIECE, PIECES)) if count else 0
     lengths = count // max(1, pieces) + (np.arange(pieces) < count % max(1, pieces))
     return Call(Positions.end_to_end(offsets_of(lengths)), arrays, [None])
 
 
 def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:
-    """Makes a function that runs a call anew and copies its results into `results`, without preparation."""
+    """Makes a function that runs a call of a kernel anew and copies its results into `results`. Nothing is
+    prepared, so that this works for every kernel. bound: the kernel with its parameters.
+    """
 
     def once() -> None:
         """Runs the call on the current contents of its arrays, and copies its results."""
@@ -198,4 +204,7 @@ class CalledSteps:
         return once
 
     def renew(self, rows: Array) -> None:
-        """Does nothing: each step reads all statics (constant inputs) again, so changes need no notice."""
+        """Does nothing: each step reads all statics (constant inputs) again, so changes need no notice.
+
+        rows: the rows whose statics have changed.
+        """

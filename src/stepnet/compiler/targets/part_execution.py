@@ -45,7 +45,10 @@ class Frame:
 
     @classmethod
     def of(cls, packed: PackedCall, memory: TargetMemory) -> "Frame":
-        """Makes the positions of all values, which lie in `memory`, for a schedule on a packed call."""
+        """Makes the frame (the positions of all values) for running a schedule on a packed call.
+
+        memory: the memory that the values lie in.
+        """
         call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
         if packed.indices is None:
             frame.calls[STEPS] = call.with_arrays((), ())
@@ -102,7 +105,11 @@ def lent_indices(net: Net, constants: Collection[int]) -> tuple[int, ...]:
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
-    """Returns a net's results, each in its own buffer; lent: the positions of those to be copied."""
+    """Returns the arrays of a net's results, each in a buffer of its own, so that the caller may keep them.
+
+    values: the values of the net's nodes. lent: the positions of the results that share a buffer with
+        something else, and so are copied. memory: the memory that the values lie in.
+    """
     results = [values[number] for number in net.results]
     for index in lent:
         results[index] = memory.copy(results[index])
@@ -126,14 +133,18 @@ def takes_gaps(schedule: Schedule) -> bool:
 
 
 def memories_of(part: Part) -> tuple[int, int]:
-    """Returns where initial memories begin and end in a recurrence's reads: after the sequences."""
+    """Returns where the initial memories begin and end among the nodes that a recurrence reads
+    (`part.reads`): they come after the sequences and before the statics.
+    """
     last = len(part.reads) - part.statics
     return last - part.memories, last
 
 
 def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part that is a recurrence, on the arrays that it reads of the nodes' values. frame:
-    their positions. Initial memories that are left out are None, for zeros.
+    """Makes the call of a part that is a recurrence on the arrays that it reads. Initial memories that are
+    left out are None, which stands for zeros.
+
+    values: the values computed so far, by node of the net. frame: the positions of their sequences.
     """
     contiguous = frame.memory.contiguous
     arrays = [None if n < 0 or values[n] is None else contiguous(values[n]) for n in part.reads]
@@ -143,18 +154,24 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def value_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part without a recurrence, on the arrays of the nodes that it reads."""
+    """Makes the call of a part without a recurrence on the arrays that it reads.
+
+    values: the values computed so far, by node of the net. frame: the positions of their sequences.
+    """
     arrays = [frame.memory.contiguous(values[number]) for number in part.reads]
     return frame.values(part.extent).with_arrays(arrays, [None])
 
 
 def call_of(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part's kernel, on the arrays of the nodes that it reads; frame: positions."""
+    """Makes the call of a part's kernel on the arrays that it reads.
+
+    values: the values computed so far, by node of the net. frame: the positions of their sequences.
+    """
     return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
 
 
 def named_results(part: Part, results: Results) -> Values:
-    """Returns a kernel's results by node, without those that nothing reads (node -1)."""
+    """Returns the results of a part's kernel by node of the net, without those that nothing reads."""
     part_arrays = results.outputs if part.kind == "plain" else results.arrays
     return {n: array for n, array in zip(part.results, part_arrays, strict=True) if n >= 0}
 
@@ -181,16 +198,21 @@ class PartRun:
 
 
 def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
-    """Runs a chain of parts, after all result arrays are allocated, and adds the results to `values`."""
+    """Allocates the results of several parts, runs the parts as one chain, and adds the results to `values`.
+
+    values: the values computed so far, by node of the net. frame: the positions of the values.
+    """
     started = chain.started()
     for part in parts:
-        values.update(added(started, part, values, frame))
+        values.update(add_part(started, part, values, frame))
     started.run()
 
 
-def added(started: StartedRun, part: Part, values: Values, frame: Frame) -> Values:
-    """Adds the next part of a chain to its run, on the nodes' values; returns the part's results by node,
-    which the run will fill. frame: the positions of the values.
+def add_part(started: StartedRun, part: Part, values: Values, frame: Frame) -> Values:
+    """Adds the next part of a chain to a run of the chain, with the arrays that the part reads; returns the
+    arrays of its results by node of the net, which the run will fill.
+
+    started: the run of the chain. values: the values so far, by node. frame: the positions of the values.
     """
     if part.kind != "across":
         return named_results(part, started.add(call_of(part, values, frame)))
@@ -199,9 +221,12 @@ def added(started: StartedRun, part: Part, values: Values, frame: Frame) -> Valu
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Runs a recurrence on the values so far; returns its results, both by node of the net. bound: its
-    kernel. frame: the positions of the values. In a loop it runs by a call kept for the next steps, if
-    possible.
+    """Runs a part that is a recurrence; returns its results by node of the net. In the steps of a loop, its
+    call is prepared once and run at every step, if possible.
+
+    bound: the part's kernel with its parameters.
+    values: the values computed so far, by node of the net.
+    frame: the positions of the values of each extent (rows, steps).
     """
     call, results = sequence_call(part, values, frame), None
     reads_inner = part.node is not None and has_inner(part.node.recur.body)
@@ -214,9 +239,12 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
 
 
 def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Runs nodes without a recurrence on the values so far; returns the results, both by node of the net.
-    bound: their kernel. frame: the positions of the values. In a loop they run by a call kept for the next
-    steps.
+    """Runs a part that has no recurrence; returns its results by node of the net. In the steps of a loop, its
+    call is prepared once and run at every step.
+
+    bound: the part's kernel with its parameters.
+    values: the values computed so far, by node of the net.
+    frame: the positions of the values of each extent (rows, steps).
     """
     call = value_call(part, values, frame)
     if frame.loop_buffers is None or not call.positions.total:
@@ -227,8 +255,11 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
 
 def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """Computes a part that repeats a value, for instance for each step of a sequence (an expand), or reduces
-    it, for instance to its last step; returns the result by node of the net. values: those of the net's
-    nodes so far. frame: the positions of the values of each extent. bound: not used.
+    it, for instance to its last step; returns the result by node of the net.
+
+    bound: not used.
+    values: the values computed so far, by node of the net.
+    frame: the positions of the values of each extent (rows, steps).
     """
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
@@ -241,7 +272,7 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
 
 
 def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
-    """Selects the value of the last step of each sequence, or of the first if the part's node says so; zeros
+    """Returns the value of the last step of each sequence, or of the first if the part's node says so; zeros
     for an empty sequence. value: the values of all steps. frame: their positions.
     """
     assert part.node is not None
@@ -254,15 +285,23 @@ def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Computes a value that combines all rows, by the engine's function `bound`; returns it by node."""
+    """Computes a value that combines all rows, such as the gradient of a weight; returns it by node of the
+    net.
+
+    bound: the engine's function that computes it.
+    values: the values computed so far, by node of the net.
+    """
     assert part.node is not None
     return {part.results[0]: bound(part.node, [values[number] for number in part.reads])}
 
 
 def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Runs a recurrence step by step, each step a schedule of its own; returns its results by node of the
-    net. It is for steps that an engine cannot run as one loop. bound: the bound schedule of a step.
-    values: those of the net's nodes so far.
+    """Runs a recurrence step by step, if its step is no loop that an engine can compile. Each step runs as a
+    schedule of its own. Returns the results by node of the net.
+
+    bound: the schedule of a step, with its parameters.
+    values: the values computed so far, by node of the net.
+    frame: the positions of the values of each extent (rows, steps).
     """
     assert part.node is not None
     body: Net = bound.net
@@ -275,7 +314,10 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
         loop_buffers = {}
 
     def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
-        """Runs one step's schedule on the body's inputs `arrays`, at positions `inside`; returns results."""
+        """Runs the schedule of one step; returns the results of the body (the net of the step).
+
+        arrays: the inputs of the body. inside: the offsets of their extents. index: the index of the step.
+        """
         varying_values = {body.inputs[position]: arrays[position] for position in varying}
         if counted:
             varying_values |= dict.fromkeys(counted, memory.put(index))

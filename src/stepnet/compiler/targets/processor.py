@@ -18,19 +18,19 @@ MEASURED_BYTES = 64
 @cache
 def machine_for(vector_bytes: int) -> Machine:
     """Returns this machine's rates and caches, which estimate the time of code with vectors of this size."""
-    return described(Machine(), caches(Path("/")), vector_bytes)
+    return adapt_machine(Machine(), caches(Path("/")), vector_bytes)
 
 
-def described(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
+def adapt_machine(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
     """Adapts a description of a processor to cache sizes and to the vector size, with which the rates scale.
     A missing cache level counts as large as the level below.
 
     sizes: the cache sizes in bytes, by level from 1; empty to keep those of `machine`.
     vector_bytes: the size in bytes of the vector registers.
 
-    >>> described(Machine(), {1: 2**15, 2: 2**19, 3: 2**23}, 32).caches
+    >>> adapt_machine(Machine(), {1: 2**15, 2: 2**19, 3: 2**23}, 32).caches
     (32768, 524288, 8388608)
-    >>> described(Machine(), {1: 2**16, 2: 2**22}, 16).caches
+    >>> adapt_machine(Machine(), {1: 2**16, 2: 2**22}, 16).caches
     (65536, 4194304, 4194304)
     """
     first = sizes.get(1, machine.caches[0])

@@ -86,7 +86,10 @@ class Means:
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """Makes the kernel of a schedule, of one plan or of several parts, by an engine's functions."""
+    """Makes the kernel of a schedule (a net cut into parts), which may have one plan or several parts.
+
+    means: the functions by which an engine compiles and runs the parts.
+    """
     if schedule.single_plan is not None and means.memory is HOST:
         return means.compile(schedule.single_plan)
     return PartsKernel.of(schedule, means)
@@ -106,7 +109,10 @@ class PartsKernel:
 
     @classmethod
     def of(cls, schedule: Schedule, means: Means) -> "PartsKernel":
-        """Compiles each part of a schedule with an engine's functions; returns the kernel of all parts."""
+        """Compiles each part of a schedule; returns the kernel of all parts.
+
+        means: the functions by which an engine compiles and runs the parts.
+        """
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
             """Compiles one part of the schedule; returns None for a part that NumPy runs."""
@@ -132,8 +138,8 @@ class PartsKernel:
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
     def constant_values(self, parameters: Values) -> Values:
-        """Computes, once, what depends on parameters alone; returns it with the parameters, by node. What
-        operations across extents read is C-contiguous.
+        """Computes the values that depend on parameters alone, once for all calls; returns them and the
+        parameters by node of the net. Values that are repeated or reduced over steps are C-contiguous.
         """
         values = evaluated(self.schedule.net, parameters, self.known)
         read = {part.reads[0] for part in self.schedule.parts if part.kind == "across"}
@@ -166,7 +172,10 @@ def bound_part(
 
 
 def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
-    """Returns the constants that a part reads, by node, as host arrays, to bind it in this call."""
+    """Returns the constants that a part reads, by node, as host arrays, to bind the part in this call.
+
+    values: the values computed so far, by node of the net. frame: has the memory that they lie in.
+    """
     inside = () if part.inner is None or part.node is None else part.node.inputs
     numbers = (number for number in (*part.parameters, *inside) if net.type_of(number).extent == CONST)
     return {number: frame.memory.get(values[number]) for number in numbers}
@@ -213,7 +222,9 @@ class BoundParts:
 
     @computed_once
     def clean(self) -> set[int]:
-        """The positions of results that are zeros in gaps between sequences: those of recurrences."""
+        """The positions of the net's results that have zeros in the gaps between sequences (results of
+        recurrences), so that these need not be cleared.
+        """
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {index for index, number in enumerate(self.net.results) if number in recurrent}
 
@@ -255,20 +266,27 @@ class BoundParts:
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
-        """Prepares calls with the lengths of this one, or of any; None if that would not be faster."""
+        """Prepares calls with other arrays, of the lengths of this one or of any; None if that would not be
+        faster.
+        """
         if self.kernel.means.memory is not HOST:
             return None
         arguments = self.schedule, self.constants, self.bound, self.runs, self.part_results, call
         return frozen_parts(*arguments, any_lengths)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
-        """Runs all parts; returns the net's results, in a loop's step valid until the next one."""
+        """Runs all parts of the schedule; returns the results of the net. If these are computed for a step of
+        a loop, they are valid until the next step.
+
+        inputs: the values of all inputs other than parameters, by node. frame: the positions of the values.
+        """
         values = self.values(inputs, frame)
         return [values[result] for result in self.net.results]
 
     def values(self, inputs: Values, frame: Frame) -> Values:
-        """Runs all parts; returns all values that they read and compute, by node of the net. inputs: the
-        values of all inputs other than parameters, by node. frame: the positions of the values.
+        """Runs all parts of the schedule; returns all values that they read and compute, by node of the net.
+
+        inputs: the values of all inputs other than parameters, by node. frame: the positions of the values.
         """
         values = {**self.constants, **inputs}
         for run in self.runs:
@@ -315,9 +333,10 @@ class BoundParts:
         return lent_indices(self.net, self.constants)
 
     def part_results(self, index: int, values: Values, frame: Frame) -> Values:
-        """Runs the part at a position of the schedule on the values so far; returns its results. Both are by
-        node of the net. frame: the positions of the values. If the part reads totals, its kernel is bound
-        first.
+        """Runs the part at the position `index` of the schedule; returns its results by node of the net. If
+        the part reads totals, its kernel is bound to them first.
+
+        values: the values computed so far, by node of the net. frame: the positions of the values.
         """
         part = self.schedule.parts[index]
         runs: Any = self.bound[index]

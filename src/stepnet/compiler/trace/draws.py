@@ -139,8 +139,11 @@ def state_in(module: str, function: str) -> Any:
 
 
 def state_of(owner: Any, attribute: str, module: str) -> Any:
-    """Reads the state of a random generator from its attribute, which is called if it is a method. module:
-    the generator's module, as PyTorch's need a call of their own.
+    """Reads the state of a random generator.
+
+    owner: the generator, or a module with a global one.
+    attribute: the attribute that is the state, or the function that returns it.
+    module: the name of the module that defines the generator; PyTorch's state is converted to an array.
     """
     if not module.startswith("torch"):
         found = attrgetter(attribute)(owner)
@@ -150,7 +153,13 @@ def state_of(owner: Any, attribute: str, module: str) -> Any:
 
 
 def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str, Any]:
-    """Reads the parts of a random generator's state, by attribute; a seed sequence not of NumPy has none."""
+    """Reads the values of several attributes that together are the state of a random generator.
+
+    owner: the generator.
+    attributes: paths of attributes, such as "bit_generator.seed_seq.state". A path into an object without the
+        attribute `state` is left out, as a seed sequence not of NumPy has none.
+    module: the name of the module that defines the generator.
+    """
     state = dict[str, Any]()
     for attribute in attributes:
         owner_path, _, _ = attribute.rpartition(".")

@@ -70,9 +70,7 @@ def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
             ":, 0]"
         )
     ahead, behind = entries[:first], entries[last:]
-    before, after = (
-        [item for item in entries_of_axes if item is not None] for entries_of_axes in (ahead, behind)
-    )
+    before, after = ([item for item in group if item is not None] for group in (ahead, behind))
     axes = x.type.shape[len(before) : len(before) + len(between)]
     try:
         together = np.broadcast_arrays(*between)

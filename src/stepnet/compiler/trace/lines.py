@@ -26,7 +26,9 @@ WRITTEN_AT: ContextVar[str | None] = ContextVar("WRITTEN_AT", default=None)
 
 @contextmanager
 def written_at(line: str) -> Generator[None]:
-    """Context in which new operations get this line as the user's line, for a graph that is replayed."""
+    """Context in which new operations are noted, for messages, as written at `line`, not at the line that
+    runs; for operations that are added from a recorded graph or a file.
+    """
     token = WRITTEN_AT.set(line)
     try:
         yield
@@ -51,12 +53,16 @@ def user_frame() -> FrameType | None:
 
 
 def refuse(message: str, line: str = "") -> StepError:
-    """Makes a `StepError` with the message and, below it, the user's line. line: used instead, if given."""
+    """Makes a `StepError` with the message and, below it, a line of the user's code: `line`, or if that is
+    empty the one that runs now.
+    """
     return StepError(f"{message}\n  at {line or user_line()}")
 
 
 def defined_at(function: Any) -> str:
-    """Returns file, line number and text of a function's definition; for a library's, the user's line."""
+    """Returns file, line number and text of the line where a function is defined, for messages. If it is not
+    the user's code, it is the line of the user that runs now.
+    """
     code = code_of(function)
     return user_line() if code is None else line_of(code, code.co_firstlineno)
 
@@ -93,8 +99,8 @@ def is_generated(code: CodeType) -> bool:
 
 @cache
 def is_users_file(name: str) -> bool:
-    """Tells whether the code of a file is the user's, so that messages may name its lines. So is that of
-    stepnet's cells and of packages other than stepnet, NumPy and Python's library.
+    """Tells whether messages may name lines of a file as the user's. Files of stepnet, except its cells, of
+    NumPy and of Python's library are not the user's; all others are, also those of other packages.
     """
     file = os.path.abspath(name)
     if name.startswith("<frozen") or file.startswith(NUMPY + os.sep):

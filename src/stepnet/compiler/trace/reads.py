@@ -123,8 +123,9 @@ class Reads:
         ]
 
     def still_hold(self) -> bool:
-        """Tells whether none of the values has changed, which takes less time than finding them again: each
-        source still gives the same parts, and arrays have the contents that they had in `key`.
+        """Tells whether the values that the step reads are unchanged, so that its trace is still valid: each
+        variable and attribute is still the same object, and each array has the contents recorded in `key`.
+        This takes less time than collecting the values again.
         """
         for source, before in self.seen:
             now = tuple(source.now())
@@ -133,7 +134,10 @@ class Reads:
         return all(content_key(value) == known for value, known in self.arrays)
 
     def changes(self, after: "Reads") -> str:
-        """Names up to three values that differ from a later reading `after`, for messages; else empty."""
+        """Names up to three of the values read by a step that have changed, for messages; empty if none has.
+
+        after: the values that the step reads now.
+        """
         old, new = dict(self.key), dict(after.key)
         changed = (name for name in old | new if name not in old or name not in new or old[name] != new[name])
         names = list(dict.fromkeys(name.rstrip("'") for name in changed))
@@ -160,16 +164,18 @@ class Latest:
 
 
 def no_rule(_: Any) -> None:
-    """Returns None, no sources, for each value: the rule for steps without another framework's objects."""
+    """Returns None for any value: the rule for a step that uses no objects of a framework such as PyTorch,
+    whose attributes need a rule of their own to be read.
+    """
 
 
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
-    """Finds all values that a step reads besides its arguments, such as globals and attributes.
-
-    A source of a value returns its parts as they are now, and is kept to see later whether they changed.
+    """Finds all values that a step reads besides its arguments, such as globals and attributes, and the items
+    and attributes of these. Each `ReadSource` that gave values is stored in the result, to see later whether
+    they changed.
 
     step: the function or object that is the step.
-    rule: returns the sources of the parts of a framework's own objects, and None for other values.
+    rule: returns for an object of a framework the sources of its attributes, and None for other values.
     name: the step's name, for the names of its attributes.
     everywhere: sources of values that every step reads.
     """
@@ -177,8 +183,8 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
     remaining = [(name, step)]
 
     def look(at: str, sources: Iterable[ReadSource]) -> None:
-        """Notes the parts that the sources of the value named `at` return now, and adds them to the values
-        still to be inspected.
+        """Reads the items or attributes of the value named `at` from its sources, notes them in `seen`, and
+        adds them to the values still to be inspected.
         """
         inner = list[tuple[str, Any]]()
         for source in sources:
@@ -239,8 +245,8 @@ def content_key(value: Any) -> Any:
 
 
 def sources_of(value: Any) -> Sequence[ReadSource] | None:
-    """Returns sources for the parts of a value, such as its items or attributes: functions that return the
-    parts as they are now, to see changes later. Returns None if the value has no parts to inspect.
+    """Lists objects that read the items or attributes of a value again, to see whether they changed: a
+    `ReadSource` for each kind of them. Returns None if the value has no items or attributes to inspect.
     """
     if value is os.environ or isinstance(value, BYTES):
         return None
@@ -284,12 +290,12 @@ def of_mapping(
     name: Callable[[Any], str | None] = str,
     now: Callable[[], Mapping[Any, Any]] | None = None,
 ) -> ReadSource:
-    """Makes the source of a mapping's keys and values, to see later changes: its function `now` returns
-    them as they are at that time. Only the values are inspected further.
+    """Makes a `ReadSource`, which reads the keys and values of a mapping again, to see whether they changed.
 
     known: the mapping.
-    name: returns the name of a key's value; None for one that is not inspected.
-    now: returns the mapping, if each thread has another one.
+    name: returns the name of the value under a key, for messages; None for a value that is not inspected.
+    now: returns the mapping of the current thread, if each thread has another one; None if there is only
+        `known`.
     """
     names = [name(key) for key in known]
 
@@ -302,8 +308,8 @@ def of_mapping(
 
 
 def slot_source(value: Any) -> ReadSource:
-    """Makes the source of an object's attributes that are in slots, except slots of classes in the packages
-    `CLOSED`; its function `now` returns their current values.
+    """Makes a `ReadSource`, which reads the attributes in an object's slots (`__slots__`) again, to see
+    whether they changed. Slots of classes in the packages `CLOSED` are left out.
     """
     slots = {
         name: slot
@@ -316,18 +322,22 @@ def slot_source(value: Any) -> ReadSource:
 
 
 def of_classes(value: Any) -> list[ReadSource]:
-    """Lists sources of the methods and attributes of an object's classes, to see when they change."""
+    """Lists objects that read the methods and attributes of an object's classes again, to see whether they
+    changed: a `ReadSource` for each class that is the user's own.
+    """
     return base_sources(cast("type[Any]", type(value)))
 
 
 def base_sources(kind: type[Any]) -> list[ReadSource]:
-    """Lists sources of what a class and its bases define, where these are the user's own, to see changes."""
+    """Lists objects that read the attributes of a class and its bases again, to see whether they changed: a
+    `ReadSource` for each class that is the user's own.
+    """
     return [class_source(base) for base in kind.__mro__ if is_followed(base)]
 
 
 def class_source(kind: type[Any]) -> ReadSource:
-    """Makes the source of the methods and attributes that a class itself defines, to see later changes
-    of them: its function `now` returns their names and values at that time.
+    """Makes a `ReadSource`, which reads the methods and attributes that a class itself defines again, to see
+    whether they changed.
     """
     own = vars(kind)
     names = [None if name in GENERATED else name for name in own]
@@ -342,16 +352,18 @@ def class_source(kind: type[Any]) -> ReadSource:
 
 
 def closure_sources(function: FunctionType) -> list[ReadSource]:
-    """Lists a source of the variables that a function closes over; its `now` returns their current values."""
+    """Returns a list of one `ReadSource`, which reads the variables that a function closes over again, to see
+    whether they changed.
+    """
     cells = function.__closure__ or ()
     names = function.__code__.co_freevars
     return [ReadSource(names, lambda: [cell_value(cell) for cell in cells], of_code=True)]
 
 
 def function_sources(function: FunctionType) -> list[ReadSource]:
-    """Lists the sources of the values that a function reads: closed-over variables, globals, defaults, the
-    environment if its code names it, and attributes of the user's own modules. The function `now` of a source
-    returns its values at that time, to see changes.
+    """Lists objects that read the values a function uses again, to see whether they changed: a `ReadSource`
+    each for closed-over variables, globals, defaults, the environment if the code names it, and the
+    attributes of each of the user's own modules.
     """
     names, attributes = names_in(function.__code__)
     own = function.__globals__
@@ -370,12 +382,11 @@ def function_sources(function: FunctionType) -> list[ReadSource]:
 
 
 def module_sources(name: str, module: ModuleType, attributes: frozenset[str]) -> Iterator[ReadSource]:
-    """Yields a source of those attributes of a module that code may read, and one for each module inside it.
-    Its function `now` returns their values at that time, to see changes. Only the user's own modules have
-    sources.
+    """Yields a `ReadSource`, which reads attributes of a module again, to see whether they changed, and one
+    for each module among these attributes. Yields nothing for modules of installed packages.
 
-    name: the name of the module in the code.
-    attributes: all names of attributes in the code.
+    name: the name of the module in the step's code.
+    attributes: all names of attributes in this code; others are not read.
     """
     if is_followed(module):
         names = sorted(attributes & vars(module).keys())
@@ -488,7 +499,9 @@ def tensor_bits(tensor: Any) -> Any:
 
 @contextmanager
 def numbers_known() -> Generator[None]:
-    """Context in which PyTorch's tensors have numbers, which they lack inside its traces and transforms."""
+    """Context in which the values of PyTorch's tensors can be read, even inside PyTorch's own traces and
+    transforms, where they otherwise cannot.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is None:  # it is not imported
         yield

@@ -22,7 +22,7 @@ from stepnet.compiler.trace.numpy_functions import FUNCTIONS
 from stepnet.compiler.trace.traced import Rules, Traced, array_of
 from stepnet.compiler.trace.ufuncs import UFUNCS
 from stepnet.compiler.values.arguments import (
-    called_with,
+    check_signature,
     checked_integer,
     dtype_name,
     is_array,
@@ -83,7 +83,9 @@ class Spec:
 
 
 def axis_name(axis: Any) -> str:
-    """Returns a name for the axis of a static sequence; raises `InputError` if it is invalid or taken."""
+    """Returns the name of the axis of a static sequence unchanged; raises `InputError` if it is no string, or
+    is the name of one of the usual axes.
+    """
     if not isinstance(axis, str) or axis in AXES:
         raise InputError(
             f"axis is a name for the steps of a static, other than {', '.join(AXES)}, not {short_repr(axis)}"
@@ -163,7 +165,9 @@ class TracedStep:
 
     @property
     def unrounded(self) -> "TracedStep":
-        """The step with outputs in the dtypes in which they are computed, for callers that compute on."""
+        """The step without the casts of outputs to storage dtypes such as bfloat16, for callers that compute
+        further with the outputs.
+        """
         nodes, count = self.body.nodes, len(self.names)
         results = [
             nodes[number].inputs[0] if DTYPES[self.body.type_of(number).dtype].is_stored else number
@@ -233,7 +237,7 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
     }
     before = transform(lambda value: value, traced["memory"])  # a copy, as the step may change its dicts
     with NamingLine(step):
-        called_with(step, ("x", "memory", "params"), ("statics", "index"))
+        check_signature(step, ("x", "memory", "params"), ("statics", "index"))
         extras = extra_arguments(step, builder, traced["static"])
         if statics is not None and "statics" not in extras:
             raise InputError("statics were given, but the step has no parameter named `statics`")
@@ -263,7 +267,7 @@ def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any
     """Adds inputs to a net for a structure of `Spec`s or arrays; returns the structure of their values.
 
     kind: the name of the step's argument: x, memory, static (which may be sequences) or param.
-    extent: that of an input without inner levels.
+    extent: the extent (such as one value per row) of an input whose `Spec` has no inner levels.
     A value of a storage dtype is cast to the dtype in which it is computed.
     """
     values: list[Traced] = []
@@ -292,7 +296,9 @@ def rounded(builder: Builder, number: int, dtype: str) -> int:
 
 
 def blank(structure: Any) -> Any:
-    """Makes a structure like the given one with 0 at each leaf, a place for a result that comes later."""
+    """Returns a copy of a structure with 0 in place of each leaf, to describe the structure of results that
+    are not known yet.
+    """
     return rebuild(structure, [0] * len(leaves(structure)))
 
 

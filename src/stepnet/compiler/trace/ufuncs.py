@@ -82,7 +82,9 @@ def of_matrices(a: Traced, b: Traced) -> Traced:
 
 
 def dot(left: Any, right: Any) -> Traced:
-    """Computes np.dot in a step, where at most one side has rows: of two, it would pair all rows with all."""
+    """Computes np.dot in a step. Raises `StepError` if both sides have rows, as np.dot would then multiply
+    each row of one with all rows of the other.
+    """
     if all(isinstance(value, Traced) and not value.is_constant for value in (left, right)):
         raise refuse("np.dot of two values mixes their rows; for a row's own vector and matrix write @")
     return matmul(left, right)

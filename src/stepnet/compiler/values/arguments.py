@@ -78,14 +78,16 @@ def function(value: Any, meaning: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", value)
 
 
-def called_with(function: Callable[..., Any], names: tuple[str, ...], further: tuple[str, ...] = ()) -> None:
+def check_signature(
+    function: Callable[..., Any], names: tuple[str, ...], further: tuple[str, ...] = ()
+) -> None:
     """Raises `InputError` if a function cannot be called with arguments of these names, in this order.
 
     further: arguments passed by name if the function has parameters of these names. A function without a
     signature, such as some in C, passes.
 
-    >>> called_with(lambda x, params, statics: x, ("x", "params"), ("statics",))
-    >>> called_with(lambda x: x, ("x", "params"))
+    >>> check_signature(lambda x, params, statics: x, ("x", "params"), ("statics",))
+    >>> check_signature(lambda x: x, ("x", "params"))
     Traceback (most recent call last):
     stepnet.errors.InputError: <lambda> is called as <lambda>(x, params): too many positional arguments
     """
@@ -282,7 +284,10 @@ def checked_dtype(array: Array, what: str) -> str:
 
 
 def dtype_name(dtype: Any, what: str) -> str:
-    """Returns a supported dtype's name; raises `InputError` for others. what: the name in the message."""
+    """Returns the name of a dtype that stepnet supports; raises `InputError` for any other.
+
+    what: the name, in the message, of the argument that has the dtype.
+    """
     name = dtype_text(dtype)
     if name not in DTYPES:
         raise InputError(unknown_dtype(name, what))
@@ -302,7 +307,8 @@ def checked_integers(
 ) -> Array:
     """Converts an argument to a 1-D int64 array of numbers from 0 to `most`; raises `InputError` for others.
 
-    count, many: the required number of elements, None for any, and this number in words for the message.
+    original: the argument. count: the required number of elements; None for any number.
+    many: that number in words, for the message.
     what: the argument's name in the message.
     Numbers beyond int64, if `most` allows them, become the negative numbers with the same bits.
     """

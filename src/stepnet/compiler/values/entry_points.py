@@ -20,7 +20,7 @@ def installed(group: str) -> "Mapping[str, EntryPoint]":
     return {point.name: point for point in entry_points(group=group)}
 
 
-def loaded(point: "EntryPoint", noun: str) -> Any:
+def load_object(point: "EntryPoint", noun: str) -> Any:
     """Imports the object of an entry point; raises `LibraryError` if it cannot be imported.
 
     noun: the kind of object, such as "target", for the message.

@@ -55,9 +55,10 @@ class GraphCell:
 
 
 def cells(graph: Message, arrays: Mapping[str, Array]) -> list[GraphCell]:
-    """Recognises the recurrent cells that a TensorFlow graph computes. arrays: its constants by name.
+    """Recognises the recurrent cells that a TensorFlow graph computes. arrays: the constants of the graph, by
+    name.
 
-    Those of unknown kind come last, and only if no recognised cell has any of their constants.
+    Cells of unknown kind come last, and only if no recognised cell has any of their constants.
     """
     expressions = ExpressionGraph(operators(graph), arrays)
     for scope, name in expressions.operators:
@@ -70,12 +71,13 @@ def cells(graph: Message, arrays: Mapping[str, Array]) -> list[GraphCell]:
 
 
 def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
-    """Yields the recurrent cells of a graph: those that compute exactly what a cell of Keras does, and those
-    of unknown kind with at most one candidate for the bias.
+    """Yields the recurrent cells of a TensorFlow graph whose values are numbered expressions: the cells that
+    compute exactly what a cell of Keras does, and those of unknown kind with at most one candidate for the
+    bias.
 
     For each loop, the next memory of each of Keras' cells is added to the graph with the loop's matrices, and
-    compared with the loop's: equal expressions have the same number. Expressions from number `count` on are
-    not in the file.
+    compared with the next memory of the loop: equal expressions have the same number. Expressions from number
+    `count` on are not in the file.
     """
     count = len(graph.expressions)
     for loop in list(graph.loops()):
@@ -119,32 +121,39 @@ class CellOperands:
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def gate_block(self, index: int, product_number: int) -> int:
-        """Returns the number of the expression for gate `index` of product `product_number`, which has equal
-        parts.
+        """Returns the number of the expression that splits the columns of the product `product_number` (the
+        number of its expression) into equal blocks, one for each gate, and takes block `index`.
         """
         return self.graph.number("Split", index, "columns", product_number)
 
     def columns(self, first: int, last: int, of: int) -> int:
-        """Returns the number of the expression for column blocks `first` to `last` of expression `of`."""
+        """Returns the number of the expression that cuts column blocks out of the expression `of`, a number:
+        from block `first` up to block `last`, which is excluded; -1 stands for the end. A block has as many
+        columns as the memory has units.
+        """
         ends = (block * self.hidden if block > 0 else block for block in (first, last))
         return self.graph.number("columns", *ends, of)
 
-    def mixed(self, z: int, n: int) -> int:
-        """Returns the number of the expression z h + (1 - z) n, a GRU's next memory (h: the one before)."""
+    def interpolated(self, z: int, n: int) -> int:
+        """Returns the number of the expression z h + (1 - z) n, which is a GRU's next memory. z, n: the
+        numbers of the expressions of its update gate and its candidate. h is the previous memory.
+        """
         graph, h = self.graph, self.recurrent.left
         rest = graph.number("Sub", 0, graph.number("one"), z)
         return graph.sum(graph.times(z, h), graph.times(rest, n))
 
 
 def rnn(operands: CellOperands) -> Iterator[int]:
-    """Yields the number of the expression that a SimpleRNN's next memory is, to compare with a loop's."""
+    """Yields the number of the expression that computes the next memory of a Keras SimpleRNN from `operands`,
+    its products and activations. A loop whose next memory has the same number is such a cell.
+    """
     yield operands.outer(operands.graph.sum(operands.item.number, operands.recurrent.number, *operands.bias))
 
 
 def lstm(operands: CellOperands) -> Iterator[int]:
-    """Yields the numbers of the expressions that a Keras LSTM's next h may be (`operands`: its products and
-    activations), to compare with a loop's next memory: one for each memory of the graph that may be its c,
-    whose next value is f c + i g.
+    """Yields the numbers of the expressions that may compute the next h of a Keras LSTM from `operands`, its
+    products and activations. A loop whose next memory has one of these numbers is such a cell. There is one
+    for each memory of the graph that may be the LSTM's c: whose next value is f c + i g.
     """
     graph = operands.graph
     gates = graph.sum(operands.item.number, operands.recurrent.number, *operands.bias)
@@ -160,9 +169,10 @@ def lstm(operands: CellOperands) -> Iterator[int]:
 
 
 def gru(operands: CellOperands) -> Iterator[int]:
-    """Yields the numbers of the expressions that the next memory of a Keras GRU with reset after the product
-    may be, to compare with a loop's: the gates are cut out by a split or by slices, and the two biases by an
-    unpack or by a split.
+    """Yields the numbers of the expressions that may compute the next memory of a Keras GRU with reset after
+    the product, from `operands`, its products and activations. A loop whose next memory has one of these
+    numbers is such a cell. Keras cuts out the gates by a split or by slices, and the two biases by an unpack
+    or by a split.
     """
     graph = operands.graph
     for x, y in both_biases(graph, operands.item.number, operands.recurrent.number, operands.bias):
@@ -171,15 +181,16 @@ def gru(operands: CellOperands) -> Iterator[int]:
             z, r = (
                 operands.inner(graph.sum(operands.gate_block(index, x), own[index])) for index in range(2)
             )
-            yield operands.mixed(
+            yield operands.interpolated(
                 z, operands.outer(graph.sum(operands.gate_block(2, x), graph.times(r, own[2])))
             )
 
 
 def gru_reset_before(operands: CellOperands) -> Iterator[int]:
-    """Yields the number of the expression that the next memory of a Keras GRU with reset before the product
-    is, to compare with a loop's. Its recurrent kernel is used in two pieces: the columns of both gates, and
-    those of the candidate.
+    """Yields the number of the expression that computes the next memory of a Keras GRU with reset before the
+    product, from `operands`, its products and activations. A loop whose next memory has the same number is
+    such a cell. Its recurrent kernel is used in two pieces: the columns of both gates, and those of the
+    candidate.
     """
     graph, h = operands.graph, operands.recurrent.left
     kernel = graph.number("constant", "", operands.recurrent.name, 0)
@@ -188,7 +199,7 @@ def gru_reset_before(operands: CellOperands) -> Iterator[int]:
     blocks = [operands.columns(index, index + 1, y) for index in range(2)]
     z, r = (operands.inner(graph.sum(operands.gate_block(index, x), blocks[index])) for index in range(2))
     reset = graph.number("MatMul", 0, graph.times(r, h), candidate)
-    yield operands.mixed(z, operands.outer(graph.sum(operands.gate_block(2, x), reset)))
+    yield operands.interpolated(z, operands.outer(graph.sum(operands.gate_block(2, x), reset)))
 
 
 # The next memory of each of Keras' cells, by the number of gates in its kernel.
@@ -202,11 +213,12 @@ KINDS: dict[int, dict[str, Callable[[CellOperands], Iterator[int]]]] = {
 def both_biases(
     graph: ExpressionGraph, item: int, recurrent: int, bias: tuple[int, ...]
 ) -> Iterator[tuple[int, int]]:
-    """Yields the products of a GRU with its two biases added, in each form in which Keras separates these: by
-    an Unpack of the array's rows, or by a Split and a Squeeze.
+    """Yields the two products of a GRU with its two biases added, as numbers of expressions: one pair for
+    each form in which Keras separates the biases, by an Unpack of the rows of their array, or by a Split and
+    a Squeeze. Without biases, yields the products alone.
 
-    item, recurrent, bias: the numbers of the expressions of the products and of the biases' array; () for
-    none.
+    item, recurrent: the numbers of the products with the input and with the memory. bias: the number of the
+    array of both biases; () for none.
     """
     if not bias:
         yield item, recurrent

@@ -96,8 +96,9 @@ def operators(graph: Message) -> dict[tuple[str, str], Operator]:
 
 
 def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """Yields the arguments of the TensorFlow function `name` as nodes, ((function, argument), node): an
-    Identity of the caller's value, or for a memory of a loop a Merge of its initial and next value.
+    """Yields the arguments of the TensorFlow function `name` as nodes of the graph: ((function, argument),
+    node). A node is an Identity of the value that the caller passes or, for a memory of a loop, a Merge of
+    the initial and the next value.
 
     function: the FunctionDef of that name. caller: the only node that calls it.
     """
@@ -198,19 +199,26 @@ class ExpressionGraph:
     memories: dict[int, Value] = field(default_factory=dict[int, Value])  # the next value of each
 
     def number(self, *expression: str | int) -> int:
-        """Returns the number of an expression, (operator, numbers of operands); a new one gets the next."""
+        """Returns the number of an expression in this graph. Equal expressions have the same number; a new
+        expression is stored under the next number. expression: an operator, then its settings and the numbers
+        of its operands.
+        """
         number = self.numbers.setdefault(expression, len(self.expressions))
         if number == len(self.expressions):
             self.expressions.append(expression)
         return number
 
     def sum(self, *terms: int) -> int:
-        """Returns the number of the sum of numbered expressions; flattens sums in it, and sorts its terms."""
+        """Returns the number of the sum of the expressions with the numbers `terms`. Terms that are sums are
+        replaced by their own terms, and all are sorted, so that equal sums have the same number.
+        """
         operands = sorted(argument for term in terms for argument in self.terms(term))
         return self.number("sum", *operands) if len(operands) > 1 else operands[0]
 
     def terms(self, number: int) -> list[int]:
-        """Returns the numbers of a sum's terms; only `number` for other expressions, and for long sums."""
+        """Returns the numbers of the terms of a sum, given by the number of its expression, to merge it into
+        another sum; only `number` itself if the expression is no sum or a long one.
+        """
         operator, *operands = self.expressions[number]
         return (
             [int(argument) for argument in operands]
@@ -219,11 +227,15 @@ class ExpressionGraph:
         )
 
     def times(self, left: int, right: int) -> int:
-        """Returns the number of the product of two expressions, given by their numbers in either order."""
+        """Returns the number of the product of two expressions, given by their numbers, whose order does not
+        matter.
+        """
         return self.number("Mul", *sorted((left, right)))
 
     def of(self, value: Value, depth: int = 0) -> int:
-        """Returns the number of the expression for a value (function, node, output), made if it is new."""
+        """Returns the number of the expression for an output of a TensorFlow node, `value` (function, node,
+        output); makes the expression if it is new. depth: of the recursion.
+        """
         if value not in self.values:
             self.values[value] = self.new_expression(value, depth)
         return self.values[value]
@@ -268,8 +280,8 @@ class ExpressionGraph:
         return self.number(node.op, output, *inputs)
 
     def columns(self, node: Operator) -> tuple[int, int] | None:
-        """Returns the first column that a TensorFlow slice node takes of a matrix and the column after the
-        last, -1 for the end; None for a slice that takes anything but consecutive columns.
+        """Returns which columns of a matrix a TensorFlow slice node takes: the first one, and the one after
+        the last, -1 for the end; None for a slice that takes anything but consecutive columns.
         """
         ends = [self.operators.get(operand[:2]) for operand in node.inputs[1:]]
         if len(ends) != 3 or not all(bound is not None and len(bound.numbers) == 2 for bound in ends):
@@ -281,8 +293,8 @@ class ExpressionGraph:
         return 0 if first & 2 else begin[1], -1 if last & 2 else end[1]
 
     def piece(self, output: int, node: Operator) -> tuple[int, int] | None:
-        """Returns the first column of output `output` of a TensorFlow node that splits a matrix, and the
-        column after the last, -1 for the end; None for another split.
+        """Returns which columns of a matrix are output number `output` of a TensorFlow node that splits it by
+        columns: the first one, and the one after the last, -1 for the end; None for any other split.
         """
         widths, axis = (self.operators.get(operand[:2], Operator("")).numbers for operand in node.inputs[1:3])
         if AXES.get(axis) != "columns" or output >= len(widths) or -1 in widths[:-1]:
@@ -291,8 +303,9 @@ class ExpressionGraph:
         return begin, -1 if output == len(widths) - 1 else begin + widths[output]
 
     def origin(self, value: Value) -> Value:
-        """Returns the TensorFlow value, as output 0 of its node, before all operators that pass it on
-        unchanged; two values are the same if they have the same origin.
+        """Returns the value, an output of a TensorFlow node, from which `value` is passed on unchanged by
+        operators such as Identity; it is always named as output 0 of its node. Two values are equal if they
+        have the same origin.
         """
         for _ in range(DEEPEST):
             node = self.operators.get(value[:2])
@@ -322,8 +335,8 @@ class ExpressionGraph:
     # ---- cells
 
     def constant(self, number: int) -> str:
-        """Returns the name of the constant that an expression is, or is cut out of by at most three slices or
-        splits; "" for any other.
+        """Returns the name of the constant that the expression with this number is, or is cut out of by at
+        most three slices or splits; "" for any other expression.
         """
         for _ in range(4):
             operator, *operands = self.expressions[number]
@@ -334,9 +347,9 @@ class ExpressionGraph:
             number = int(operands[-1])
         return ""
 
-    def inside(self, number: int) -> list[int]:
-        """Returns the numbers of an expression and of all its parts, at any depth, to find a cell's products;
-        [] if there are `MOST_EXPRESSIONS` or more.
+    def subexpressions(self, number: int) -> list[int]:
+        """Returns the numbers of an expression and of all expressions that it is computed from, sorted; [] if
+        there are `MOST_EXPRESSIONS` or more, which are too many for a cell.
         """
         reached, pending = {number}, [number]
         while pending and len(reached) < MOST_EXPRESSIONS:
@@ -347,13 +360,14 @@ class ExpressionGraph:
         return [] if pending else sorted(reached)
 
     def loops(self) -> Iterator[LoopMemory]:
-        """Yields the loop memories that may be those of a recurrent cell: each with two products in its next
-        value, of the step's input and of another value, by matrices of equally many columns: 1, 3 or 4 times
-        as many as the memory has units.
+        """Yields the memories of loops in a TensorFlow graph that may be the memory of a recurrent cell. The
+        next value of such a memory is computed from two products, one with the step's input and one with
+        another value, by constant matrices of equally many columns: 1, 3 or 4 times as many as the cell has
+        units.
         """
         for next_value in list(self.memories.values()):
             becomes = self.of(next_value)
-            operands = self.inside(becomes)
+            operands = self.subexpressions(becomes)
             products = [product for argument in operands if (product := self.product(argument)) is not None]
             names = dict.fromkeys(name for argument in operands if (name := self.constant(argument)))
             for item, recurrent in permutations(products, 2):
@@ -366,8 +380,9 @@ class ExpressionGraph:
                     yield LoopMemory(becomes, item, recurrent, biases)
 
     def product(self, number: int) -> MatrixProduct | None:
-        """Returns the product with a constant matrix that an expression is, and whether the other factor is
-        the input of a loop's step; None for any other expression.
+        """Returns the matrix product that the expression with this number is, if its right factor is a
+        constant matrix, and whether its left factor is the input of a loop's step. Returns None for any other
+        expression.
         """
         operator, *operands = self.expressions[number]
         if operator != "MatMul" or len(operands) != 3:

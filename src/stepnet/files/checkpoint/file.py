@@ -148,11 +148,12 @@ class VariableEntry:
 
 
 def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> VariableEntry:
-    """Describes a variable; raises `FileError` for a dtype that is not read, and for an impossible shape (of
-    more than 32 axes, or 2**48 numbers).
+    """Describes a variable of a checkpoint by its dtype, shape and pieces; raises `FileError` for a dtype
+    that is not read, and for an impossible shape (of more than 32 axes, or 2**48 numbers).
 
-    kind: TensorFlow's number of the dtype. shape: a TensorShapeProto. pieces: the TensorSliceProto of each
-    slice in which the variable is stored; () if it is stored whole.
+    name: of the variable, for messages. kind: TensorFlow's number of the dtype. shape: a TensorShapeProto.
+    pieces: the TensorSliceProto of each slice in which the variable is stored; () if it is stored in one
+    piece.
     """
     if kind not in KINDS and kind not in NO_NUMBERS:
         raise FileError(f"{name!a} holds TensorFlow's kind {kind} of numbers, which stepnet does not read")
@@ -163,7 +164,9 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 
 def piece_of(slices_message: Message) -> Piece:
-    """Converts a TensorSliceProto to a piece of a variable, (start, length or None) along each axis."""
+    """Converts a TensorSliceProto, the range of a variable that was saved separately, to (start, length)
+    along each axis; length None means up to the end.
+    """
     return tuple(
         (extent.number(1), extent.number(2) if 2 in extent.fields else None)
         for extent in slices_message.messages(1)
@@ -171,37 +174,42 @@ def piece_of(slices_message: Message) -> Piece:
 
 
 def slices_of(name: str, piece: Piece, shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """Converts a piece of a variable, (start, length) per axis, to an index; `FileError` if outside."""
+    """Converts a piece of the variable `name`, (start, length) along each axis, to an index into an array of
+    the variable's shape; raises `FileError` if it lies outside.
+    """
     ends = [n if length is None else start + length for (start, length), n in zip(piece, shape, strict=False)]
     if len(piece) != len(shape) or any(end > n for end, n in zip(ends, shape, strict=True)):
         raise FileError(f"a piece of {name!a} does not lie in it")
     return tuple(slice(start, end) for (start, _), end in zip(piece, ends, strict=True))
 
 
-def joined(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]) -> Array:
-    """Assembles a checkpoint's variable from (piece, numbers) of all pieces; raises `FileError` unless they
-    fill it exactly.
+def assembled(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Array]]) -> Array:
+    """Assembles a checkpoint's variable from the pieces in which it was saved, as (ranges along its axes,
+    numbers); raises `FileError` unless they fill it exactly. name: of the variable, for messages. variable:
+    its shape and dtype.
     """
     if sum(piece_array.size for _, piece_array in pieces) != math.prod(variable.shape):
         raise FileError(f"not all pieces of {name!a} are in it")
     if len(pieces) == 1:
         return pieces[0][1].reshape(variable.shape)
-    assembled, filled = np.empty(variable.shape, variable.kind), np.zeros(variable.shape, np.bool_)
+    array, filled = np.empty(variable.shape, variable.kind), np.zeros(variable.shape, np.bool_)
     for piece, piece_array in pieces:
         slices = slices_of(name, piece, variable.shape)
         if filled[slices].any() or filled[slices].size != piece_array.size:
             raise FileError(f"pieces of {name!a} overlap")
         filled[slices] = True
-        assembled[slices] = piece_array.reshape(assembled[slices].shape)
-    return assembled
+        array[slices] = piece_array.reshape(array[slices].shape)
+    return array
 
 
 # Checkpoints of several files
 
 
 def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
-    """Reads the variables of a checkpoint of several files, but those that hold no numbers; joins variables
-    that were saved in pieces. data: its index. prefix: of the files' names.
+    """Reads the variables of a checkpoint that consists of several files, without those that hold no numbers;
+    assembles variables that were saved in pieces.
+
+    prefix: of the files' names. data: the content of the index file. store: the limit on memory.
     """
     entries = dict(table(data, store))
     header = message(entries.pop(b"", memoryview(b"")), store)
@@ -229,7 +237,7 @@ def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
             if piece_described.kind != described.kind:
                 raise FileError(f"a piece of {name!a} holds another kind of numbers")
             slices_of_variable.append((piece, shards.numbers(name, piece_message, piece_described)))
-        variables[name] = joined(name, described, slices_of_variable)
+        variables[name] = assembled(name, described, slices_of_variable)
     return variables
 
 
@@ -247,9 +255,9 @@ class Shards:
     left: dict[Path, int]
 
     def numbers(self, name: str, proto: Message, described: VariableEntry) -> Array:
-        """Reads the array of a checkpoint that a BundleEntryProto points to; described: the variable's dtype
-        and shape. Raises `FileError` if it is damaged or cut off, or if the variables of a file have more
-        bytes than the file.
+        """Reads the array of the variable `name` of a checkpoint from the data file and position that
+        `proto`, a BundleEntryProto, states. Raises `FileError` if it is damaged or cut off, or if the
+        variables of a file have more bytes than the file. described: the variable's dtype and shape.
         """
         shard, start, size = proto.number(3), proto.number(4), proto.number(5)
         if shard >= self.count or size != described.bytes or described.kind is None:
@@ -272,12 +280,15 @@ class Shards:
 
 
 def has_its_checksum(proto: Message, data: memoryview | bytes) -> bool:
-    """Returns True if a checkpoint's bytes have the checksum in their BundleEntryProto, if it has one."""
+    """Returns True if `data`, the bytes of a variable in a checkpoint, have the checksum that their
+    BundleEntryProto `proto` states, or if it states none.
+    """
     return ENTRY_CHECKSUM not in proto.fields or checksums.is_whole(data, proto.number(ENTRY_CHECKSUM))
 
 
 def piece_key(name: bytes, piece: Piece) -> bytes:
-    """Returns the key under which a checkpoint's index lists a piece of a variable: (start, size) per axis.
+    """Returns the key under which the index of a checkpoint lists a piece of the variable `name`. piece:
+    (start, length) along each axis; length None means up to the end.
 
     >>> piece_key(b"w", ((0, 2), (5, None)))
     b'\\x00w\\x00\\x01\\x01\\x02\\x80\\x82\\x85\\x7f'
@@ -288,7 +299,9 @@ def piece_key(name: bytes, piece: Piece) -> bytes:
 
 
 def unsigned_code(number: int) -> bytes:
-    """Encodes a number for a key so that bytes sort as numbers do: the count of bytes, then the bytes."""
+    """Encodes a number that is not negative for a key of a sorted table, so that the encoded bytes sort as
+    the numbers do: the count of its bytes, then its bytes.
+    """
     length = (number.bit_length() + 7) // 8
     return bytes([length]) + number.to_bytes(length, "big")
 
@@ -309,9 +322,8 @@ def signed_code(number: int) -> bytes:
 
 
 def single_table(data: memoryview, store: Store) -> dict[str, Array]:
-    """Reads the variables of a checkpoint that is a single table, but those that hold no numbers; joins the
-    pieces of each. data: the whole file. store: counts the memory that is used, and raises `FileError` beyond
-    the file's limit.
+    """Reads the variables of a checkpoint that is a single table, without those that hold no numbers;
+    assembles each from its pieces. data: the whole file. store: the limit on memory.
     """
     described: dict[str, VariableEntry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}
@@ -333,12 +345,12 @@ def single_table(data: memoryview, store: Store) -> dict[str, Array]:
     if not described:
         raise FileError("it lists no variables, as a checkpoint does")
     numbers = {name: entry for name, entry in described.items() if entry.kind is not None}
-    return {name: joined(name, entry, pieces.get(name, [])) for name, entry in numbers.items()}
+    return {name: assembled(name, entry, pieces.get(name, [])) for name, entry in numbers.items()}
 
 
 def values(name: str, kind: Kind, proto: Message) -> Array:
-    """Decodes the numbers that a TensorProto lists in the field for their dtype, `kind`, as a vector; float16
-    and bfloat16 are listed as their bits. name: for messages.
+    """Decodes the numbers that a TensorProto holds in the field for their dtype `kind`, as a vector; float16
+    and bfloat16 are stored there as their bits. name: of the variable, for messages.
     """
     number = next(number for number, known in KINDS.items() if known == kind)
     if number in PLAIN:
@@ -367,9 +379,9 @@ def varints(data: bytes) -> Iterator[Array]:
         if not len(ends) or lengths.max() > 10:
             raise FileError("a number in it does not end")
         starts, numbers = ends - lengths + 1, np.zeros(len(ends), np.uint64)
-        for slices in range(lengths.max()):
-            longer = lengths > slices
-            bits = (piece[starts[longer] + slices] & np.uint8(0x7F)).astype(np.uint64)
-            numbers[longer] |= bits << np.uint64(7 * slices)
+        for index in range(lengths.max()):
+            longer = lengths > index
+            bits = (piece[starts[longer] + index] & np.uint8(0x7F)).astype(np.uint64)
+            numbers[longer] |= bits << np.uint64(7 * index)
         yield numbers.view(np.int64)
         start += int(ends[-1]) + 1

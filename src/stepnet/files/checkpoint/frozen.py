@@ -91,8 +91,8 @@ def with_cells(
 def module_of(name: str, cell: GraphCell, layout: str, arrays: Mapping[str, Array]) -> Module:
     """Makes a module (recurrent layer) of a cell that was found in a TensorFlow graph.
 
-    layout: the cell's, such as "keras.gru"; only a cell of known kind has activations. arrays: the graph's
-    constants.
+    name: the module's. layout: the cell's, such as "keras.gru". arrays: the graph's constants by name. The
+    activations are known, and become the module's semantics, only if the cell's kind is known.
     """
     fields = ("gate_activation", "candidate_activation", "output_activation")
     values = dict(zip(fields, (*cell.activations, cell.activations[1]), strict=True)) if cell.kind else {}
@@ -109,7 +109,9 @@ def module_of(name: str, cell: GraphCell, layout: str, arrays: Mapping[str, Arra
 
 
 def graphs_of(data: memoryview, store: Store) -> list[Message]:
-    """Parses the graph of a file, or the graphs of a SavedModel; raises `FileError` if it is neither."""
+    """Parses the TensorFlow graph of a frozen graph's file, or the graphs of a SavedModel; raises `FileError`
+    if the file is neither. data: the content of the file. store: the limit on memory.
+    """
     proto = message(data, store)
     # A SavedModel begins with a version number.
     is_model = any(isinstance(value, int) for value in proto.fields.get(NODES, ()))
@@ -121,7 +123,9 @@ def graphs_of(data: memoryview, store: Store) -> list[Message]:
 
 
 def constants(nodes: Sequence[Message]) -> Iterator[tuple[str, Array]]:
-    """Yields (name, array) of TensorFlow constants that could be weights: floats with at least one axis."""
+    """Yields (name, array) for each constant of a TensorFlow graph that could be a weight: of floats, with at
+    least one axis. nodes: the nodes of the graph.
+    """
     for node in nodes:
         if node.text(OP) != "Const":
             continue

@@ -50,13 +50,13 @@ def model_of(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> FileContents:
-    """Makes the contents of a file from its variables: Keras' layers among them as modules (recurrent
-    layers), and the layers that are found by names and shapes among the others.
+    """Makes the contents of a file from its variables: Keras' layers become modules (recurrent layers); other
+    modules are found by names and shapes among the remaining variables.
 
     arrays: all variables by name.
-    keras: Keras' layers among them.
-    frameworks: those whose layouts the others probably have.
-    layout, layouts: the layout that the user states, of all modules and by name.
+    keras: Keras' layers among them, with the names of their variables.
+    frameworks: the frameworks whose layouts the remaining variables probably have.
+    layout, layouts: the layout that the user states, for all modules and for modules by name.
     """
     may_be_keras = layout is None or layout.startswith("keras")
     modules = modules_of(path, keras, layout, layouts) if may_be_keras else ()
@@ -78,12 +78,11 @@ def version_of(keys: Iterable[str]) -> str:
 
 
 def by_names(paths: Mapping[str, str], arrays: Mapping[str, Array], version: str) -> KerasFile:
-    """Finds Keras' layers among the variables of a checkpoint: each set of variables below the same path that
-    are a cell's weights (kernel, recurrent_kernel and perhaps bias) is a cell of one.
+    """Finds Keras' recurrent layers among the variables of a checkpoint by their names. Variables below the
+    same path that are a cell's weights (kernel, recurrent_kernel and perhaps bias) become a cell of a layer.
 
-    paths: by the name of a variable: the attributes that lead to it, or its name in the program. arrays: the
-        variables by name, for the result.
-    version: of Keras, "2" or "3".
+    paths: {name of a variable: the path of attributes that leads to it, or its name in the program}. arrays:
+    the variables by name, for the result. version: of Keras, "2" or "3".
     """
     folders: dict[KeyPath, dict[str, str]] = {}
     for name, path in paths.items():
@@ -121,9 +120,11 @@ def layer_name(names: Iterable[str]) -> KeyPath:
 
 
 def cell_paths(scopes: list[KeyPath]) -> list[KeyPath]:
-    """Returns the path of each cell in its Keras layer, as layouts write it: ("forward",).
+    """Returns the path of each cell in its Keras layer, in the form that layouts use: ("forward",) for the
+    forward cell.
 
-    scopes: the paths as the file has them: attributes ("forward_layer", "cell"), or names in the program.
+    scopes: the paths of the cells in the file: attributes such as ("forward_layer", "cell"), or names in the
+    program such as ("forward_gru", "gru_cell").
     """
     if any({*scope} & {*ATTRIBUTES} for scope in scopes):
         return [sublayer_at(scope, {}).path for scope in scopes]
@@ -131,8 +132,8 @@ def cell_paths(scopes: list[KeyPath]) -> list[KeyPath]:
 
 
 def split_at_layer(steps: KeyPath, cells: Mapping[KeyPath, object]) -> tuple[KeyPath, KeyPath]:
-    """Splits the path of a Keras cell: returns the path of the layer that it belongs to, and the path from
-    there.
+    """Splits the path of a Keras cell in a checkpoint into the path of the layer that the cell belongs to,
+    and the path from this layer to the cell.
 
     cells: the paths of all cells, to recognise the two directions of a layer.
 

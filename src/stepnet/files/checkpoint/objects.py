@@ -43,7 +43,8 @@ class ObjectNode:
 
 
 def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
-    """Returns the object at a path of attribute names from a checkpoint's first object; None without one.
+    """Returns the object that a path of attribute names leads to from the first object of a checkpoint; None
+    if there is no such object.
 
     >>> at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
     ObjectNode(children={}, key='variables/0', name='')
@@ -55,12 +56,17 @@ def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
 
 
 def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:
-    """Returns {name in the checkpoint: name in the program} of the variables that have both."""
+    """Returns the variables of a checkpoint that also have a name in the program that saved it: {name in the
+    checkpoint, which is a path of attributes: name in the program}.
+    """
     return {node.key: node.name for node in nodes if node.name}
 
 
 def objects(prefix: str) -> list[ObjectNode]:
-    """Reads the graph of objects of a checkpoint; [] if it has none. prefix: of its files' names."""
+    """Reads the graph of objects of a TensorFlow checkpoint, in which each object of the saved program, such
+    as a layer, refers to the objects in its attributes; [] if the checkpoint has none. prefix: of the names
+    of its files.
+    """
     index = existing(f"{prefix}.index")
     with named(index):
         data = memoryview(index.read_bytes())
@@ -85,11 +91,11 @@ def node_of(proto: Message) -> ObjectNode:
 
 
 def text_of(prefix: str, count: int, proto: Message) -> bytes:
-    """Reads the bytes of the graph of objects, which the checkpoint stores as a text; raises `FileError` if
-    it is damaged or too large.
+    """Reads the bytes of a checkpoint's graph of objects, which is stored as a text; raises `FileError` if it
+    is damaged or too large.
 
     prefix, count: the prefix of the checkpoint's files, and the number of data files. proto: the
-    BundleEntryProto, which has the text's place in these.
+    BundleEntryProto, which states the data file, position and size of the text.
     """
     shard, start, size = proto.number(3), proto.number(4), proto.number(5)
     file = existing(f"{prefix}.data-{shard:05d}-of-{count:05d}")
@@ -114,7 +120,8 @@ def text_of(prefix: str, count: int, proto: Message) -> bytes:
 
 
 def renamed(path: Path, arrays: Mapping[str, Array], names: Mapping[str, str]) -> dict[str, Array]:
-    """Returns variables by their names in the program, or in the checkpoint if two have the same name.
+    """Returns the variables of a checkpoint by their names in the program that saved it, or by those in the
+    checkpoint if two variables have the same name.
 
     An exported model has its variables twice: of two with the same name and bits, one is left out. names:
     {name in the checkpoint: name in the program}.

@@ -26,37 +26,46 @@ class Message:
     store: Store
 
     def number(self, field: int) -> int:
-        """Returns a number field of a protobuf message: its last value, as the format demands; else 0."""
+        """Returns field number `field` of a protobuf message as a whole number: its last value, as the format
+        demands; 0 if it is missing.
+        """
         values = [value for value in self.fields.get(field, ()) if isinstance(value, int)]
         return values[-1] if values else 0
 
     def signed(self, field: int) -> int:
-        """Returns a field of a protobuf message that is a signed 64-bit number; 0 if it is missing."""
+        """Returns field number `field` of a protobuf message as a signed 64-bit number; 0 if it is
+        missing.
+        """
         value = self.number(field)
         return value - (1 << 64) if value >> 63 else value
 
     def pieces(self, field: int) -> tuple[memoryview, ...]:
-        """Returns all values of a repeated field of bytes in a protobuf message, without copies."""
+        """Returns all values of a repeated field of a protobuf message that hold bytes, as views, without
+        copies. field: its number.
+        """
         return tuple(value for value in self.fields.get(field, ()) if not isinstance(value, int))
 
     def messages(self, field: int) -> tuple["Message", ...]:
-        """Parses all values of a protobuf message's repeated field of messages."""
+        """Parses all values of field number `field` of a protobuf message, a repeated field of messages."""
         pieces = self.pieces(field)
         self.store.room(MESSAGE * len(pieces), "its messages")
         return tuple(message(piece, self.store) for piece in pieces)
 
     def submessage(self, field: int) -> "Message":
-        """Parses a field of a protobuf message that is a message; an empty one if it is missing."""
+        """Parses field number `field` of a protobuf message, which is a message itself; returns an empty
+        message if it is missing.
+        """
         pieces = self.pieces(field)
         return message(pieces[-1], self.store) if pieces else Message({}, self.store)
 
     def text(self, field: int) -> str:
-        """Returns a field of a protobuf message that is a text; "" if it is missing."""
+        """Returns field number `field` of a protobuf message as text; "" if it is missing."""
         return bytes((self.pieces(field) or (memoryview(b""),))[-1]).decode("utf-8", "backslashreplace")
 
 
 def message(data: memoryview, store: Store) -> Message:
-    """Parses a message of Protocol Buffers; raises `FileError`, without the path, for damaged bytes.
+    """Parses a message of Protocol Buffers to its fields by number; raises `FileError`, without the path, for
+    damaged bytes. store: the limit on memory.
 
     >>> message(memoryview(bytes.fromhex("089601 1203 616263")), Store(None, 8)).fields[1]
     (150,)

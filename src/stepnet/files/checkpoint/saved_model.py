@@ -55,7 +55,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
         return replace(model_of(path, arrays, keras, frameworks, layout, layouts), unspecified=PROGRAM)
     with opened(folder / METADATA) as (stream, size):
         store = Store(None, size)
-        keras = described(metadata(stream.read(), store), nodes, called, arrays, store)
+        keras = keras_file(metadata(stream.read(), store), nodes, called, arrays, store)
         model = model_of(path, arrays, keras, frameworks, layout, layouts)
         problems = {**model.problems, **problems_of(keras, model.modules, {})}
         return with_architecture(replace(model, problems=problems), keras)
@@ -82,8 +82,9 @@ class LayerMetadata:
 
 
 def metadata(data: bytes, store: Store) -> dict[KeyPath, LayerMetadata]:
-    """Parses a keras_metadata.pb: returns the Keras layers in it by the attributes that lead to them from the
-    model, () for the model itself; without entries that are no JSON.
+    """Parses the content of a keras_metadata.pb: returns the Keras layers in it, by the path of attributes
+    that leads from the model to the layer, () for the model itself. Entries that are no JSON are left out.
+    store: the limit on memory.
     """
     by_path: dict[KeyPath, LayerMetadata] = {}
     for proto in message(memoryview(data), store).messages(1):
@@ -94,18 +95,19 @@ def metadata(data: bytes, store: Store) -> dict[KeyPath, LayerMetadata]:
     return by_path
 
 
-def described(
+def keras_file(
     layers: Mapping[KeyPath, LayerMetadata],
     nodes: Sequence[ObjectNode],
     called: Mapping[str, str],
     arrays: Mapping[str, Array],
     store: Store,
 ) -> KerasFile:
-    """Combines the layers of keras_metadata.pb with their variables to the contents of a Keras file. A layer
-    that must have variables and has none is listed as lost.
+    """Combines the layers of a keras_metadata.pb with their variables to the contents of a Keras file. A
+    layer that must have variables and has none is recorded as lost, to be reported.
 
-    layers: by the attributes that lead to them. nodes: the checkpoint's graph of objects.
-    called: the names of variables, by their names in the checkpoint. arrays: the variables.
+    layers: the layers, by the path of attributes that leads to them. nodes: the checkpoint's graph of
+    objects. called: {name of a variable in the checkpoint: its name in `arrays`}. arrays: the variables.
+    store: the limit on memory.
     """
     root = layers.get(())
     config = root.node if root is not None else None
@@ -138,9 +140,10 @@ def described(
 
 
 def outermost(layers: Mapping[KeyPath, LayerMetadata]) -> Iterator[tuple[KeyPath, LayerMetadata]]:
-    """Yields the layers that run cells over steps, and that are not part of another such layer.
+    """Yields the layers of a Keras model that run cells over steps, such as an RNN, and that do not lie
+    within another such layer.
 
-    layers: all layers, by the attributes that lead to them.
+    layers: all layers, by the path of attributes that leads to them.
     """
     runner_paths = set[KeyPath]()
     for steps, layer in layers.items():
@@ -153,11 +156,12 @@ def outermost(layers: Mapping[KeyPath, LayerMetadata]) -> Iterator[tuple[KeyPath
 def with_variables(
     sublayer: Sublayer, nodes: Sequence[ObjectNode], paths: Iterable[KeyPath], called: Mapping[str, str]
 ) -> Sublayer:
-    """Returns a part of a layer with its variables: those in its attributes, or in those of its cell. Raises
-    `FileError` if one is not in the checkpoint.
+    """Returns a part of a Keras layer, such as a cell, with the names of its variables: kernel,
+    recurrent_kernel and bias among the attributes of its object or of its cell. Raises `FileError` if one is
+    not in the checkpoint.
 
-    paths: the paths of attributes to the part and to its cell. nodes: the checkpoint's graph of objects.
-    called: the names of variables, by their names in the checkpoint.
+    nodes: the checkpoint's graph of objects. paths: the paths of attributes in it to the part and to its
+    cell. called: {name of a variable in the checkpoint: its name in the result}.
     """
     kernel_nodes = [(own, at(nodes, (*path, own))) for path in paths for own in KERNELS]
     keys = {own: node.key for own, node in kernel_nodes if node is not None and node.key}

@@ -30,8 +30,8 @@ def is_table(end: bytes) -> bool:
 def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
     """Yields the keys and values of a sorted string table, in the order of its keys.
 
-    data: the whole file. Raises `FileError`, short and without the path, for a damaged table. Every byte is
-    read at most once. The memory of keys, which may share prefixes, and of unpacked blocks is counted.
+    data: the whole file. store: the limit on memory, from which that of keys and of unpacked blocks is taken.
+    Raises `FileError`, short and without the path, for a damaged table. Every byte is read at most once.
     """
     if not is_table(bytes(data[-FOOTER:])):
         raise FileError("it does not end as a table of keys and values")
@@ -52,16 +52,19 @@ def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def handle_of(data: memoryview) -> tuple[int, int]:
-    """Decodes a block handle, by which a table refers to a block: returns its start and length."""
+    """Decodes a block handle, by which a sorted string table refers to one of its blocks: returns the block's
+    start and length in bytes.
+    """
     start, at = varint(data, 0)
     return start, varint(data, at)[0]
 
 
 def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
-    """Returns the content of a block of a table, decompressed; raises `FileError` if the block is cut off, if
-    its checksum is wrong, or if its compression is unknown.
+    """Returns the content of a block of a sorted string table, decompressed; raises `FileError` if the block
+    is cut off, if its checksum is wrong, or if its compression is unknown.
 
-    data: the whole file. start, size: the block in it, without the 5 bytes of compression and checksum.
+    data: the whole file. start, size: the block's position and length in it, without the 5 bytes of
+    compression and checksum. store: the limit on memory.
     """
     if start + size + 5 > len(data):
         raise FileError(f"it is cut off: {size} bytes at {start} are not in its {len(data)}")
@@ -75,8 +78,8 @@ def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
 
 
 def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
-    """Yields the keys and values in the content of one block of a table, and counts their memory. A key is
-    stored without the prefix that it shares with the key before it.
+    """Yields the keys and values in the content of one block of a sorted string table, and counts their
+    memory. A key is stored without the prefix that it shares with the previous key.
     """
     if len(content) < 4:
         raise FileError("a block of it is too short")
@@ -113,7 +116,7 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def unsnapped(data: memoryview, store: Store) -> bytes:
-    """Decompresses the Snappy data of a block; store: the limit on memory.
+    """Decompresses a block of data that is compressed by Snappy. store: the limit on memory.
 
     >>> unsnapped(memoryview(b"\\x09\\x08abc\\x09\\x03\\x00"), Store(None, 8))
     b'abcabcabc'

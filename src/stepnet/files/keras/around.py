@@ -18,9 +18,9 @@ from stepnet.layout.options import option
 
 
 def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
-    """Yields texts for the user that name the layers of a Keras file that are no recurrent modules, and the
-    parts of layers that are not read; without a configuration, only layers with arrays. recurrent: the names
-    of the modules.
+    """Yields texts that name, for the user, the layers of a Keras file that are no recurrent modules, and the
+    parts of layers, such as cells, that are not read; without a configuration, only layers with arrays.
+    recurrent: the names of the file's recurrent modules.
     """
     with_arrays = {layer.name: layer for layer in file.layers}
     timed = set[str]()
@@ -55,22 +55,30 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
 
 
 def unconfigured(name: str) -> ConfiguredLayer:
-    """Makes the record of a layer whose arrays are in the file without a configuration; name: the layer's."""
+    """Makes the record of a layer without a configuration, of which the file has only the arrays, from the
+    layer's name.
+    """
     return ConfiguredLayer(name, name, name, "", {}, (), "")
 
 
 def titled(name: str, class_name: str, config: Config) -> str:
-    """Returns the text for a Keras layer: name and class, and its dtype or policy if that rounds numbers."""
+    """Returns the text that names a Keras layer for the user: name and class, and its dtype or policy if that
+    rounds numbers. config: the layer's.
+    """
     policy = rounding({"config": config})
     return f"{name} ({class_name}{f', dtype {policy}' if policy else ''})" if class_name else name
 
 
 def is_held(name: str, part: Sublayer, recurrent: Collection[str]) -> bool:
-    """Returns True if a part of the Keras layer `name` is a module named in `recurrent`, or in one."""
+    """Returns True if a part of the Keras layer `name`, such as a cell, is a recurrent module or lies in one.
+    recurrent: the names of all recurrent modules.
+    """
     ends = range(len(part.path) + 1)
     return any("/".join((name, *part.path[:end])) in recurrent for end in ends)
 
 
 def neutral(name: str, class_name: str) -> str:
-    """Returns the text for a Keras layer, as Dropout, that returns its input unchanged in inference."""
+    """Returns the text that names, for the user, a Keras layer such as Dropout, which returns its input
+    unchanged in inference.
+    """
     return f"{name} ({class_name}, which changes nothing in use)"

@@ -128,7 +128,8 @@ class Around:
 
 
 def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
-    """Lists all layers of a Keras model in order; [] for a model whose configuration has no layers.
+    """Lists all layers of a Keras model in order; [] for a model whose configuration has no layers. model:
+    its configuration. store: the limit on memory.
 
     >>> lstm = {"class_name": "LSTM", "config": {"name": "lstm", "units": 3}}
     >>> dense = {"class_name": "Dense", "config": {"name": "dense"}}
@@ -138,7 +139,7 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     lstm LSTM () layers/lstm
     dense Dense ('lstm',) layers/dense
     """
-    layers, exits = inside(model, Around(), store)
+    layers, exits = layers_inside_model(model, Around(), store)
     outputs_of_model = union(exits)
     ends = dict.fromkeys(name for name, _ in outputs_of_model)
     count = len(exits) if len(ends) > 1 or len({*exits}) < len(exits) else 0
@@ -165,8 +166,8 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
 
 
 def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[str]:
-    """Returns the given names of Keras layers and those of all layers that they depend on, to find the layers
-    that the outputs of the model need.
+    """Returns the given names of Keras layers, and the names of all layers that they depend on, directly or
+    indirectly: to find the layers that the outputs of the model need. layers: all layers of the model.
     """
     feeds = {layer.name: (*layer.inputs, *layer.use.besides) for layer in layers}
     found, pending = set[str](), list(names)
@@ -191,8 +192,11 @@ class ModelWiring:
     outputs: dict[str, list[list[Sources]]]
 
     def resolved(self, tensor: Tensor) -> Sources:
-        """Returns the (layer, output) pairs that a Keras tensor is: one, or several if it differs between the
-        calls of an inner model. tensor: (layer or model, call, output).
+        """Returns the layer outputs that a tensor in a Keras configuration stands for, as (layer, output)
+        pairs: one, or several if they differ between the calls of an inner model. An inner model, or a layer
+        that returns its input unchanged, is replaced by the layers that compute its outputs.
+
+        tensor: (layer or model, number of its call, number of its output).
         """
         name, call, output = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
@@ -202,21 +206,29 @@ class ModelWiring:
         chosen = calls[call : call + 1] or calls  # Keras 2 numbers calls across models
         return union(outputs[output] for outputs in chosen if output < len(outputs))
 
-    def fed(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
-        """Returns for each call of a Keras layer the (layer, output) pairs that its arguments are."""
+    def sources_of_calls(self, calls: Sequence[LayerCall]) -> list[tuple[Sources, ...]]:
+        """Returns the layer outputs that a Keras layer is called on: for each call, and each argument of the
+        call, the (layer, output) pairs that the argument stands for.
+        """
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
-    def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
-        """Returns the outputs, as tensors, of layer `name` (configured by `node`) in a chain (Sequential)."""
+    def outputs_as_tensors(self, name: str, node: Config) -> tuple[Tensor, ...]:
+        """Returns all outputs of the layer `name` as tensors (layer, call, output), to pass them to the next
+        layer of a Sequential model. node: the layer's configuration.
+        """
         count = len(self.outputs[name][0]) if self.outputs.get(name) else outputs_of(node)
         return tuple((name, 0, output) for output in range(count))
 
 
-def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers of a Keras model in order, where inner models are flattened; also returns for each of
-    the model's outputs the (layer, output) pairs that it is. Raises `FileError` for two layers of one name.
+def layers_inside_model(
+    model: Config, around: Around, store: Store
+) -> tuple[list[ConfiguredLayer], list[Sources]]:
+    """Lists the layers of a Keras model in order, with the layers of inner models in place of these. Also
+    returns for each output of the model the layer outputs that it stands for, as (layer, output) pairs.
+    Raises `FileError` for two layers of one name.
 
-    around: the context of the model, such as the names of the models that it lies in.
+    model: the configuration of the model. around: its context, such as the names of the models that it lies
+    in. store: the limit on memory.
     """
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
@@ -224,19 +236,19 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Configured
     chained = "input_layers" not in config
     entrances = {name: output for output, (name, *_) in enumerate(tensors(config.get("input_layers")))}
     wiring = ModelWiring(around, store, {"": [[around.feeds[0] if around.feeds else ()]]})
-    below, seen = wiring.all_of("", {}), set[str]()
+    below, seen = wiring.outputs_as_tensors("", {}), set[str]()
     for node in nodes_of(model):
         own, class_name = name_of(node), class_of(node)
         if own in seen and given_name(node):
             raise FileError(f"its configuration has two layers called {around.prefix + own!r}")
         seen.add(own)
         calls = [LayerCall(below, more=len(below) > 1)] if chained else calls_of(node)
-        fed = wiring.fed(calls)
+        fed = wiring.sources_of_calls(calls)
         group = around.group or f"layers/{numbered(snake(str(node.get('class_name'))), counts)}"
         layer = layer_of(node, around, group, calls, fed, store)
         inner_input = class_name == INPUT and around.depth
         if class_name == TIMED or nodes_of(node):
-            inner_layers, exits = within(layer, class_name == TIMED, around, positions(fed), store)
+            inner_layers, exits = layers_inside(layer, class_name == TIMED, around, merged_calls(fed), store)
             layers += [replace(layer, wraps=True)] if class_name not in MODELS else []
             layers += inner_layers
             wiring.outputs |= {} if class_name == TIMED else {own: [exits]}  # of all calls together
@@ -247,7 +259,7 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Configured
         else:
             layers.append(layer)
             wiring.outputs |= {own: [list(feed) for feed in fed]} if layer.passes else {}
-        below = wiring.all_of(own, node) if chained else ()
+        below = wiring.outputs_as_tensors(own, node) if chained else ()
     ends: Iterable[Tensor] = below if chained else tensors(config.get("output_layers"))
     return layers, [wiring.resolved(tensor) for tensor in ends]
 
@@ -260,14 +272,18 @@ def layer_of(
     fed: Sequence[tuple[Sources, ...]],
     store: Store,
 ) -> ConfiguredLayer:
-    """Describes a layer of a Keras model; raises `FileError` if it has too many inputs.
+    """Makes the record of a layer in the configuration of a Keras model; raises `FileError` if it has too
+    many inputs.
 
-    node: its configuration. around: the model's context. calls: the layer's calls.
-    group: its group in files of Keras 3, within that of the model.
-    fed: for each call and argument, the (layer, output) pairs that the argument is.
+    node: the layer's configuration. around: the context of its model. calls: the layer's calls in the model.
+    group: the group of its arrays in files of Keras 3, relative to the group of the model.
+    fed: for each call and argument, the layer outputs that the argument stands for, as (layer, output) pairs.
+    store: the limit on memory.
     """
-    own, output, inputs = name_of(node), f"{around.group_prefix}{group}", layers_in(positions(fed))
-    store.take(4 * OBJECT + 2 * len(around.prefix) + len(own) + len(output) + 8 * len(inputs), "its layers")
+    own, full_group, inputs = name_of(node), f"{around.group_prefix}{group}", layers_in(merged_calls(fed))
+    store.take(
+        4 * OBJECT + 2 * len(around.prefix) + len(own) + len(full_group) + 8 * len(inputs), "its layers"
+    )
     if len(inputs) > MOST_INPUTS:
         raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
     use = replace(use_of(calls, around), besides=layers_in(some for feed in fed for some in feed[1:]))
@@ -279,19 +295,22 @@ def layer_of(
         class_of(node),
         table(node.get("config")),
         inputs,
-        output,
+        full_group,
         around.timed,
         passes=passes and all(len(some) == 1 for feed in fed for some in feed),
         use=use,
     )
 
 
-def within(
+def layers_inside(
     layer: ConfiguredLayer, is_timed: bool, around: Around, feeds: tuple[Sources, ...], store: Store
 ) -> tuple[list[ConfiguredLayer], list[Sources]]:
     """Lists the layers inside a Keras layer that is a model or, with `is_timed`, a TimeDistributed. Also
-    returns for each of its outputs the (layer, output) pairs that it is. feeds: these pairs for each of its
-    inputs. around: the context of the layer itself: the models around it.
+    returns for each output of the layer the outputs of inner layers that it stands for, as (layer, output)
+    pairs.
+
+    around: the context of the layer: the models around it. feeds: for each input of the layer, the layer
+    outputs that it stands for, as (layer, output) pairs. store: the limit on memory.
     """
     deeper = Around(
         f"{layer.name}/",
@@ -304,14 +323,17 @@ def within(
         training=layer.use.training,
     )
     if not is_timed:
-        return inside(layer.node, deeper, store)
+        return layers_inside_model(layer.node, deeper, store)
     wrapper: Config = {"config": {"layers": [layer.config.get("layer")]}}
     timed = replace(deeper, feeds=(((layer.name, 0),),), timed=around.timed or layer.name, group="layer")
-    return inside(wrapper, timed, store)
+    return layers_inside_model(wrapper, timed, store)
 
 
 def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
-    """Summarises a layer's calls, in the context `around` of its model, as the model's use of the layer."""
+    """Returns how a Keras model uses a layer, from the layer's calls: how often it is called, and whether
+    with several arguments, with a mask or in training. around: the context of the model, whose own calls
+    multiply those of the layer.
+    """
     return Use(
         around.calls * len(calls),
         more=any(call.more for call in calls),
@@ -320,22 +342,27 @@ def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
     )
 
 
-def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
-    """Merges the calls of a Keras layer that is called several times: returns for each argument the (layer,
-    output) pairs that it is in any call, each once. calls: for each call, the pairs that each argument is.
+def merged_calls(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
+    """Merges the arguments of all calls of a Keras layer: returns for each argument the layer outputs that it
+    stands for in any of the calls, each once, as (layer, output) pairs. calls: the same pairs for each call
+    and argument.
     """
-    outputs: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
+    arguments: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
-        for output, some in zip(outputs, call, strict=False):
-            output.append(some)
-    return tuple(map(union, outputs))
+        for argument, some in zip(arguments, call, strict=False):
+            argument.append(some)
+    return tuple(map(union, arguments))
 
 
 def union(sources: Iterable[Sources]) -> Sources:
-    """Merges tuples of layers' outputs, as (layer, output), to one that has each once, in order."""
+    """Merges tuples of (layer, output) pairs, each an output of a Keras layer, to one tuple that has each
+    pair once, in order.
+    """
     return tuple(dict.fromkeys(source for some in sources for source in some))
 
 
 def layers_in(sources: Iterable[Sources]) -> Names:
-    """Returns the names of the layers in tuples of (Keras layer, output) pairs, each once, in order."""
+    """Returns the names of the layers in tuples of (layer, output) pairs, each once, in order. A pair is an
+    output of a Keras layer.
+    """
     return tuple(dict.fromkeys(name for name, _ in union(sources)))

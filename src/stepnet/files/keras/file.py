@@ -123,7 +123,7 @@ def read(path: str | Path) -> KerasFile:
                 return legacy(group, arrays, attributes, store)
         if not any(re.search(r"(^|/)vars/\d+$", name) for name in arrays):
             return KerasFile(None, arrays, (), foreign=True)
-        return KerasFile(None, arrays, tuple(modern((), arrays, attributes, store)), ordered=False)
+        return KerasFile(None, arrays, tuple(keras3_layers((), arrays, attributes, store)), ordered=False)
 
 
 def archive(stream: BufferedReader) -> KerasFile:
@@ -147,7 +147,7 @@ def archive(stream: BufferedReader) -> KerasFile:
     with hdf5.named(WEIGHTS):
         arrays, attributes = hdf5.content(stream, weights, store)
     configured = tuple(layers_of(config, store))
-    layers = tuple(modern(configured, arrays, attributes, store))
+    layers = tuple(keras3_layers(configured, arrays, attributes, store))
     lost = dict(
         without_arrays(configured, {layer.name for layer in layers if layer.config is not None}, store)
     )
@@ -157,8 +157,8 @@ def archive(stream: BufferedReader) -> KerasFile:
 def without_arrays(
     configured: Iterable[ConfiguredLayer], found: Collection[str], store: Store
 ) -> Iterator[tuple[str, str]]:
-    """Yields (name, class) of layers in a Keras configuration that must have arrays, and whose name is not in
-    `found`.
+    """Yields (name, class) of each layer in a Keras configuration that must have arrays and of which the file
+    has none: whose name is not in `found`. store: the limit on memory.
     """
     for layer in configured:
         if layer.name not in found and is_filled(layer.node, layer_parts(layer.node, store).values()):
@@ -166,7 +166,9 @@ def without_arrays(
 
 
 def byte_range_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.ByteRange:
-    """Returns the range of a .keras zip member's bytes; raises `FileError` if it is compressed."""
+    """Returns the range of the bytes of a member in a .keras file, which is a zip of `size` bytes; raises
+    `FileError` if the member is compressed.
+    """
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name} is compressed or encrypted; zip it without, as Keras does"
@@ -188,35 +190,38 @@ def checked(stream: BufferedReader, byte_range: zips.ByteRange) -> None:
 
 
 def version_of(value: object) -> str | None:
-    """Returns the version of Keras that a file states; None if the value is no text."""
+    """Returns the version of Keras, such as "3.5.0", that a file states in its metadata; None if the value
+    there is no text.
+    """
     return value if isinstance(value, str) else None
 
 
 # Arrays by place and number
 
 
-def modern(
+def keras3_layers(
     layers: Sequence[ConfiguredLayer], arrays: Mapping[str, Array], attributes: Attributes, store: Store
 ) -> Iterator[KerasLayer]:
-    """Yields the layers of a file in Keras 3's form, whose arrays lie in a group for each layer: first the
-    layers in the configuration, then groups of arrays without a configuration.
+    """Yields the layers of a Keras 3 file, which has a group of arrays for each layer: first the layers in
+    the configuration, then those whose groups are in no configuration.
 
-    layers: those of the configuration. arrays, attributes: by their paths in the file.
+    layers: the layers in the configuration. arrays, attributes: those of the HDF5 file, by path. store: the
+    limit on memory.
     """
     paths = sorted(arrays)
     rest = dict.fromkeys(paths)
     for layer in layers:
         if layer.wraps:
             continue
-        index = layer.group
-        if not below(paths, index):  # the name of the group in files of TensorFlow 2.12
-            index = index.replace("layers/", "_layer_checkpoint_dependencies/")
-        layer_paths = [path for path in below(paths, index) if path in rest]
+        group = layer.group
+        if not below(paths, group):  # the name of the group in files of TensorFlow 2.12
+            group = group.replace("layers/", "_layer_checkpoint_dependencies/")
+        layer_paths = [path for path in below(paths, group) if path in rest]
         for path in layer_paths:
             del rest[path]
         with hdf5.within(layer.name):
             configured = layer_parts(layer.node, store)
-            sublayers = sublayers_in(index, layer_paths, configured)
+            sublayers = sublayers_in(group, layer_paths, configured)
             check_complete(configured.values(), sublayers)
         if sublayers:
             yield keras_layer(layer, sublayers)
@@ -224,21 +229,25 @@ def modern(
     for path in sorted(rest, key=natural):
         if path.partition("/")[0] not in NO_LAYERS and "/vars/" in path:
             owners.setdefault(owner(path), []).append(path)
-    for index, layer_paths in owners.items():
-        sublayers = sublayers_in(index, layer_paths, {})
+    for group, layer_paths in owners.items():
+        sublayers = sublayers_in(group, layer_paths, {})
         if sublayers:
-            yield KerasLayer(title(index, attributes), None, None, sublayers)
+            yield KerasLayer(title(group, attributes), None, None, sublayers)
 
 
 def keras_layer(layer: ConfiguredLayer, sublayers: tuple[Sublayer, ...]) -> KerasLayer:
-    """Makes the record of a Keras layer from its configuration and its parts, such as cells, with arrays."""
+    """Makes the record of a Keras layer from its configuration and its sublayers (parts such as cells) with
+    their arrays.
+    """
     return KerasLayer(
         layer.name, layer.class_name, layer.config, sublayers, layer.inputs, layer.timed, layer.use
     )
 
 
 def below(paths: Sequence[str], group: str) -> Sequence[str]:
-    """Returns the paths of a sorted list in the group `group` of Keras files, from "place/" to "place0"."""
+    """Returns the paths that lie in the group `group` of a Keras file. paths: all paths of the file, sorted,
+    so that those in a group are consecutive.
+    """
     return paths[bisect_left(paths, f"{group}/") : bisect_left(paths, f"{group}0")]
 
 
@@ -250,10 +259,11 @@ def natural(path: str) -> list[tuple[int, str]]:
 def sublayers_in(
     layer_group: str, paths: Sequence[str], configured: Mapping[KeyPath, Sublayer]
 ) -> tuple[Sublayer, ...]:
-    """Returns the parts of a Keras layer, such as cells, with their arrays, which are found by their paths in
-    the layer's group `layer_group`; without the states of random generators.
+    """Returns the parts of a Keras layer that have arrays, such as cells, with these arrays, which are
+    recognised by their paths in the layer's group; without the states of random generators.
 
-    configured: the parts in the layer's configuration.
+    layer_group: the path of the layer's group. paths: the paths of the arrays in it. configured: the parts in
+    the layer's configuration, by the path of their groups.
     """
     arrays: dict[KeyPath, list[tuple[str, str]]] = {}
     for path in sorted(paths, key=natural):
@@ -264,7 +274,7 @@ def sublayers_in(
     for steps, numbers in arrays.items():
         sublayer = sublayer_at(steps, configured)
         variables = VARIABLES.get(sublayer.class_name, KERNELS if is_kernels(sublayer, steps) else ())
-        named = {str(layer_group): name for layer_group, name in enumerate(variables)}
+        named = {str(index): name for index, name in enumerate(variables)}
         sublayers.append(
             replace(sublayer, arrays=tuple((named.get(own, own), path) for own, path in numbers))
         )
@@ -274,15 +284,16 @@ def sublayers_in(
 
 
 def is_kernels(sublayer: Sublayer, steps: KeyPath) -> bool:
-    """Returns True if a part's arrays are those of a cell (kernel, recurrent_kernel, bias): if the part is a
-    cell, or if `steps`, the path of groups to the arrays, ends as a cell's does.
+    """Returns True if the arrays of a part of a Keras layer are those of a cell (kernel, recurrent_kernel,
+    bias): if the part is a cell, or if `steps`, the path of groups to the arrays, ends as that of a cell
+    does.
     """
     return sublayer.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
-    """Returns the path of the group of the Keras layer that an array belongs to: the array's path up to the
-    first group that is a part of a layer, such as "cell" or "forward_layer".
+    """Returns the path of the group of the Keras layer to which an array belongs: the front of the array's
+    path, before the first group of a part of a layer, such as "cell" or "forward_layer", and before "vars".
     """
     groups = path.partition("/vars/")[0].split("/")
     for index in range(1, len(groups)):
@@ -292,8 +303,9 @@ def owner(path: str) -> str:
 
 
 def title(group: str, attributes: Attributes) -> str:
-    """Returns the name of the Keras layer in group `group` of a file, with those of the models around it:
-    each from the attribute "name" of its group "vars", else from the name of the group.
+    """Returns the name of the Keras layer whose arrays are in the group `group` of a file, after the names of
+    the models around it. Each name is the attribute "name" of the group "vars" in its group or, if that is
+    missing, the name of the group. attributes: those of the file, by path.
     """
     groups, names = group.split("/"), list[str]()
     for end, folder in enumerate(groups, 1):
@@ -307,8 +319,9 @@ def title(group: str, attributes: Attributes) -> str:
 
 
 def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, store: Store) -> KerasFile:
-    """Reads the layers of an .h5 file of Keras 1 or 2 with the weights that attributes list. group: that of
-    its layers, "model_weights" or "". arrays, attributes: by their paths in the file.
+    """Reads the layers of an .h5 file of Keras 1 or 2, whose attributes list the names of layers and weights.
+    group: the group that contains the layers, "model_weights" or "". arrays, attributes: those of the file,
+    by path. store: the limit on memory.
     """
     text = attributes.get("", {}).get("model_config")
     config = parsed(text.encode(), "model_config", store) if isinstance(text, str) else None
@@ -320,13 +333,13 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
     listing = attributes.get(group, {})
     layers: list[KerasLayer] = []
     for name in texts(listing, "layer_names") or ():
-        index = f"{group}/{name}".lstrip("/")
-        weights = texts(attributes.get(index, {}), "weight_names") or ()
-        paths = {weight: f"{index}/{weight}" for weight in weights}
+        layer_group = f"{group}/{name}".lstrip("/")
+        weights = texts(attributes.get(layer_group, {}), "weight_names") or ()
+        paths = {weight: f"{layer_group}/{weight}" for weight in weights}
         missing = [path for path in paths.values() if path not in arrays]
         if missing:
             raise FileError(f"it has no array {missing[0]!a}, which it lists")
-        layers.extend(listed(name, paths, outermost.get(name, []), store))
+        layers.extend(layers_of_entry(name, paths, outermost.get(name, []), store))
     version = version_of(listing.get("keras_version")) or "1"  # as Keras assumes
     unclear = {
         layer.name for layer in layers if layer.config is None
@@ -347,14 +360,15 @@ def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...
     return tuple(text for value in values if isinstance(value, tuple) for text in value)
 
 
-def listed(
+def layers_of_entry(
     name: str, paths: Mapping[str, str], layers: Sequence[ConfiguredLayer], store: Store
 ) -> Iterator[KerasLayer]:
-    """Yields the layers of one entry in a Keras 2 file's list of layers: several if it is an inner model,
-    where a weight belongs to the layer whose name is in the weight's name.
+    """Yields the layers of one entry in the list of layers of a Keras 2 file, with their arrays. There are
+    several if the entry is an inner model; then a weight belongs to the layer whose name is in the weight's
+    name.
 
-    name: of the entry. paths: in the file, by the name of each weight. layers: the entry's in the
-    configuration.
+    name: of the entry. paths: {name of a weight of the entry: its path in the file}. layers: the layers of
+    the entry in the configuration. store: the limit on memory.
     """
     by_name = {layer.own: layer for layer in layers}
     groups: dict[str, dict[str, str]] = {layer.own: {} for layer in layers}
@@ -362,7 +376,9 @@ def listed(
         if len(by_name) == 1:
             layer_name = layers[0].own
         elif by_name:
-            layer_name = next((sublayer for sublayer in parts_of(weight) if sublayer in by_name), "")
+            layer_name = next(
+                (candidate for candidate in layer_candidates(weight) if candidate in by_name), ""
+            )
         else:
             layer_name = weight.partition("/")[0]
         groups.setdefault(layer_name, {})[weight] = path
@@ -379,9 +395,10 @@ def listed(
             yield KerasLayer(title, None, None, sublayers_by_name(layer_name, weights, None, store))
 
 
-def parts_of(weight: str) -> Iterator[str]:
-    """Yields candidates for a layer's name in a weight's: the groups of "inner/lstm/lstm_cell/kernel:0", the
-    last one first; "lstm_1_W_i" (Keras 1) without its last word, and without the last two.
+def layer_candidates(weight: str) -> Iterator[str]:
+    """Yields candidates for the name of the layer in the name of its weight: the groups in front of the
+    weight's own name, the last one first, as in "inner/lstm/lstm_cell/kernel:0"; then the own name without
+    its last word, and without its last two, as in "lstm_1_W_i" of Keras 1.
     """
     *groups, leaf = weight.split("/")
     yield from reversed(groups)
@@ -393,11 +410,12 @@ def parts_of(weight: str) -> Iterator[str]:
 def sublayers_by_name(
     layer: str, paths: Mapping[str, str], configured: ConfiguredLayer | None, store: Store
 ) -> tuple[Sublayer, ...]:
-    """Returns the parts of a layer, such as cells, with their arrays: one for each scope, the names in front
-    of a weight's own. Raises `FileError` if these are not the parts in the configuration.
+    """Returns the parts of a Keras 2 layer that have arrays, such as cells, with these arrays. The weights of
+    a part have the same scope: the names in front of the weight's own in its name. Raises `FileError` if
+    these are not the parts in the configuration.
 
-    layer: its name. paths: in the file, by the name of each weight. configured: the layer's configuration,
-    None without one.
+    layer: its name. paths: {name of a weight: its path in the file}. configured: the layer's configuration,
+    None without one. store: the limit on memory.
     """
     scopes: dict[KeyPath, dict[str, str]] = {}
     for weight, path in paths.items():
@@ -405,7 +423,7 @@ def sublayers_by_name(
         scope = weight.split("/")[:-1]
         if layer in scope:
             scope = scope[len(scope) - scope[::-1].index(layer) :]
-        if way and not any(sublayer.startswith(f"{way}_") for sublayer in scope):
+        if way and not any(group.startswith(f"{way}_") for group in scope):
             scope = [f"{way}_{layer}"]  # Keras 1, whose names have no groups
         scopes.setdefault(tuple(scope), {})[own] = path
     configured_sublayers = list(layer_parts(configured.node, store).values()) if configured else []
@@ -433,8 +451,8 @@ def plain(layer: str, weight: str) -> str:
     """
     *groups, leaf = re.sub(r":\d+$", "", weight).split("/")
     leaf = leaf.removeprefix(f"{layer}_")
-    for sublayer in (*groups, leaf):
-        direction = sublayer.partition("_")[0]
-        if direction in DIRECTIONS.values() and sublayer != layer:
+    for word in (*groups, leaf):
+        direction = word.partition("_")[0]
+        if direction in DIRECTIONS.values() and word != layer:
             return f"{direction}/{re.sub('^.+_(?=[WUb](_[a-z])?$)', '', leaf)}"
     return leaf

@@ -104,7 +104,7 @@ def content(
         if array is not None:
             arrays[path] = array
         below = [
-            (f"{path}/{name}".lstrip("/"), offset) for name, offset in parts.children(file, messages).items()
+            (f"{path}/{name}".lstrip("/"), child) for name, child in parts.children(file, messages).items()
         ]
         file.store.take(sum(len(child_path) for child_path, _ in below), "the paths of its arrays")
         pending.extend(reversed(below))
@@ -113,7 +113,9 @@ def content(
 
 @contextmanager
 def within(path: str) -> Generator[None]:
-    """Puts the path of an object in an HDF5 file in front of errors that are raised in the block."""
+    """Puts the path of an object in an HDF5 file in front of the message of each `FileError` that is raised
+    in the block.
+    """
     try:
         yield
     except FileError as error:
@@ -121,8 +123,8 @@ def within(path: str) -> Generator[None]:
 
 
 def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
-    """Returns the attributes of an HDF5 object that are texts or numbers, by name; raises `FileError` for the
-    large form, in a heap. messages: of the object's header.
+    """Returns the attributes of an HDF5 object that are texts or numbers, by name; raises `FileError` if they
+    are stored in a heap, the form for many attributes. messages: the messages of the object's header.
     """
     by_name: Attributes = {}
     for message in messages:
@@ -183,14 +185,17 @@ def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attribu
     if kind.dtype is None or shape is None:
         return None
     filters = filters_of(by_kind[parts.FILTERS].body) if parts.FILTERS in by_kind else []
-    return native(stored(file, by_kind[parts.LAYOUT].body, shape, kind.dtype, filters))
+    return native(stored_array(file, by_kind[parts.LAYOUT].body, shape, kind.dtype, filters))
 
 
-def stored(
+def stored_array(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads the array that an HDF5 layout message (IV.A.2.i) points to: in the message itself, contiguous, or
-    in blocks. body: the message. filters: the numbers of the filters that pack blocks.
+    """Reads the numbers of an array in an HDF5 file, as its layout message (IV.A.2.i) states: from the
+    message itself, from one contiguous range, or from blocks.
+
+    body: the layout message. shape, dtype: of the array. filters: the numbers of the filters that pack the
+    blocks.
     """
     version, layout_class = body[0], body[1]
     if version not in (3, 4) or layout_class > 3 or (version, layout_class) == (4, 2):
@@ -200,7 +205,7 @@ def stored(
     if layout_class == 3:
         raise FileError("it is virtual, made of arrays of other files, which stepnet does not read")
     if layout_class == 2:
-        return chunked(file, body, shape, dtype, filters)
+        return chunked_array(file, body, shape, dtype, filters)
     if layout_class == 0:
         data = body[4 : 4 + struct.unpack_from("<H", body, 2)[0]]
         return np.frombuffer(data, dtype, parts.count_of(shape, dtype.itemsize, len(data))).reshape(shape)
@@ -213,12 +218,14 @@ def stored(
     return array
 
 
-def chunked(
+def chunked_array(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads an array stored in blocks of equal shape, each packed by itself; raises `FileError` if one is
-    missing or damaged. body: the HDF5 message that says where the blocks are. filters: the numbers of the
-    filters that pack a block.
+    """Reads an array that an HDF5 file stores in blocks of equal shape, each packed separately; raises
+    `FileError` if a block is missing or damaged.
+
+    body: the layout message, which states where the blocks are. shape, dtype: of the array. filters: the
+    numbers of the filters that pack a block, such as gzip.
     """
     rank, tree = struct.unpack_from("<BQ", body, 2)
     if rank != len(shape) + 1 or rank < 2:

@@ -54,7 +54,9 @@ class FileBytes:
     texts: dict[int, dict[int, bytes]] = field(default_factory=dict[int, dict[int, bytes]])
 
     def take(self, at: int, length: int) -> bytes:
-        """Reads `length` bytes of an HDF5 file from `at` on; counts them, as each may be taken once."""
+        """Reads `length` bytes of an HDF5 file from position `at` on. They count as read: if more bytes are
+        read than the file has, it is damaged, and `FileError` is raised.
+        """
         self.spend(at, length)
         return self.peek(at, length)
 
@@ -65,13 +67,18 @@ class FileBytes:
         return self.stream.read(length)
 
     def fill(self, array: np.ndarray, at: int) -> None:
-        """Fills a contiguous array with the bytes of an HDF5 file from `at` on, and counts these."""
+        """Fills a contiguous array with the bytes of an HDF5 file from position `at` on, which count as
+        read.
+        """
         self.spend(at, array.nbytes)
         self.stream.seek(self.start + at)
         self.stream.readinto(array.reshape(-1).view(np.uint8).data)
 
     def spend(self, at: int, length: int) -> None:
-        """Counts `length` bytes of an HDF5 file as read; `FileError` if it has fewer than are read in all."""
+        """Counts `length` bytes at position `at` of an HDF5 file as read, each of which is needed once.
+        Raises `FileError` if more bytes are read in all than the file has, because its addresses then overlap
+        or lead in circles.
+        """
         self.check(at, length)
         self.left -= length
         if self.left < 0:
@@ -83,7 +90,9 @@ class FileBytes:
             raise broken(f"a part of it lies at {at} to {at + length}, and it has {self.size} bytes")
 
     def tagged(self, at: int, length: int, tag: bytes) -> bytes:
-        """Reads `length` bytes of an HDF5 file from `at` on; `FileError` unless they begin with `tag`."""
+        """Reads `length` bytes of an HDF5 file from position `at` on; raises `FileError` unless they begin
+        with `tag`, the mark of a structure of the format.
+        """
         data = self.take(at, length)
         if not data.startswith(tag):
             raise broken(f"there is no {tag.decode()} at {at}")
@@ -98,7 +107,9 @@ def broken(reason: str) -> FileError:
 def opened(
     stream: BufferedReader, byte_range: ByteRange | None = None, store: Store | None = None
 ) -> FileBytes:
-    """Opens the bytes of an HDF5 file, or of a range in a file, for reading; none of them is taken yet."""
+    """Makes a reader of the bytes of an HDF5 file, or of the range `byte_range` of an open file. Nothing is
+    read yet. store: the limit on memory; by default one for the number of bytes.
+    """
     byte_range = byte_range or ByteRange(0, stream.seek(0, os.SEEK_END))
     return FileBytes(
         stream, byte_range.start, byte_range.size, byte_range.size, store or Store(None, byte_range.size)
@@ -188,9 +199,9 @@ def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
-    """Returns the addresses of the objects in an HDF5 group, by name; {} for an object that is no group.
-    Raises `FileError` for names that cannot be, and for groups in the large form, a heap. messages: of the
-    object's header.
+    """Returns the objects in an HDF5 group: {name: address of the object}; {} for an object that is no group.
+    Raises `FileError` for names that are not allowed, and for groups whose links are stored in a heap.
+    messages: the messages of the object's header.
     """
     links: list[tuple[bytes, int]] = []
     for message in messages:
@@ -210,8 +221,11 @@ def children(file: FileBytes, messages: list[HeaderMessage]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Returns True if attributes or links are stored in a heap, the large form, which is not read, by their
-    info message `body` (IV.A.2.v, IV.A.2.c). counter: the bytes of an optional creation index in it.
+    """Returns True if the attributes of an HDF5 object, or the links of a group, are stored in a heap, which
+    is not read.
+
+    body: the info message of the attributes (IV.A.2.v) or links (IV.A.2.c). counter: the bytes of the
+    creation index in it, a field that may be missing.
     """
     return struct.unpack_from("<Q", body, 2 + (counter if body[1] & 1 else 0))[0] != NOWHERE
 
@@ -300,7 +314,8 @@ def shape_of(body: bytes) -> tuple[int, ...] | None:
 
 
 def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
-    """Returns the number of elements of a shape; `FileError` if they, of `width` bytes, exceed `limit` bytes.
+    """Returns the number of elements of an array's shape; raises `FileError` if they need more than `limit`
+    bytes, which the file has of them. width: the bytes of an element.
 
     >>> count_of((2, 3), 4, 24)
     6
@@ -374,7 +389,9 @@ def heap_text(file: FileBytes, data: bytes) -> str:
 
 
 def heap(file: FileBytes, at: int) -> dict[int, bytes]:
-    """Reads the texts in an HDF5 file's global heap at address `at`, by their numbers."""
+    """Reads all texts in a global heap of an HDF5 file, at address `at`: {number of the text in the heap: its
+    bytes}.
+    """
     size = struct.unpack_from("<Q", file.tagged(at, 16, b"GCOL"), 8)[0]
     data, here, objects = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()
     while here + 16 <= len(data):

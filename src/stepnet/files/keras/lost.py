@@ -21,10 +21,10 @@ CLASSES = {snake(name): name for name in LAYERS}
 
 
 def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str, Array]) -> dict[str, str]:
-    """Returns {layer name: message} of recurrent or configured layers whose arrays are missing from the file
-    in part or whole, at most `MOST`.
+    """Returns the recurrent or configured layers of a Keras file whose arrays are missing from it in part or
+    whole, at most `MOST`: {layer name: message for the user}.
 
-    rest: the arrays that are in no module.
+    modules: the recurrent layers that were read. rest: the arrays that are in no module.
     """
     remedy = f"say {option('module')} to take another layer by itself"
     texts = {
@@ -32,13 +32,14 @@ def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str,
         for name, class_name in file.lost.items()
     }
     if not file.configured:
-        found = (*of_directions(modules), *(of_groups(rest) if not file.ordered else ()))
+        found = (*single_directions(modules), *(incomplete_groups(rest) if not file.ordered else ()))
         texts |= {name: f"{text}: {remedy}" for name, text in found}
     return dict(islice(texts.items(), MOST))
 
 
-def of_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
-    """Yields the groups that are named after a recurrent class and lack its arrays, each with the message.
+def incomplete_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
+    """Yields the groups of a Keras file that have the name of a recurrent class, such as lstm_1, but not all
+    arrays of it: (path of the group, message for the user).
 
     rest: the arrays that are in no module, by path.
     """
@@ -56,8 +57,10 @@ def of_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
         yield group, f"{group} has the name of a layer {class_name}: {expected}, and {arrays} are there"
 
 
-def of_directions(modules: Collection[Module]) -> Iterator[tuple[str, str]]:
-    """Yields the Keras layers with a module for only one of two directions, each with the message."""
+def single_directions(modules: Collection[Module]) -> Iterator[tuple[str, str]]:
+    """Yields the Keras layers of which only one of two directions became a module, because the arrays of the
+    other are missing or do not fit: (name of the layer, message for the user).
+    """
     names = {module.name for module in modules}
     for front, way in (name.rpartition("/")[::2] for name in names):
         for other in DIRECTIONS.values():

@@ -59,8 +59,9 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
-    """Adds to a Keras model the texts that name its layers which are no modules, also of those that change
-    nothing, the names of its inputs, and why the file does not specify a whole model.
+    """Adds to the contents of a Keras file what its configuration says of the model: texts that name the
+    layers which are no modules, with those that return their input unchanged, the names of its inputs, and a
+    reason if the file does not specify a whole model. file: the layers of the file.
     """
     configured = file.configured
     return replace(
@@ -81,7 +82,9 @@ def unspecified(file: KerasFile) -> str:
 
 
 def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tuple[Damage, ...]:
-    """Finds recurrent layers with missing or misshapen arrays in `rest`, by the names of Keras 1 and 2."""
+    """Finds recurrent layers with missing or misshapen arrays in `rest`, the arrays that are in no module, by
+    the names of Keras 1 and 2. modules: the layers of the file that were read.
+    """
     full_names = {re.sub(r":\d+$", "", name): name for name in rest}
     shapes = {name: rest[full].shape for name, full in full_names.items()}
     layouts = [name for module in modules for name in module.layouts]
@@ -89,21 +92,25 @@ def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tu
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
-    """Yields (path, layer and part) of the arrays of dense layers and embeddings, by the file's classes."""
+    """Yields (path of an array, its meaning) for the arrays of dense layers and embeddings, which the file
+    names by their classes. The meaning is the kind of layer, its name and the array's role in it.
+    """
     for layer in layers:
         kind, most = PARTS.get(layer.class_name or "", ("", 0))
         if len(layer.arrays) <= most:
-            for sublayer, (_, path) in enumerate(layer.arrays):
-                yield path, Stated(kind, layer.name, sublayer)
+            for role, (_, path) in enumerate(layer.arrays):
+                yield path, Stated(kind, layer.name, role)
 
 
 def modules_of(
     path: Path, file: KerasFile, layout: str | None, layouts: Mapping[str, str]
 ) -> tuple[Module, ...]:
-    """Converts the recurrent layers of a Keras file to modules, stepnet's form of layers, in order, each with
-    the name of the module or layer that is its input. The cells of a stack become consecutive modules.
+    """Converts the recurrent layers of a Keras file to modules, the form of layers in all of stepnet's
+    readers, in order; each also names the module or layer that is its input. The cells of a stack become
+    consecutive modules.
 
-    layout, layouts: the layout that the user states, of all modules and by name.
+    path: of the file, for messages. layout, layouts: the layout that the user states, for all modules and for
+    modules by name.
     """
     modules, features = list[Module](), features_of(file.configured)
     ends: dict[str, str] = {}  # the last module of each layer that consists of consecutive modules
@@ -112,9 +119,9 @@ def modules_of(
         cells = [
             (sublayer, module)
             for sublayer in layer.sublayers
-            if (module := of_part(path, file, layer, sublayer, layout, layouts)) is not None
+            if (module := module_of_sublayer(path, file, layer, sublayer, layout, layouts)) is not None
         ]
-        layer_modules = both_ways(path, layer, cells)
+        layer_modules = merged_directions(path, layer, cells)
         row = [layer.name] == [module.name for module in layer_modules] or (
             layer.class_name == "RNN" and len(cells) == len(layer.sublayers)
         )
@@ -133,10 +140,10 @@ def modules_of(
 
 
 def follows_of(layer: KerasLayer, ends: Mapping[str, str]) -> str | None:
-    """Returns the name of the module or layer that computes a Keras layer's only input; "" if it has several
-    inputs, None if the file does not specify them.
+    """Returns the name of the module or layer whose outputs are the only input of a Keras layer; "" if the
+    layer has several inputs, None if the file does not specify them.
 
-    ends: the last module of each layer that consists of consecutive modules.
+    ends: {name of a layer that consists of consecutive modules: name of its last module}.
     """
     if layer.use is None:
         return None
@@ -144,7 +151,7 @@ def follows_of(layer: KerasLayer, ends: Mapping[str, str]) -> str | None:
     return ends.get(name, name)
 
 
-def of_part(
+def module_of_sublayer(
     path: Path,
     file: KerasFile,
     layer: KerasLayer,
@@ -153,12 +160,13 @@ def of_part(
     layouts: Mapping[str, str],
 ) -> Module | None:
     """Converts a part of a Keras layer, such as a cell, to a module (recurrent layer); None if it has no
-    known recurrent layout, or is of the program's own class and the user states no layout. Raises `FileError`
-    if its arrays do not fit.
+    known recurrent layout, or if its class is the program's own and the user states no layout. Raises
+    `FileError` if its arrays do not fit.
 
-    layout, layouts: the layout that the user states, of all modules and by name.
+    path: of the file, for messages. layout, layouts: the layout that the user states, for all modules and for
+    modules by name.
     """
-    arrays, names = {own: file.arrays[index] for own, index in sublayer.arrays}, dict(sublayer.arrays)
+    arrays, names = {own: file.arrays[key] for own, key in sublayer.arrays}, dict(sublayer.arrays)
     name = "/".join((layer.name, *sublayer.path))
     stated = layouts.get(name, layouts.get(layer.name, layout))
     if sublayer.cell:
@@ -200,7 +208,9 @@ def of_part(
 
 
 def alone_of(use: Use, timed: str) -> str:
-    """Returns why part of a Keras layer cannot run by itself, by the model's `use` of it; "" if it can."""
+    """Returns why a part of a Keras layer cannot run alone as an ordinary layer; "" if it can. use: how the
+    model uses the layer. timed: the name of the TimeDistributed that runs it once per step, or "".
+    """
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
     if use.besides:
         reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")
@@ -210,10 +220,11 @@ def alone_of(use: Use, timed: str) -> str:
 
 
 def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
-    """Yields notes for the user on how a Keras model uses a part other than by its outputs at all steps.
+    """Yields notes for the user on how a Keras model uses a part of a layer, such as a cell, if not by its
+    outputs at all steps.
 
-    last: True if the part's outputs are those of its layer. policies: the dtype policies that round its
-    numbers.
+    use: how the model uses the whole layer. last: True if the part's outputs are those of its layer.
+    policies: the dtype policies that round the part's numbers.
     """
     for policy in policies:
         yield f"it computes in the dtypes of the policy {policy}"
@@ -228,10 +239,11 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
 
 
 def notes_of(use: Use, sublayer: Sublayer, layouts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns notes for the user on settings of a Keras layer that no layout has, such as an initial state
-    from outside.
+    """Returns notes for the user on settings of a Keras layer that no layout can express, such as an initial
+    state from outside.
 
-    use: how the model uses the layer. sublayer: the layer or a part of it. layouts: those that it may have.
+    use: how the model uses the layer. sublayer: the layer, or a part of it such as a cell. layouts: those
+    that it may have.
     """
     named = [name for name in NOTES if name != "zero_output_for_mask" or not sublayer.direction]
     notes = [NOTES[name] for name in named if sublayer.run.get(name)]
@@ -247,10 +259,12 @@ def notes_of(use: Use, sublayer: Sublayer, layouts: tuple[str, ...]) -> tuple[st
 def check_config(
     path: Path, name: str, sublayer: Sublayer, arrays: Mapping[str, Array], current: bool
 ) -> None:
-    """Raises `FileError` if the arrays of a cell do not fit its configuration: in the number of units, the
-    presence of a bias, or the rows of a GRU's bias.
+    """Raises `FileError` if the arrays of a Keras cell do not fit its configuration: in the number of units,
+    the presence of a bias, or the rows of a GRU's bias.
 
-    name: for messages. current: True if Keras 3 wrote it, where `reset_after` is True if it is left out.
+    path, name: of the file and of the cell, for messages. sublayer: the cell with its configuration. arrays:
+    its arrays by name, such as "bias". current: True if Keras 3 wrote the file, where `reset_after` is True
+    if it is left out.
     """
     units, recurrent, bias = sublayer.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
     if (type(units) is not int or units < 1) and "output_dim" not in sublayer.config:
@@ -277,7 +291,9 @@ def check_config(
 
 
 def features_of(configured: Iterable[ConfiguredLayer]) -> dict[str, int]:
-    """Returns the number of features of each input of a model whose configuration has one, by its name."""
+    """Returns {name of an input of a Keras model: its number of features}, for inputs whose configuration
+    states it.
+    """
     found = dict[str, int]()
     for layer in configured:
         shape = rows(layer.config.get("batch_shape", layer.config.get("batch_input_shape")))
@@ -287,8 +303,8 @@ def features_of(configured: Iterable[ConfiguredLayer]) -> dict[str, int]:
 
 
 def width_of(module: Module) -> int | None:
-    """Returns the number of features of a module's outputs; None if its arrays or the merge of its directions
-    do not say it.
+    """Returns the number of features of the outputs of a module (recurrent layer); None if it has no
+    recurrent kernel, or if the merge of its two directions is unknown.
     """
     units = [
         len(array) for name, array in module.arrays.items() if name.rpartition("/")[2] == "recurrent_kernel"
@@ -299,9 +315,9 @@ def width_of(module: Module) -> int | None:
 
 
 def check_features(path: Path, module: Module, features: int | None) -> None:
-    """Raises `FileError` if a module has a kernel for another number of features than the module or the input
-    of the model that it takes. features: those of this; None if it takes another layer, or they are not
-    known.
+    """Raises `FileError` if a kernel of a module (recurrent layer) is not for `features` inputs: the number
+    of features of the module or model input whose outputs it takes; None if this is unknown. path: of the
+    file, for messages.
     """
     for name, kernel in module.arrays.items():
         if features is not None and name.rpartition("/")[2] == "kernel" and kernel.shape[:1] != (features,):
@@ -314,11 +330,14 @@ def check_features(path: Path, module: Module, features: int | None) -> None:
 # ---- both directions ---------------------------------------------------------------------------------------
 
 
-def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Sublayer, Module]]) -> list[Module]:
-    """Returns the modules of a layer of both directions: a forward and a backward module are joined if they
-    differ only in direction, and else marked as parts of a Bidirectional, which cannot run alone.
+def merged_directions(
+    path: Path, layer: KerasLayer, cells: Sequence[tuple[Sublayer, Module]]
+) -> list[Module]:
+    """Returns the modules (recurrent layers) of a Keras layer, with the two directions of a Bidirectional
+    merged to one module if they differ only in direction. Else each direction is marked as a part of a
+    Bidirectional, which cannot run alone.
 
-    cells: the layer's parts that are modules, with these.
+    path: of the file, for messages. cells: the parts of the layer that are modules, each with its module.
     """
     by_path, modules = {sublayer.path: cell_module for sublayer, cell_module in cells}, list[Module]()
     for sublayer, module in cells:
@@ -332,12 +351,14 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Sublayer, Mod
             modules.append(as_one_direction(path, sublayer, module))
         elif module is forward:
             merge = merge_of(path, sublayer, name)
-            modules.append(joined(name, forward, backward, merge))
+            modules.append(bidirectional(name, forward, backward, merge))
     return modules
 
 
 def are_directions(forward: Module, backward: Module) -> bool:
-    """Returns True if two modules differ only in direction, so that they can become one of both."""
+    """Returns True if two modules differ only in direction, so that they can be merged to one bidirectional
+    module.
+    """
     shapes = [
         {name: array.shape for name, array in direction.arrays.items()} for direction in (forward, backward)
     ]
@@ -347,8 +368,10 @@ def are_directions(forward: Module, backward: Module) -> bool:
     return same and shapes[0] == shapes[1] and backward.reverse and not forward.reverse
 
 
-def joined(name: str, forward: Module, backward: Module, merge: str | None) -> Module:
-    """Joins a forward and a backward module as the directions of one; merge: how their outputs are merged."""
+def bidirectional(name: str, forward: Module, backward: Module, merge: str | None) -> Module:
+    """Merges a forward and a backward module to one bidirectional module called `name`. merge: how their
+    outputs are merged, such as "concat"; None if that is unknown.
+    """
     ways = {"forward": forward, "backward": backward}
     return replace(
         forward,
@@ -368,8 +391,8 @@ def joined(name: str, forward: Module, backward: Module, merge: str | None) -> M
 
 
 def as_one_direction(path: Path, sublayer: Sublayer, module: Module) -> Module:
-    """Marks a module (recurrent layer) as one direction of a Bidirectional, which cannot run by itself,
-    unless there is another reason already. sublayer: the module's part of the layer.
+    """Marks a module, made of the part `sublayer` of a Keras layer, as one direction of a Bidirectional,
+    which cannot run alone, unless it is marked already for another reason. path: of the file, for messages.
     """
     merge = merge_of(path, sublayer, module.name)
     how = f" by {merge}" if merge else ""
@@ -379,8 +402,9 @@ def as_one_direction(path: Path, sublayer: Sublayer, module: Module) -> Module:
 
 
 def merge_of(path: Path, sublayer: Sublayer, name: str) -> str | None:
-    """Returns how the Bidirectional around a part merges its directions' outputs; None if the file does not
-    specify it. Raises `FileError` if it does not merge them to one output. name: the part's, for messages.
+    """Returns how the Bidirectional around a part of a Keras layer merges the outputs of its directions, such
+    as "concat"; None if the file does not specify it. Raises `FileError` if it does not merge them to one
+    output. path: of the file; name: of the part, both for messages.
     """
     if sublayer.merge is None and not sublayer.run:
         return None
@@ -395,14 +419,17 @@ def merge_of(path: Path, sublayer: Sublayer, name: str) -> str | None:
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the activations in a configuration by their names since Keras 2; None becomes "linear"."""
+    """Returns the activations in the configuration of a Keras layer, by the names of these settings since
+    Keras 2; None, which stands for no activation, becomes "linear".
+    """
     spellings = {name if name in config else once: name for once, name in ACTIVATIONS.items()}
     return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
 
 def layout_of(file: KerasFile, sublayer: Sublayer, arrays: Mapping[str, Array]) -> str:
-    """Returns the layout, such as "keras.gru", of one of Keras' own cells (`sublayer`), in the version of
-    Keras that wrote the file; a GRU's also depends on its reset, by the setting or the shape of the bias.
+    """Returns the layout (format of weights), such as "keras.gru", of a recurrent cell of one of Keras' own
+    classes (`sublayer`, with its arrays by name). It depends on the version of Keras that wrote the file; a
+    GRU's also depends on its reset, by the setting or the shape of the bias.
     """
     cell = str(sublayer.cell)
     if cell.startswith("cudnn"):
@@ -462,7 +489,9 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def names(modules: Iterable[Module]) -> list[str]:
-    """Returns the names of modules' layers in a new Keras file of weights, in the order of the model."""
+    """Returns the names that the layers of modules get in a new Keras file of weights, in the order of the
+    model.
+    """
     names_so_far: list[str] = []
     for module in modules:
         names_so_far += names_of(module, module.solved_sizes().layers, len(names_so_far))

@@ -39,9 +39,11 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
 
 
 def names_of(module: Module, layers: int, count: int) -> list[str]:
-    """Returns the names of a module's Keras layers: its own if Keras allows them, else numbered ones.
+    """Returns the names of the Keras layers to which a module is written: the module's own if Keras allows
+    them, else default names with numbers, such as lstm_1.
 
-    layers: how many layers the module is. count: the number of layers before, with which the numbers begin.
+    layers: the number of layers of the module. count: the number of layers before it in the file, with which
+    the numbers begin.
     """
     names = list(module.parts)
     if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
@@ -52,9 +54,10 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
 
 
 def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
-    """Returns the Keras configuration of a layer of a module: its outputs, direction and activations.
+    """Returns the Keras configuration of one layer of a module: its outputs, direction and activations.
 
-    cell: the module's cell, as in layouts ("gru"). last: True for the module's last layer.
+    cell: the cell in the name of the module's layout, such as "gru". last: True for the module's last layer,
+    which alone may return only the last step or states.
     """
     returns_sequences = not (last and module.last_only)
     config: dict[str, Any] = {"return_sequences": returns_sequences, "go_backwards": module.reverse}

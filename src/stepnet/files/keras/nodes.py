@@ -37,7 +37,7 @@ def calls_of(node: Config) -> list[LayerCall]:
 
 
 def call_of(node: object) -> LayerCall:
-    """Parses a call of a layer, from its configuration: its tensors, and whether it has several, a mask, or
+    """Parses the configuration of a layer's call: returns its tensors, and whether it has several, a mask, or
     training=True.
 
     Keras 3 writes {"args": [...], "kwargs": {"training": true}}, with tensors anywhere in both; Keras 1 and 2
@@ -136,23 +136,25 @@ def given_name(node: Config) -> str:
 
 
 def name_of(node: Config) -> str:
-    """Returns the name of a layer in a Keras configuration; by default, its class in snake case."""
+    """Returns the name of a layer in a Keras configuration; if it has none, its class in snake case."""
     return given_name(node) or snake(str(node.get("class_name")))
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """Yields the tensors that a part of a configuration names, in order.
+    """Yields the tensors, as (layer, number of the layer's call, number of its output), that a value of a
+    Keras configuration names, in order and at any depth.
 
     Keras 3 writes {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}, Keras 1
-    and 2 wrote ["lstm", 0, 0, {}]; the numbers are those of the call and of the output. The values of a table
-    are in the order of its sorted names, in which Keras numbers outputs.
+    and 2 wrote ["lstm", 0, 0, {}]. The values of a table are in the order of its sorted names, in which Keras
+    numbers outputs.
     """
     return (tensor for tensor, _ in histories(value))
 
 
 def histories(value: object) -> Iterator[tuple[Tensor, object]]:
-    """Yields (tensor, arguments or None) for all tensors in part of a Keras configuration, at any depth. A
-    tensor, an input of a layer, is (layer, call, output); Keras 1 and 2 write arguments of the call after it.
+    """Yields all tensors, the arguments of a layer's call, in a value of a Keras configuration, at any depth,
+    as ((layer, number of the layer's call, number of its output), arguments). The latter are further
+    arguments of the call, which Keras 1 and 2 write after a tensor; None without any.
     """
     pending = [value]
     while pending:

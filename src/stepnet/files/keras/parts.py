@@ -84,8 +84,8 @@ class Sublayer:
         return next((key for key in self.path if key in DIRECTIONS.values()), None)
 
     def agrees(self, scope: KeyPath) -> bool:
-        """Returns True if a scope, the names in front of a weight's own in a file, belongs to this part of a
-        layer: if it has the part's name, and not the other direction.
+        """Returns True if a scope, the names in front of a weight's own in its full name, is that of this
+        part of a Keras layer: if it has the part's name, and no name of the other direction.
         """
         others = [way for way in DIRECTIONS.values() if way != self.direction]
         own = self.names[-1] if self.names else ""
@@ -104,11 +104,10 @@ class NestedObject:
 
 
 def inner_objects(node: Config, by_class: bool) -> Iterator[NestedObject]:
-    """Yields the objects, such as cells or wrapped layers, within an object (a layer) of a Keras
-    configuration. The backward layer of a Bidirectional, if it has no configuration, is the forward one
-    reversed.
+    """Yields the objects, such as cells or wrapped layers, inside a layer's configuration `node`. The
+    backward layer of a Bidirectional, if it has no configuration, is the forward one reversed.
 
-    by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
+    by_class: True if the groups of the cells in a stack are named by their classes, and not numbered.
     """
     name, config = class_of(node), table(node.get("config"))
     if name in CELLS:
@@ -134,9 +133,10 @@ def inner_objects(node: Config, by_class: bool) -> Iterator[NestedObject]:
 
 def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[KeyPath, Sublayer]:
     """Returns a Keras layer and its parts (wrapped layers and cells, at any depth) in order, by the path of
-    their groups in a file of weights.
+    groups that each has in a file of weights.
 
-    by_class: True if the cells of a stack are in groups named by their classes, and not by their numbers.
+    node: the layer's configuration. store: the limit on memory. by_class: True if the groups of the cells in
+    a stack are named by their classes, as in files of Keras 3, and not numbered.
 
     >>> cells = [{"class_name": "LSTMCell", "config": {}}, {"class_name": "LSTMCell", "config": {}}]
     >>> stack = {"class_name": "StackedRNNCells", "config": {"cells": cells}}
@@ -180,8 +180,9 @@ def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[KeyPa
 
 
 def sublayer_at(steps: KeyPath, configured: Mapping[KeyPath, Sublayer]) -> Sublayer:
-    """Returns the part of a layer, such as a cell, at a path of groups: a configured part, or a new one
-    described by the groups' names.
+    """Returns the part of a Keras layer, such as a cell, whose arrays are at the path of groups `steps` in
+    the layer's group: the part in the configuration or, if there is none, a new one that is described by the
+    groups' names.
 
     >>> sublayer_at(("both", "forward_layer", "cell"), {}).path
     ('both', 'forward')
@@ -194,8 +195,9 @@ def sublayer_at(steps: KeyPath, configured: Mapping[KeyPath, Sublayer]) -> Subla
 
 
 def check_complete(expected: Iterable[Sublayer], sublayers: Iterable[Sublayer]) -> None:
-    """Raises `FileError` if the file has arrays for some cells of a Keras layer and not for others. expected:
-    the parts in the layer's configuration. sublayers: those that were found in the file.
+    """Raises `FileError` if a file has arrays for some cells of a Keras layer and not for others. expected:
+    the parts in the layer's configuration. sublayers: the parts that were found in the file, with their
+    arrays.
     """
     filled = {sublayer.path for sublayer in sublayers if sublayer.arrays}
     missing = [
@@ -208,7 +210,9 @@ def check_complete(expected: Iterable[Sublayer], sublayers: Iterable[Sublayer]) 
 
 
 def is_filled(node: Config, sublayers: Iterable[Sublayer]) -> bool:
-    """Returns True if a file must have arrays of a Keras layer: its class has some, or that of its cells."""
+    """Returns True if a file must have arrays of a Keras layer: if its class has weights, or runs cells that
+    have. node: the layer's configuration. sublayers: its parts.
+    """
     return is_weighted(node) or (class_of(node) in RUNNERS and any(sublayer.cell for sublayer in sublayers))
 
 
@@ -216,8 +220,9 @@ def is_filled(node: Config, sublayers: Iterable[Sublayer]) -> bool:
 
 
 def by_scope(sublayers: Sequence[Sublayer], scopes: Sequence[KeyPath]) -> list[Sublayer]:
-    """Returns for each scope (the names in front of a weight's own) the part of the layer, such as a cell,
-    that it belongs to: by name if each part agrees with exactly one scope, else by order.
+    """Assigns scopes, the names in front of a weight's own in its full name, to the parts of a Keras layer,
+    such as cells: returns the part for each scope. If each part agrees with exactly one scope by name, it
+    gets this scope; else parts and scopes are paired in order.
 
     Raises `FileError` if the numbers of parts and of scopes differ.
     """
@@ -233,9 +238,9 @@ def by_scope(sublayers: Sequence[Sublayer], scopes: Sequence[KeyPath]) -> list[S
 
 
 def paths_of(scopes: Sequence[KeyPath], ordered: bool = True) -> list[KeyPath]:
-    """Returns for each scope, the names in front of a weight's own in a file, its path in the layer in the
-    terms of layouts. Scopes of equal paths that end in cells are a stack; if paths are equal otherwise, full
-    names are kept.
+    """Returns for each scope, the names in front of a weight's own in a Keras file, the path of the weight's
+    part of the layer, in the form that layouts use. Scopes of equal paths that end in cells are a stack of
+    cells; if paths are equal otherwise, the names in them are not shortened.
 
     ordered: True if the cells of a stack are listed in order, so that they are numbered.
 

@@ -58,7 +58,9 @@ class NewLayer:
         return str(layer.get("class_name")), table(layer.get("config"))
 
     def parts(self) -> dict[str, dict[str, Array]]:
-        """Returns the arrays of each direction of the layer; all under "" if it is no Bidirectional."""
+        """Returns the arrays of each direction of the layer to write, by direction and name; if the layer is
+        no Bidirectional, all under the direction "".
+        """
         if self.class_name != BIDIRECTIONAL:
             return {"": dict(self.arrays)}
         by_direction: dict[str, dict[str, Array]] = {direction: {} for direction in GROUPS}
@@ -69,10 +71,10 @@ class NewLayer:
 
 
 def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
-    """Writes a .weights.h5 file for `load_weights` of a Keras 3 model with layers of these classes.
+    """Writes a .weights.h5 file for `load_weights` of a Keras 3 model that has layers of the same classes.
 
-    Layers of the same class have to be in the model's order. Raises `FileError` for other names of files, for
-    layers that the file cannot hold, and if it exists, unless `force`.
+    Layers of the same class have to be in the model's order. Raises `FileError` for another ending of the
+    file's name, for layers that the file cannot hold, and if the file exists, unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".weights.h5"):
@@ -83,10 +85,10 @@ def write_weights(path: str | Path, layers: Sequence[NewLayer], force: bool = Fa
 
 
 def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
-    """Writes a .keras file of an input and a stack of recurrent layers, for `load_model` of Keras 3.
+    """Writes a .keras file of a model, an input and a stack of recurrent layers, for `load_model` of Keras 3.
 
-    Raises `FileError` for other names of files, for layers that do not fit each other or that the file cannot
-    hold, and if it exists, unless `force`.
+    Raises `FileError` for another ending of the file's name, for layers that do not fit each other or that
+    the file cannot hold, and if the file exists, unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith(".keras"):
@@ -108,11 +110,12 @@ def write_model(path: str | Path, layers: Sequence[NewLayer], force: bool = Fals
 
 
 def write_legacy(path: str | Path, layers: Sequence[NewLayer], force: bool = False) -> None:
-    """Writes an .h5 or .hdf5 file of weights in Keras 2's form, for `load_weights` of Keras 2, tf_keras and
-    Keras 3.
+    """Writes an .h5 or .hdf5 file of weights in the format of Keras 2, for `load_weights` of Keras 2,
+    tf_keras and Keras 3.
 
-    The layers are all of the model's layers with weights, in order. Raises `FileError` for other names of
-    files, for two layers of one name, for layers that the file cannot hold, and if it exists, unless `force`.
+    The layers are all of the model's layers with weights, in order. Raises `FileError` for another ending of
+    the file's name, for two layers of one name, for layers that the file cannot hold, and if the file exists,
+    unless `force`.
     """
     h5py = library("h5py", "a Keras file", "keras")
     if not str(path).endswith((".h5", ".hdf5")) or str(path).endswith(".weights.h5"):
@@ -133,7 +136,7 @@ def write_legacy(path: str | Path, layers: Sequence[NewLayer], force: bool = Fal
 
 
 def texts(names: Sequence[str]) -> Array:
-    """Encodes names as an array of bytes, the form of a list of texts in an HDF5 attribute."""
+    """Encodes names as an array of byte strings, in which HDF5 stores a list of texts as an attribute."""
     return np.array([name.encode() for name in names], dtype=None if names else "S1")
 
 
@@ -141,8 +144,9 @@ def texts(names: Sequence[str]) -> Array:
 
 
 def numbered_arrays(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tuple[str, Array]]:
-    """Yields the arrays of layers by their paths in Keras 3's files, such as layers/gru_1/cell/vars/0, which
-    number layers by class and arrays by their order.
+    """Yields the arrays of the layers to write, each with its path in a file of Keras 3, such as
+    layers/gru_1/cell/vars/0, which numbers layers of a class and arrays by their order. path: of the file,
+    for messages.
     """
     counts: dict[str, int] = {}
     for layer in layers:
@@ -164,10 +168,11 @@ def numbered_arrays(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tu
 def ordered(
     path: str | Path, layer: NewLayer, class_name: str, arrays: Mapping[str, Array]
 ) -> list[tuple[str, Array]]:
-    """Returns the arrays of a layer or direction in Keras' order; raises `FileError` if one is missing, or
-    has a name or dtype that Keras' class does not have.
+    """Returns the arrays of a layer, or of one direction of it, as (name, array) in Keras' order; raises
+    `FileError` if one is missing, or has a name or dtype that Keras' class does not have.
 
-    class_name: the class of the layer, or of the one in a Bidirectional.
+    path: of the file, for messages. layer: the layer to write. class_name: the class of the layer, or of the
+    layer inside a Bidirectional.
     """
     if layer.class_name == BIDIRECTIONAL and set(layer.parts()) != set(GROUPS):
         refuse(
@@ -196,7 +201,8 @@ def refuse(path: str | Path, layer: NewLayer, what: str) -> NoReturn:
 
 
 def write_arrays(h5py: Any, file: Path, layers: Sequence[NewLayer], arrays: Mapping[str, Array]) -> None:
-    """Writes an HDF5 file with arrays at the paths `arrays`, and the names of the layers in attributes.
+    """Writes an HDF5 file with the arrays `arrays`, by path, and the names of the layers in attributes. h5py:
+    the library.
 
     Keras 3.5 and tf_keras need a group "vars" in every group that might have arrays.
     """
@@ -214,8 +220,8 @@ def write_arrays(h5py: Any, file: Path, layers: Sequence[NewLayer], arrays: Mapp
 
 
 def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]:
-    """Yields the arrays of a layer by the names that Keras 2 gives them in the layer's group, such as
-    lstm/lstm_cell/kernel:0.
+    """Yields the arrays of a layer to write, each with the name that Keras 2 gives it, such as
+    lstm/lstm_cell/kernel:0. path: of the file, for messages.
     """
     class_name, config = layer.inner
     cell = [f"{snake(class_name)}_cell"] if class_name in WITH_CELLS else []
@@ -230,8 +236,9 @@ def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]
 
 
 def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
-    """Returns the configuration of a Keras model, of an input and a stack of layers, for a .keras file; of a
-    functional model if layers return states. Raises `FileError` for layers that do not fit each other.
+    """Returns the configuration of a Keras model of an input and a stack of recurrent layers, for a .keras
+    file. It is a functional model if layers return states, else a Sequential. Raises `FileError` for layers
+    that do not fit each other. path: of the file, for messages.
     """
     if not layers:
         raise FileError(f"{path}: a model needs a layer")
@@ -263,7 +270,9 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
 
 
 def states_of(layer: NewLayer) -> int:
-    """Returns the number of final states that a Keras layer returns besides its outputs, 0 by default."""
+    """Returns the number of final states that a Keras layer returns besides its outputs: 0 unless its
+    configuration sets return_state.
+    """
     class_name, config = layer.inner
     ways = 2 if layer.class_name == BIDIRECTIONAL else 1
     return ways * (2 if class_name == "LSTM" else 1) if config.get("return_state") else 0
@@ -272,11 +281,12 @@ def states_of(layer: NewLayer) -> int:
 def functional(
     layers: Sequence[dict[str, Any]], states: Sequence[list[str | int]], dtype: str
 ) -> dict[str, Any]:
-    """Returns the Keras configuration of a stack of layers that also returns their final states, after its
-    outputs.
+    """Returns the configuration of a Keras model that runs layers one after another, and returns the outputs
+    of the last layer and then the final states `states`. It is a functional model, because a Sequential has
+    one output.
 
-    states: the states, as [layer, call, output]. It is a functional model, because a Sequential has one
-    output.
+    layers: the configurations of the layers, of which the first is the input. states: [layer, call, output]
+    of each. dtype: of the tensors.
     """
     names = [layer["config"]["name"] for layer in layers]
     described: list[dict[str, Any]] = []
@@ -291,9 +301,9 @@ def functional(
 
 
 def recurrent(path: str | Path, layer: NewLayer) -> tuple[dict[str, Any], int, int]:
-    """Returns the Keras configuration of a recurrent layer for a .keras file, and its input and output
-    widths. Raises `FileError` for other layers, and for two directions that differ or are not merged to one
-    output.
+    """Returns the Keras configuration of a recurrent layer for a .keras file, its number of input features,
+    and that of output features. Raises `FileError` for other layers, and for two directions that differ or
+    are not merged to one output.
     """
     class_name, inner_config = layer.inner
     if class_name not in GATES:
@@ -326,10 +336,12 @@ def settings(
     written: Mapping[str, Any],
     arrays: Mapping[str, Array],
 ) -> tuple[dict[str, Any], int]:
-    """Returns the configuration of a recurrent Keras layer in one direction, without its name, and its input
-    width. Raises `FileError` for arrays of wrong shapes or of several dtypes.
+    """Returns the configuration of a recurrent Keras layer, or of one direction of it, without its name, and
+    the number of input features. Raises `FileError` for arrays of wrong shapes or of several dtypes.
 
-    class_name: the layer's class. written: the configuration that the caller gives. arrays: the direction's.
+    path: of the file; layer: the whole layer, both for messages. class_name: the class of the recurrent
+    layer. written: the settings that the caller states; others get Keras' defaults. arrays: those of the
+    direction.
     """
     shapes = {name: array.shape for name, array in ordered(path, layer, class_name, arrays)}
     units, (inputs, *_) = (*shapes["recurrent_kernel"], 0)[0], (*shapes["kernel"], 0)

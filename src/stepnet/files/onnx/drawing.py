@@ -25,16 +25,20 @@ class GraphBuilder:
         self.constants: list[tuple[Proto, Array]] = []
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Adds a node of operator `op` on the values `inputs` to an ONNX graph; returns `output`'s name."""
+        """Adds a node of the operator `op` to the ONNX graph. inputs: the names of the values that it takes.
+        output: the name of its only output, which is returned. attributes: those of the node.
+        """
         self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
         return output
 
     def sizes(self, name: str, *sizes: int) -> str:
-        """Adds an ONNX Constant of whole numbers, such as a shape, to the graph; returns its name."""
+        """Adds a Constant with the whole numbers `sizes`, such as a shape, to the ONNX graph; returns `name`,
+        the name of its value.
+        """
         return self.node("Constant", [], name, value_ints=sizes)
 
     def constant(self, name: str, array: Array) -> str:
-        """Adds an initializer (constant array) to the ONNX graph; returns its name."""
+        """Adds an initializer, a constant array, to the ONNX graph; returns `name`, the name of its value."""
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         kind = self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         self.constants.append((self.onnx.TensorProto(name=name, data_type=kind, dims=array.shape), array))
@@ -66,9 +70,11 @@ class GraphBuilder:
 
 
 def pieces(model: Proto, constants: Sequence[tuple[Proto, Array]]) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of an ONNX model, in pieces, to write them, with its initializers: (description,
-    numbers) of each in `constants`. The numbers are not copied, as Protobuf would do four times. Empties the
-    model's graph.
+    """Yields the bytes of an ONNX model in pieces, to write them to a file. The numbers of initializers are
+    not copied, as Protobuf would do four times. Empties the model's graph.
+
+    model: the ModelProto without initializers. constants: the description (TensorProto) and the array of each
+    initializer.
 
     Source: https://protobuf.dev/programming-guides/encoding
     """

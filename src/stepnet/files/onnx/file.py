@@ -13,7 +13,7 @@ from stepnet.files.onnx.folds import FOLDS, MOVES
 from stepnet.files.onnx.graph import (
     DOMAINS,
     Constant,
-    Folder,
+    ConstantFolder,
     GraphNode,
     GraphScope,
     Key,
@@ -115,11 +115,12 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
     return model, store
 
 
-def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, Folder]:
-    """Reads the recurrent nodes of an ONNX model, each under a name of its own. Also returns all nodes, as a
-    `Walk`, and the `Folder` that computed the constants among their inputs.
+def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, ConstantFolder]:
+    """Reads the recurrent nodes of an ONNX model, each under a unique name. Also returns all nodes of the
+    model, as a `Walk`, and the `ConstantFolder` that computed the constants among the inputs of the recurrent
+    nodes. store: the limit on memory.
     """
-    walk, folder = Walk(model, store), Folder(store)
+    walk, folder = Walk(model, store), ConstantFolder(store)
     names: dict[GraphNode, str] = {}
     names_in_use: set[str] = set()
     for node in walk.nodes:
@@ -145,15 +146,19 @@ def is_recurrent(node: GraphNode) -> bool:
 
 
 def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
-    """Returns the outputs of an ONNX node, such as "Y_h", that the model uses: those that `used` lists."""
+    """Returns the outputs of a recurrent ONNX node, such as "Y_h", that the model uses. used: all values that
+    nodes read or that the model returns.
+    """
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
 
-def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
-    """Reads a recurrent ONNX node, with its arrays, attributes and initial states, as an `OnnxNode` of this
-    name; raises `FileError` if a weight is no constant, or if they do not fit each other. walk: the nodes and
-    shapes of the model. folder: computes constants, and marks those that become weights.
+def layer(node: GraphNode, name: str, walk: Walk, folder: ConstantFolder) -> OnnxNode:
+    """Reads a recurrent ONNX node, with its arrays, attributes and initial states, as an `OnnxNode` called
+    `name`. Raises `FileError` if a weight is no constant, or if arrays and attributes do not fit each other.
+
+    walk: all nodes of the model, with the shapes that it declares. folder: computes constants, and records
+    which of them become weights.
     """
     arrays: dict[str, Array] = {}
     begins: dict[str, InitialState] = {}
@@ -196,14 +201,19 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: Folder) -> OnnxNode:
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
-    """Returns an array of an ONNX model in C order, and counts a copy in `store`. what: the array's name."""
+    """Returns an array of an ONNX model in C order; if that takes a copy, counts its bytes in `store`, the
+    limit on memory. what: the array's name in messages.
+    """
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)
 
 
-def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
-    """Returns the message that says why an ONNX node's weight, `value` in input `slot`, is no constant."""
+def no_constant(node: GraphNode, slot: str, value: str, folder: ConstantFolder) -> str:
+    """Returns a message that says why the weight of an ONNX node in the input `slot`, such as "W", is no
+    constant. value: the name of the value that the node takes there. folder: counts the nodes that are
+    followed.
+    """
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
@@ -217,11 +227,13 @@ def no_constant(node: GraphNode, slot: str, value: str, folder: Folder) -> str:
     return f"its {slot} is made of {names[-1]!r} by nodes that cannot be computed here; simplify the model"
 
 
-def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...], Source]:
-    """Follows an ONNX value back through nodes that only move numbers: returns the names of it and of the
-    values before it, and the source of the last one, None beyond `STEPS` nodes.
+def origin(scope: GraphScope, name: str, folder: ConstantFolder) -> tuple[tuple[str, ...], Source]:
+    """Follows an ONNX value back through nodes that only move numbers. Returns the names of the value and of
+    those before it, and the source of the last one: a constant, the output of another node, or None for an
+    input of the model and beyond `STEPS` nodes.
 
-    scope: the graph or function in which the name is looked up. folder: counts the steps, which are limited.
+    scope: the graph or function in which the name is looked up. folder: counts the nodes that are followed,
+    whose number is limited.
     """
     names = [name]
     for _ in range(STEPS):
@@ -235,12 +247,14 @@ def origin(scope: GraphScope, name: str, folder: Folder) -> tuple[tuple[str, ...
 
 
 def with_origin(
-    node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
+    node: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: ConstantFolder
 ) -> OnnxNode:
-    """Returns a recurrent ONNX node with `inputs` and `after` filled in. inputs: the names of its input X and
-    of the values before it, through nodes that only move numbers. after: the name of the recurrent node whose
-    whole output X is; "" if X is something else, None if that is unknown. layers: the recurrent nodes of the
-    model. walk: all nodes. folder: computes constants.
+    """Returns the `OnnxNode` of a recurrent ONNX node with `inputs` and `after` filled in. inputs: the names
+    of its input X and of the values before X, through nodes that only move numbers. after: the name of the
+    recurrent node whose whole output is X; "" if X is something else, None if that is unknown.
+
+    layers: all recurrent nodes of the model. walk: all nodes, with declared shapes. folder: computes
+    constants.
     """
     inputs, source = origin(node.scope, node.inputs[0], folder)
     before = source.node if isinstance(source, Output) and source.node in layers else None
@@ -251,14 +265,18 @@ def with_origin(
 
 
 def follows_on(
-    node: GraphNode, before: GraphNode, layers: Mapping[GraphNode, OnnxNode], walk: Walk, folder: Folder
+    node: GraphNode,
+    before: GraphNode,
+    layers: Mapping[GraphNode, OnnxNode],
+    walk: Walk,
+    folder: ConstantFolder,
 ) -> bool | None:
     """Returns True if X, the input of an ONNX node, is Y, the output of the recurrent node `before`, with
-    both directions concatenated. The nodes in between are computed on distinct labels in place of Y; None if
-    Y is too large for that.
+    both directions concatenated. To find out, the nodes between them are computed on distinct labels in place
+    of Y; None if Y is too large for that.
 
-    layers: both nodes with their weights. walk: has the shapes that the model declares. folder: marks the
-    nodes in between as used.
+    layers: both nodes with their weights. walk: has the shapes that the model declares. folder: computes
+    constants, and records the nodes in between as used.
     """
     below, above = layers[before], layers[node]
     by_batch: int = below.attributes["layout"]
@@ -273,7 +291,7 @@ def follows_on(
     Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
     X = labels.reshape(T, N, D * H).swapaxes(0, above.attributes["layout"])
     memory = folder.store.left
-    labelled = Folder(folder.store, {(before.scope, before.outputs[0]): Y})
+    labelled = ConstantFolder(folder.store, {(before.scope, before.outputs[0]): Y})
     seen = labelled.value(node.scope, node.inputs[0])
     folder.store.give_back(memory - folder.store.left)  # labels are not kept
     follows = seen is not None and np.array_equal(seen, X)

@@ -34,25 +34,30 @@ class Operands:
 
     @property
     def x(self) -> Array:
-        """The first input of the ONNX node that is computed."""
+        """The first input of the ONNX node that is computed; raises `ValueError` if it is missing."""
         return self.array(0)
 
     def array(self, index: int) -> Array:
-        """Returns input number `index` of an ONNX node; raises `ValueError` if it is missing."""
+        """Returns input number `index` of the ONNX node that is computed; raises `ValueError` if it is
+        missing.
+        """
         array = self.inputs[index]
         if array is None:
             raise ValueError("an input is missing")
         return array
 
     def tensor(self, attribute: str) -> Array:
-        """Returns an attribute of an ONNX node; raises `ValueError` unless it is a tensor."""
+        """Returns an attribute of the ONNX node that is computed, given by its name; raises `ValueError`
+        unless it is a tensor.
+        """
         if not isinstance(self.attributes.get(attribute), np.ndarray):
             raise ValueError(f"its {attribute} is no tensor")
         return self.attributes[attribute]
 
     def numbers(self, index: int, attribute: str, default: Any = None) -> Any:
-        """Returns whole numbers from input `index` of an ONNX node or, without that input, from an attribute,
-        as old models have it; `default` without either. Raises `ValueError` for other numbers, or too many.
+        """Returns a tuple of whole numbers, such as axes: input `index` of an ONNX node or, if it is missing,
+        the attribute that old models have instead; `default` if both are missing. Raises `ValueError` if the
+        input has other numbers, or too many.
         """
         if index >= len(self.inputs) or self.inputs[index] is None:
             return self.attributes.get(attribute, default)
@@ -62,7 +67,9 @@ class Operands:
         return tuple(int(number) for number in array.ravel())
 
     def room(self, count: int, dtype: Any) -> None:
-        """Raises `ValueError` if an array of `count` numbers of a dtype needs more memory than is left."""
+        """Raises `ValueError` if a new array of `count` numbers of a dtype needs more memory than the limit
+        for the file leaves.
+        """
         if count * np.dtype(dtype).itemsize > self.store.left:
             raise ValueError("this is far more than the file has")
 
@@ -83,7 +90,9 @@ def constant(operands: Operands) -> Array:
 
 
 def reshape(operands: Operands) -> Array:
-    """Computes an ONNX Reshape: the first input in the shape of the second, where 0 keeps a size."""
+    """Computes an ONNX Reshape: the first input in the shape that the second lists, where 0 stands for the
+    old size of the axis (unless the attribute allowzero is set).
+    """
     shape = operands.numbers(1, "shape")
     if not operands.attributes.get("allowzero"):
         shape = tuple(size or operands.x.shape[axis] for axis, size in enumerate(shape))
@@ -104,12 +113,16 @@ def slice_(operands: Operands) -> Array:
 
 
 def unsqueeze(operands: Operands) -> Array:
-    """Computes an ONNX Unsqueeze: the first input with further axes of size 1."""
+    """Computes an ONNX Unsqueeze: the first input with new axes of size 1 at the indices that the second
+    input, or an attribute in old models, lists.
+    """
     return np.expand_dims(operands.x, tuple(operands.numbers(1, "axes")))
 
 
 def squeeze(operands: Operands) -> Array:
-    """Computes an ONNX Squeeze: the first input without axes of size 1."""
+    """Computes an ONNX Squeeze: the first input without the axes of size 1 that the second input, or an
+    attribute in old models, lists; by default without all of them.
+    """
     axes = operands.numbers(1, "axes")
     return np.squeeze(operands.x, None if axes is None else tuple(axes))
 
@@ -124,7 +137,9 @@ def concat(operands: Operands) -> Array:
 
 
 def gather(operands: Operands) -> Array:
-    """Computes an ONNX Gather: the elements of an axis with the indices in the second input."""
+    """Computes an ONNX Gather: takes those elements along an axis of the first input whose indices are in the
+    second input.
+    """
     axis, indices = operands.attributes.get("axis", 0), operands.array(1)
     operands.room(indices.size * (operands.x.size // max(1, operands.x.shape[axis])), operands.x.dtype)
     return np.take(operands.x, indices, axis)
@@ -139,7 +154,9 @@ def split(operands: Operands) -> Sequence[Array]:
 
 
 def cast(operands: Operands) -> Array:
-    """Computes an ONNX Cast; a cast to float16 or bfloat16 rounds to it and gives float32."""
+    """Computes an ONNX Cast to the dtype of the attribute "to", by ONNX's number of it; a cast to float16 or
+    bfloat16 rounds to it and returns float32.
+    """
     to = operands.attributes["to"]
     operands.room(operands.x.size, "f8")
     cast_to = operands.x.astype(TYPES[to][2])
@@ -157,13 +174,17 @@ def dropout(operands: Operands) -> Array:
 
 
 def shape(operands: Operands) -> Array:
-    """Computes an ONNX Shape: the sizes of the first input, or a range of these."""
+    """Computes an ONNX Shape: the shape of the first input, or of its axes from the attribute start up to
+    end.
+    """
     start, end = operands.attributes.get("start", 0), operands.attributes.get("end")
     return np.array(operands.x.shape[start:end], np.int64)
 
 
 def full(operands: Operands) -> Array:
-    """Computes an ONNX ConstantOfShape: "value", by default 0, in the shape that the input lists."""
+    """Computes an ONNX ConstantOfShape: an array of the shape that the input lists, filled with the attribute
+    value, by default 0.
+    """
     sizes = operands.numbers(0, "")
     value = operands.tensor("value") if "value" in operands.attributes else np.zeros(1, np.float32)
     operands.room(math.prod(sizes), value.dtype)
@@ -171,21 +192,25 @@ def full(operands: Operands) -> Array:
 
 
 def expand(operands: Operands) -> Array:
-    """Computes an ONNX Expand: the first input repeated along axes of size 1."""
+    """Computes an ONNX Expand: broadcasts the first input to the shape in the second, in which axes of size 1
+    are repeated.
+    """
     sizes = np.broadcast_shapes(operands.x.shape, operands.numbers(1, ""))
     operands.room(math.prod(sizes), operands.x.dtype)
     return np.broadcast_to(operands.x, sizes).copy()
 
 
 def tile(operands: Operands) -> Array:
-    """Computes an ONNX Tile: the first input repeated along each axis."""
+    """Computes an ONNX Tile: repeats the first input along each axis as often as the second input states."""
     repeats = operands.numbers(1, "")
     operands.room(operands.x.size * math.prod(repeats), operands.x.dtype)
     return np.tile(operands.x, repeats)
 
 
 def multiply(operands: Operands) -> Array:
-    """Computes an ONNX Mul of whole numbers, as in computations of shapes; weights are not computed."""
+    """Computes an ONNX Mul of whole numbers, such as those of shapes; raises `ValueError` for floats, because
+    weights are only moved and never computed, and for large arrays.
+    """
     x, y = operands.x, operands.array(1)
     if x.dtype.kind not in "iu" or x.size * y.size > LISTED:
         raise ValueError("weights are not computed, shapes are")
@@ -193,7 +218,9 @@ def multiply(operands: Operands) -> Array:
 
 
 def single_output(fold: Callable[[Operands], Array]) -> Callable[[Operands], Sequence[Array]]:
-    """Wraps `fold`, which computes an ONNX node of one output, to return a sequence of outputs."""
+    """Returns a function like `fold`, which computes the only output of an ONNX node, that returns the output
+    in a tuple.
+    """
     return lambda operands: (fold(operands),)
 
 

@@ -108,10 +108,11 @@ class Walk:
         self.main = self.graph(model.graph, GraphScope({}, opset=opset_of(model, 1)), "", 0)
 
     def graph(self, graph: Proto, outer: GraphScope, path: str, depth: int) -> GraphScope:
-        """Adds a graph of an ONNX model and its nodes, `depth` deep; returns its scope, in which the names of
-        values are looked up.
+        """Adds a graph of an ONNX model, or of a body of an If, Loop or Scan, with its nodes. Returns its
+        scope, in which the names of its values are looked up.
 
-        outer: the scope around it. path: the prefix of its nodes' names.
+        outer: the scope around it. path: the prefix of its nodes' names. depth: the number of graphs and
+        functions around it.
         """
         inputs = {text(value.name): None for value in graph.input}
         scope = GraphScope({**inputs}, outer, outer.attributes, outer.opset)
@@ -123,19 +124,25 @@ class Walk:
         return scope
 
     def sizes(self, scope: GraphScope, name: str) -> tuple[int, ...]:
-        """Returns the shape that an ONNX model declares for a value, 0 for open sizes; () if unknown."""
+        """Returns the shape that an ONNX model declares for a value, with 0 for sizes that are open; () if it
+        declares none.
+        """
         type_ = self.types.get((scope, name))
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
     def used(self) -> set[Key]:
-        """Returns the ONNX values that nodes read or graphs return: to know which outputs are used."""
+        """Returns the ONNX values, as (scope, name), that a node takes or a graph returns: an output of a
+        node that is not among them is unused.
+        """
         reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: GraphScope, path: str, depth: int) -> None:
-        """Adds nodes of an ONNX graph or function to a scope, with the nodes of graphs and called functions
-        in them; raises `FileError` for too many. path: the prefix of their names. depth: of nesting, which is
-        limited.
+        """Adds the nodes `protos` of an ONNX graph or function, and recursively those of the graphs in their
+        attributes and of the functions that they call. Raises `FileError` for too many nodes.
+
+        scope: the scope of their values' names, to which their outputs are added. path: the prefix of the
+        nodes' names. depth: the number of graphs and functions around them, which is limited.
         """
         if depth > DEPTH:
             raise FileError(f"{self.store.path}: graphs lie in each other {DEPTH} deep at {path[:100]!r}")
@@ -158,9 +165,12 @@ class Walk:
                 self.call(function, node, depth + 1)
 
     def call(self, function: Proto, node: GraphNode, depth: int) -> None:
-        """Adds the nodes of a function that an ONNX node calls, `depth` deep, to a scope of this call. The
+        """Adds the nodes of a function that an ONNX node calls. They get a scope for this call. The
         function's inputs, and the outputs of the node, become links (aliases) between this scope and the
         node's.
+
+        function: the FunctionProto. node: the calling node. depth: the number of graphs and functions around
+        these nodes.
         """
         names = [text(name) for name in function.input]
         defaults = {text(attribute.name): attribute for attribute in function.attribute_proto}
@@ -179,9 +189,9 @@ def opset_of(proto: Proto, usual: int) -> int:
 
 
 def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
-    """Converts a protobuf node of ONNX to a `GraphNode` of a scope. In a function, an attribute may refer to
-    one of the function's call: it gets that one's value, or is left out if the call has none. path: the
-    prefix of the name.
+    """Converts a NodeProto of an ONNX model to a `GraphNode` of the scope `scope`. In the body of a function,
+    an attribute may refer to an attribute of the call by its name: it gets the value of this, or is left out
+    if the call does not have it. path: the prefix of the node's name.
     """
     attributes: dict[str, Proto] = {}
     for attribute in proto.attribute:
@@ -196,9 +206,9 @@ def node_of(proto: Proto, scope: GraphScope, path: str) -> GraphNode:
 
 
 def find(scope: GraphScope, name: str) -> tuple[GraphScope, str, Source]:
-    """Follows links (aliases) to the source of an ONNX value; returns its scope, its name there and the
-    source: a constant or a node's output, None for an input of the model, an unknown name, and a cycle of
-    links.
+    """Follows the ONNX value `name` of a scope through links (aliases) and outer scopes to its source.
+    Returns the scope and the name that it has there, and the source: a constant or a node's output; None for
+    an input of the model, an unknown name, and a cycle of links.
     """
     for _ in range(10 * DEPTH):
         inner: GraphScope | None = scope
@@ -228,7 +238,7 @@ def value_of(attribute: Proto, store: Store) -> Any:
     return {FLOAT: attribute.f, INT: attribute.i}.get(attribute.type)
 
 
-class Folder:
+class ConstantFolder:
     """The constants of an ONNX model, computed when they are first needed.
 
     known: values that need not be computed.
@@ -247,14 +257,16 @@ class Folder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts work on ONNX values: `count` numbers, or by default a node; `FileError` beyond WORK."""
+        """Counts work on ONNX values, to bound it for untrusted files: `count` numbers, or by default one
+        node. Raises `FileError` if more than WORK was done.
+        """
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
 
     def value(self, scope: GraphScope, name: str, depth: int = 0) -> Array | None:
-        """Computes the ONNX value `name` of a scope as an array; None if it is no constant. Raises
-        `FileError` for a tensor of a type that is not read. depth: of the recursion.
+        """Returns the ONNX value `name` of a scope as an array, computed if needed; None if it is no
+        constant. Raises `FileError` for a tensor of a type that is not read. depth: of the recursion.
         """
         scope, name, source = find(scope, name)
         key = scope, name
@@ -268,9 +280,9 @@ class Folder:
         return self.values[key]
 
     def computed(self, node: GraphNode, depth: int) -> Sequence[Array]:
-        """Computes the outputs of an ONNX node whose inputs are constants; () for other inputs, for an
-        operator that is not in the table `FOLDS`, and if the operation fails. Counts the memory of new
-        arrays. depth: of the recursion.
+        """Computes the outputs of an ONNX node whose inputs are constants, and counts the memory of new
+        arrays; () if an input is no constant, if the operator is not in the table `FOLDS`, or if the
+        operation fails. depth: of the recursion.
         """
         if node.op not in FOLDS or node.domain not in DOMAINS or len(node.inputs) > LISTED:
             return ()
@@ -291,9 +303,9 @@ class Folder:
         return outputs
 
     def use(self, scope: GraphScope, name: str) -> None:
-        """Marks a value of an ONNX model, and all values that it is computed from, as used by recurrent
-        layers: they are not listed among the model's other arrays. The input of Shape is not marked, because
-        only its sizes are used.
+        """Records that recurrent layers use a value of an ONNX model, and with it all values that it is
+        computed from, so that they are not listed among the model's other arrays. The input of a Shape is not
+        recorded, because only its sizes are used.
         """
         pending = [(scope, name)]
         while pending:
@@ -307,9 +319,10 @@ class Folder:
                 inputs = () if source.node.op == "Shape" else filter(None, source.node.inputs)
                 pending += [(source.node.scope, input_) for input_ in inputs]
 
-    def moved(self, source: Source) -> list[Key]:
-        """Returns the ONNX values whose numbers the node behind `source` only moves or repeats: its first
-        input, of a Concat all inputs; [] for other sources.
+    def moved_inputs(self, source: Source) -> list[Key]:
+        """Returns the inputs of the ONNX node behind `source`, as (scope, name), whose numbers the node only
+        moves or repeats: the first input, or all inputs of a Concat; [] if the node does anything else, or if
+        `source` is no output of a node.
         """
         if not isinstance(source, Output) or source.node.domain not in DOMAINS:
             return []
@@ -326,9 +339,9 @@ class Folder:
         return array_of(filling.t, self.store)
 
     def is_zero(self, scope: GraphScope, name: str) -> bool:
-        """Returns True if an ONNX value is all zeros, as the initial states that exporters write, even of
-        unknown shape: if all values that it is made from, by nodes that only move or repeat numbers, are
-        zeros.
+        """Returns True if the ONNX value `name` of a scope is all zeros, even if its shape is unknown, as for
+        the initial states that exporters write. That is so if all values from which it is computed, by nodes
+        that only move or repeat numbers, are zeros.
         """
         pending, seen = [(scope, name)], set[Key]()
         while pending:
@@ -345,7 +358,7 @@ class Folder:
                 if self.filling(source.node).any():
                     return False
             else:
-                moved = self.moved(source)
+                moved = self.moved_inputs(source)
                 pending += moved
                 if not moved:
                     return False

@@ -66,7 +66,9 @@ def count(data: bytes, description: Any, store: Store) -> None:
 
 
 def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
-    """Decodes a varint at position `at` of a message; returns it and the next position."""
+    """Decodes a varint at position `at` of a protobuf message; returns the number and the next position.
+    store: has the path of the model, for messages.
+    """
     if at < len(data) and data[at] < 0x80:  # most numbers have one byte
         return data[at], at + 1
     try:
@@ -76,5 +78,7 @@ def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
 
 
 def broken(store: Store, reason: str) -> FileError:
-    """Returns the error for a damaged protobuf message of an ONNX file."""
+    """Returns the error for an ONNX model whose protobuf message is damaged. store: has the path of the
+    model. reason: how it is damaged, for the message.
+    """
     return FileError(f"{store.path}: this is not a complete ONNX model ({reason})")

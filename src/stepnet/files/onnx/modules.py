@@ -79,7 +79,9 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def needs_note(slot: str, kind: str) -> bool:
-    """Returns True if the user needs a note on a state or lengths (`slot`), by the kind of its source."""
+    """Returns True if the user needs a note on the source of a recurrent node's input `slot`: always for an
+    initial state, and for the lengths unless other nodes compute them (`kind` is "computed").
+    """
     return slot in STATES or kind != "computed"
 
 

@@ -81,7 +81,9 @@ class OnnxNode:
 
     @property
     def fed(self) -> tuple[str, ...]:
-        """The names among sequence_lens, initial_h and initial_c whose values are known only in a run."""
+        """The inputs among sequence_lens, initial_h and initial_c whose values are not constants, and so are
+        known only when the model runs.
+        """
         return tuple(slot for slot, kind in self.begins.items() if kind != "constant")
 
     @property
@@ -91,13 +93,16 @@ class OnnxNode:
 
 
 def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
-    """Returns all attributes of a recurrent node: the stated ones, and ONNX's defaults for missing ones.
+    """Returns all attributes of a recurrent ONNX node: the stated ones, and ONNX's defaults for those that
+    are missing.
 
-    `direction`; `hidden_size`; `clip`, None for none; `layout`; GRU: `linear_before_reset`; LSTM:
-    `input_forget`; `activations`, for each direction in turn; `activation_alpha` and `activation_beta`, one
-    per activation, None for a function without it. Numbers are the shortest decimals of their float32, such
-    as 0.2. hidden: the size that the weights have. Raises `ValueError` or `TypeError` if attributes do not
-    fit. Source: ONNX operators, version 22.
+    The result has `direction`; `hidden_size`; `clip`, None for none; `layout`; for a GRU
+    `linear_before_reset`; for an LSTM `input_forget`; `activations`, for each direction in turn;
+    `activation_alpha` and `activation_beta`, one per activation, None for a function without it. Numbers are
+    the shortest decimals of their float32, such as 0.2.
+
+    op: RNN, GRU or LSTM. stated: the attributes in the model. hidden: the hidden size by the shapes of the
+    weights. Raises `ValueError` or `TypeError` if attributes do not fit. Source: ONNX operators, version 22.
 
     >>> filled("GRU", {"linear_before_reset": 1}, 4)["activations"]
     ('Sigmoid', 'Tanh')
@@ -120,7 +125,7 @@ def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
         "activations": activations,
         "activation_alpha": per_activation(activations, stated.get("activation_alpha", ()), ALPHAS),
         "activation_beta": per_activation(activations, stated.get("activation_beta", ()), BETAS),
-        "clip": None if stated.get("clip") is None else written(stated["clip"]),
+        "clip": None if stated.get("clip") is None else shortest_decimal(stated["clip"]),
         **{name: flag(name, stated.get(name, 0)) for name in FLAGS[op]},
     }
 
@@ -128,25 +133,34 @@ def filled(op: str, stated: Mapping[str, Any], hidden: int) -> dict[str, Any]:
 def per_activation(
     activations: Sequence[str], stated: Sequence[float | None], defaults: Mapping[str, float | None]
 ) -> tuple[float | None, ...]:
-    """Returns alpha or beta of each activation: the next of `stated`, else the default; None without one."""
-    numbers = iter([written(number) for number in stated if number is not None])
+    """Returns the parameter alpha (or beta) of each activation: the next number of `stated`, which lists it
+    for the activations that have one, else the default in `defaults`; None for an activation without this
+    parameter.
+    """
+    numbers = iter([shortest_decimal(number) for number in stated if number is not None])
     return tuple(next(numbers, defaults[name]) if name in defaults else None for name in activations)
 
 
 def flag(name: str, value: Any) -> int:
-    """Checks an ONNX attribute that must be 0 or 1, and returns it as a number."""
+    """Returns an attribute of an ONNX node that must be 0 or 1, as a number; raises `ValueError` for other
+    values. name: of the attribute, for the message.
+    """
     if value not in (0, 1):
         raise ValueError(f"its {name} is {value!r}, and not 0 or 1")
     return int(value)
 
 
-def written(number: float) -> float:
-    """Returns the shortest decimal that rounds to this float32, as an ONNX model's author wrote it."""
+def shortest_decimal(number: float) -> float:
+    """Returns the shortest decimal that rounds to the same float32 as `number`, such as 0.2 for
+    0.20000000298: an ONNX model stores float32, and this is the number that its author wrote.
+    """
     return float(str(np.float32(number)))
 
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
-    """Returns why the arrays of an ONNX node do not fit its operator and attributes; None if they do."""
+    """Returns the reason why the arrays of a recurrent ONNX node do not fit its operator `op` (RNN, GRU or
+    LSTM) and its attributes; None if they do.
+    """
     directions, hidden = DIRECTIONS[attributes["direction"]], attributes["hidden_size"]
     state = (None, directions, hidden) if attributes["layout"] else (directions, None, hidden)
     expected = weight_shapes(op.lower(), directions, hidden)

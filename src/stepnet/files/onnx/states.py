@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepnet.files.onnx.graph import Folder, GraphNode, GraphScope, Key, Output, Source, Walk, find
+from stepnet.files.onnx.graph import ConstantFolder, GraphNode, GraphScope, Key, Output, Source, Walk, find
 from stepnet.files.onnx.tensor import Array
 
 CONSTANT, GIVEN, COMPUTED = "constant", "given", "computed"
@@ -26,25 +26,25 @@ class InitialState:
     array: Array | None = None
 
 
-def state(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of a recurrent ONNX node's initial state `name`: constants, inputs of the model or
-    other nodes. Zeros of any shape have no effect, and count as no source. scope: that in which the name is
-    looked up. folder: computes constants.
+def state(scope: GraphScope, name: str, folder: ConstantFolder) -> InitialState:
+    """Finds the source of a recurrent ONNX node's initial state, the value `name` of the scope `scope`:
+    constants, inputs of the model or other nodes. Zeros of any shape have no effect, and count as no source.
+    folder: computes constants.
     """
     if folder.is_zero(scope, name):
         folder.use(scope, name)
         return InitialState()
-    beginning = beginning_of(scope, name, folder)
+    beginning = source_of(scope, name, folder)
     constants = {key: array for key, array in beginning.constants.items() if array.any()}
     return InitialState(beginning.kind, constants, beginning.array)
 
 
-def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialState:
-    """Finds the source of the lengths of a recurrent ONNX node's sequences, the value `name`; constants that
-    equal the declared number of steps have no effect. walk: has the declared shapes. folder: computes
-    constants.
+def lengths(node: GraphNode, name: str, walk: Walk, folder: ConstantFolder) -> InitialState:
+    """Finds the source of the sequence lengths of a recurrent ONNX node, the value `name`: constants, inputs
+    of the model or other nodes. Constants that equal the declared number of steps have no effect, and count
+    as no source. walk: has the declared shapes. folder: computes constants.
     """
-    beginning = beginning_of(node.scope, name, folder)
+    beginning = source_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
     by_batch = "layout" in node.attributes and node.attributes["layout"].i == 1
     steps = sizes[by_batch] if len(sizes) == 3 else 0
@@ -52,11 +52,11 @@ def lengths(node: GraphNode, name: str, walk: Walk, folder: Folder) -> InitialSt
     return InitialState() if beginning.kind == CONSTANT and steps and is_all else beginning
 
 
-def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
-    """Finds the source of an initial state or of lengths, the ONNX value `name`: the constants from which it
-    is computed by nodes that move or repeat numbers, and its kind: "constant" if there are only constants,
-    "given" if all else are inputs of the model, else "computed". scope: that of the value. folder: computes
-    constants.
+def source_of(scope: GraphScope, name: str, folder: ConstantFolder) -> InitialState:
+    """Finds the source of an initial state or of sequence lengths, the ONNX value `name` of the scope
+    `scope`: the constants from which it is computed by nodes that only move or repeat numbers, and its kind:
+    "constant" if it is computed from constants alone, "given" if all its other sources are inputs of the
+    model, else "computed". folder: computes constants.
     """
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
@@ -70,9 +70,10 @@ def beginning_of(scope: GraphScope, name: str, folder: Folder) -> InitialState:
     return InitialState(CONSTANT, constants, array)
 
 
-def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
+def origins(scope: GraphScope, name: str, folder: ConstantFolder) -> dict[Key, tuple[Source, Array | None]]:
     """Returns the values from which the ONNX value `name` of a scope is computed by nodes that only move or
-    repeat numbers: {value: (source, its array if it is a constant, else None)}. folder: computes constants.
+    repeat numbers: {(scope, name): (source of the value, its array if it is a constant, else None)}. folder:
+    computes constants.
     """
     pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
     seen = set[Key]()
@@ -82,15 +83,17 @@ def origins(scope: GraphScope, name: str, folder: Folder) -> dict[Key, tuple[Sou
         if (where, called) in seen:
             continue
         seen.add((where, called))
-        moved = folder.moved(source)
+        moved = folder.moved_inputs(source)
         pending += moved
         if not moved:
             reached[where, called] = source, constant(where, called, source, folder)
     return reached
 
 
-def constant(scope: GraphScope, name: str, source: Source, folder: Folder) -> Array | None:
-    """Returns the array of a constant ONNX value, or the number that fills a ConstantOfShape; else None."""
+def constant(scope: GraphScope, name: str, source: Source, folder: ConstantFolder) -> Array | None:
+    """Returns the array of an ONNX value with the given source, if it is a constant; the number, as an array,
+    that fills it if it is the output of a ConstantOfShape; else None. folder: computes constants.
+    """
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":
         return folder.filling(source.node)

@@ -75,22 +75,26 @@ def array_of(tensor: Proto, store: Store) -> Array:
         numbers = getattr(tensor, field)
         if len(numbers) != count:
             raise FileError(f"{store.path}: tensor {name!r} of {shape} has {len(numbers)} numbers")
-        array = listed(numbers, stored, dtype)
+        array = array_from_list(numbers, stored, dtype)
     with np.errstate(invalid="ignore"):  # a signalling NaN is kept as a NaN
         array = array.astype(np.float32 if tensor.data_type in HALVES else array.dtype, copy=False)
     return array.reshape(shape)
 
 
 def shape_of(tensor: Proto, name: str, store: Store) -> tuple[int, ...]:
-    """Returns the shape of an ONNX tensor; raises `FileError` if no array can have it. name: for messages."""
+    """Returns the shape of an ONNX tensor; raises `FileError` for a shape that no array of a weight can have.
+    name: the tensor's, for messages. store: has the path of the model, for messages.
+    """
     shape = tuple(tensor.dims[: DIMENSIONS + 1])
     if len(shape) > DIMENSIONS or min(shape, default=0) < 0 or math.prod(max(1, d) for d in shape) > NUMBERS:
         raise FileError(f"{store.path}: tensor {name!r} has the shape {shape}, which no weight has")
     return shape
 
 
-def listed(numbers: Any, stored: Any, dtype: Any) -> Array:
-    """Converts numbers, listed in a message as `stored`, to an array of `dtype`; 16-bit ones are bits."""
+def array_from_list(numbers: Any, stored: Any, dtype: Any) -> Array:
+    """Converts a repeated field of numbers in an ONNX message to an array. stored: the dtype of the numbers
+    in the field. dtype: of the array. Numbers of 16 bits are stored as the bits of `dtype`.
+    """
     if np.dtype(stored).itemsize == 2:
         return np.fromiter((n & 0xFFFF for n in numbers), stored, len(numbers)).view(dtype)
     return np.fromiter(numbers, stored, len(numbers)).astype(dtype)
@@ -124,10 +128,11 @@ def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype
 
 
 def inside(location: str, name: str, store: Store) -> str:
-    """Returns the path of a file with an ONNX tensor's numbers, in the model's folder; raises `FileError` for
-    any other path.
+    """Returns the path of the file that holds the numbers of an ONNX tensor; raises `FileError` if it does
+    not lie in the model's folder, or is missing.
 
-    location: the path in the model. name: the tensor's, for messages.
+    location: the path in the model, relative to the model's folder. name: the tensor's, for messages. store:
+    has the path of the model.
     """
     paths = PurePosixPath(location), PureWindowsPath(location)
     strays = any(path.root or path.drive or ".." in path.parts for path in paths)

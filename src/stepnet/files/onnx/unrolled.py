@@ -35,9 +35,10 @@ def layer_of(node: Proto) -> tuple[str, str] | None:
 
 
 def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], bool]) -> Mapping[str, str]:
-    """Returns {name: message} of recurrent PyTorch layers that the exporter wrote as other nodes than ONNX's
-    recurrent ones, so that they cannot be read. nodes: all of the model. is_recurrent: tells if a node is one
-    of ONNX's recurrent ones.
+    """Returns the recurrent PyTorch layers that an exporter wrote as other nodes than ONNX's recurrent ones,
+    so that they cannot be read: {name of the layer: message for the user}.
+
+    nodes: all nodes of the model. is_recurrent: returns True for one of ONNX's recurrent nodes.
     """
     classes: dict[str, str] = {}
     as_nodes: set[str] = set()
@@ -50,7 +51,9 @@ def unrolled(nodes: Iterable[GraphNode], is_recurrent: Callable[[GraphNode], boo
 
 
 def reason(name: str, class_name: str) -> str:
-    """Returns the message for a PyTorch layer that was exported step by step, with what to do."""
+    """Returns the message for a recurrent PyTorch layer that was exported step by step and so cannot be read;
+    it says what to do instead. class_name: such as "LSTM" or "GRUCell".
+    """
     nodes = "" if class_name.endswith("Cell") else "export it with dynamo=False, which makes nodes of it, or "
     return (
         f"{name or 'the model'} is a torch.nn.{class_name} that its exporter wrote out step by step, and no "

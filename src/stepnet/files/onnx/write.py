@@ -34,7 +34,7 @@ def write(
     """
     onnx = library("onnx", "an .onnx file", "onnx")
     layers = [checked(layer) for layer in layers]
-    dtype = together(layers)
+    dtype = common_dtype(layers)
     helper, kind = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype(dtype)
     drawn = LayerDrawing(onnx)
     x = drawn.node("Transpose", ["input"], "input_by_time", perm=[1, 0, 2])
@@ -60,12 +60,12 @@ class LayerDrawing(GraphBuilder):
     def layer(
         self, layer: OnnxNode, index: int, x: str, lengths: str, output_order: "OutputTransposition"
     ) -> tuple[str, list[str]]:
-        """Adds layer number `index` on x [time, batch, features] to the ONNX graph; returns its output and
-        the names of its final states.
+        """Adds layer number `index` to the ONNX graph; returns the name of its output and the names of its
+        final states.
 
-        output_order: the order of the output's axes, and if it is the last step only. lengths: the value with
-            the
-        lengths, or "".
+        x: the name of its input [time, batch, features]. lengths: the name of the value with the sequence
+        lengths, or "". output_order: BETWEEN for the input of another layer, STEPS for the model's output at
+        all steps, LAST for the last step only.
         """
         name = layer.name
         arrays = {slot: self.constant(f"{name}.{slot}", array) for slot, array in layer.arrays.items()}
@@ -84,7 +84,9 @@ class LayerDrawing(GraphBuilder):
         return self.node("Reshape", [moved, shape], output), states
 
     def for_each_sequence(self, state: str) -> str:
-        """Adds ONNX nodes that repeat a state [directions, 1, hidden] per sequence; returns the result."""
+        """Adds ONNX nodes that repeat an initial state [directions, 1, hidden] for every sequence of the
+        batch. state: the name of its value. Returns the name of the result, [directions, batch, hidden].
+        """
         unit = self.sizes(f"{state}.one", 1)
         batch = self.node("Shape", ["input"], f"{state}.batch", start=0, end=1)
         sizes = self.node("Concat", [unit, batch, unit], f"{state}.sizes", axis=0)
@@ -105,8 +107,8 @@ LAST = OutputTransposition([1, 0, 2], "_h_by_batch")  # of Y_h [directions, batc
 
 
 def checked(layer: OnnxNode) -> OnnxNode:
-    """Returns an ONNX layer, for writing, with all its attributes, layout 0 (time before batch) among them,
-    and with its initial states as [directions, 1, hidden]; raises `InputError` if its arrays and attributes
+    """Returns a copy of an ONNX layer that can be written: with all attributes, time before batch (layout 0),
+    and initial states of the shape [directions, 1, hidden]. Raises `InputError` if its arrays and attributes
     do not fit, or if it has states for a batch of more than one.
     """
     try:
@@ -132,10 +134,10 @@ def checked(layer: OnnxNode) -> OnnxNode:
     return OnnxNode(layer.name, layer.op, arrays, attributes)
 
 
-def together(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
-    """Returns the common dtype of ONNX layers that are to run one after another; raises `InputError` if their
-    names are not unique, if one does not take as many features as the one before gives, or if the dtypes
-    differ.
+def common_dtype(layers: Sequence[OnnxNode]) -> np.dtype[Any]:
+    """Returns the only dtype of the weights of ONNX layers that are to run one after another. Raises
+    `InputError` if there are several, if the layers' names are not unique, or if a layer does not take as
+    many features as the layer before it gives.
     """
     names = [layer.name for layer in layers]
     if not layers or len(set(names)) < len(names) or "" in names:
@@ -160,8 +162,9 @@ def outputs_of(layer: OnnxNode) -> int:
 
 
 def attributes_of(op: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the attributes of a layer in ONNX's form, without those that have ONNX's defaults, as no clip,
-    and without the None of activations that have no alpha or beta.
+    """Returns the attributes to write for a recurrent ONNX node, without those that have ONNX's default, such
+    as no clip. Activations without an alpha or beta, for which `attributes` has None, are left out of the
+    lists of these.
     """
     stated = {key: attributes[key] for key in ("direction", "hidden_size", "activations")}
     stated |= {key: attributes[key] for key in FLAGS[op] if attributes[key]}

@@ -72,9 +72,10 @@ class OpenVinoGraph:
     edges: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
     last: OpenVinoLayer | None = None
 
-    def joined(self) -> list[OpenVinoLayer]:
-        """Connects the layers of an OpenVINO graph by its edges: fills in the inputs and ports of each.
-        Returns them; raises `FileError` for a broken edge.
+    def connect_layers(self) -> list[OpenVinoLayer]:
+        """Connects the layers of an OpenVINO graph by its edges: fills in `inputs`, the layer from which each
+        input of a layer comes, and `ports`, the output of that layer. Returns all layers; raises `FileError`
+        for a broken edge.
         """
         for edge in self.edges:
             source, target = (
@@ -102,9 +103,9 @@ class OpenVinoReader:
         self.text: list[str] | None = None  # of the <dim> element that is being read
 
     def start(self, element: str, attributes: dict[str, str]) -> None:
-        """Handles the start of an element in the XML of an OpenVINO model: adds a graph, a layer, the
-        settings of a layer, an edge or a port, from the attributes; raises `FileError` for two layers of one
-        id, and for too many.
+        """Adds a graph, a layer, the settings of a layer, an edge or a port to the OpenVINO model that is
+        read. The XML parser calls it at the start of each element, with the element's name and attributes.
+        Raises `FileError` for two layers of one id, and for too many.
         """
         if element in ("net", "body", "then_body", "else_body"):
             self.graphs.append(OpenVinoGraph())
@@ -134,11 +135,12 @@ class OpenVinoReader:
             self.text = []
 
     def end(self, element: str) -> None:
-        """Handles the end of an element in the XML of an OpenVINO model: connects the layers of a finished
-        graph and adds them to the result, or adds the length of an axis to the shape of the last port.
+        """Connects the layers of a finished graph and adds them to the result, or adds the length of an axis
+        to the shape of the last port. The XML parser calls it at the end of each element of an OpenVINO
+        model, with the element's name.
         """
         if element in ("net", "body", "then_body", "else_body"):
-            self.layers += self.graphs.pop().joined()
+            self.layers += self.graphs.pop().connect_layers()
         elif element == "dim" and self.graphs and self.graphs[-1].last is not None:
             length = "".join(self.text or ()).strip()
             shapes = list(self.graphs[-1].last.shapes.values())
@@ -147,7 +149,9 @@ class OpenVinoReader:
             self.text = None
 
     def characters(self, text: str) -> None:
-        """Handles a piece of text in an OpenVINO model's XML: the length of an axis, or part of it."""
+        """Collects the text of an element of an OpenVINO model's XML: the length of an axis. The XML parser
+        calls it for each piece of the text.
+        """
         if self.text is not None:
             self.text.append(text[:20])
 

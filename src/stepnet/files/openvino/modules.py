@@ -92,7 +92,7 @@ def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
     except LayoutError as error:
         raise FileError(f"{where}: {error}") from error
     states = [input_origin(layer, index, MOVES).layer for index in range(1, 1 + operator.states)]
-    constants = [state for state in states if is_constant(state, data)]
+    constants = [state for state in states if is_nonzero_constant(state, data)]
     fed = [state.name for state in states if state is not None and state.type in FED]
     makers = [state.name for state in states if state is not None and state.type not in {*FED, CONST}]
     computed = " and ".join(dict.fromkeys(makers))
@@ -131,7 +131,7 @@ def preceding_operator(layer: OpenVinoLayer, names: dict[int, str], data: Array)
     for passed in reversed(origin.through):
         axes = axes and axes_after(passed, axes, data)
     expected = Axes.of("BTH" if OPERATORS[below.type].sequence else "BH", axes.sizes) if axes else None
-    return names[id(below)] if axes and expected and axes.axes == joined_axes(axes, expected) else ""
+    return names[id(below)] if axes and expected and axes.axes == merged_directions(axes, expected) else ""
 
 
 def outputs(layer: OpenVinoLayer) -> Axes:
@@ -147,8 +147,13 @@ def outputs(layer: OpenVinoLayer) -> Axes:
     return Axes.of(letters, {**sizes, "D": 2 if both else 1})
 
 
-def joined_axes(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """Returns the axes `expected` of one direction, or with both in the features if `axes` has both."""
+def merged_directions(axes: Axes, expected: Axes) -> tuple[str, ...]:
+    """Returns the axes that the next operator takes for outputs of both directions: `expected`, those of one
+    direction, with the directions merged into the last axis, the features ("DH"). Outputs of one direction
+    have the axes `expected`.
+
+    axes: the axes of the outputs, which tell the number of directions.
+    """
     return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
@@ -190,8 +195,10 @@ def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> I
             yield f"{names[id(layer)]} ({layer.type})"
 
 
-def is_constant(layer: OpenVinoLayer | None, data: Array) -> TypeGuard[OpenVinoLayer]:
-    """Returns True if the source of a state, `layer`, is a constant other than zeros, of bytes in `data`."""
+def is_nonzero_constant(layer: OpenVinoLayer | None, data: Array) -> TypeGuard[OpenVinoLayer]:
+    """Returns True if `layer`, which computes the initial state of a recurrent operator, is a constant that
+    is not all zeros; None stands for no initial state. data: the bytes of the model's constants.
+    """
     return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
 
 

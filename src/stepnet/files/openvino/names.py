@@ -30,7 +30,7 @@ class OpenVinoOperator:
 
     @property
     def weights(self) -> int:
-        """The index of W, the first of the weights, among the inputs of this OpenVINO operator."""
+        """The index of W among the inputs of this OpenVINO operator; the other weights follow it."""
         return 1 + self.states + self.sequence
 
 

@@ -55,8 +55,8 @@ def is_item(folder: Path) -> bool:
 
 
 def arrays(folder: Path) -> dict[str, Array]:
-    """Reads the arrays of one tree in an Orbax checkpoint by name, from one store or from a folder for each;
-    raises `FileError` if one that the metadata lists is missing. folder: that of the tree.
+    """Reads the arrays of one tree in an Orbax checkpoint by name, from one store or from a subfolder for
+    each; raises `FileError` if an array that the metadata lists is missing. folder: the folder of the tree.
     """
     names, required = tree(folder)
     store = Store(folder, 0)
@@ -74,8 +74,9 @@ def arrays(folder: Path) -> dict[str, Array]:
 
 
 def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
-    """Reads a tree's metadata: returns the names of arrays ("a/b"), by their places in the checkpoint
-    ("a.b"), and the names of those that must exist; both empty without metadata.
+    """Reads the metadata of a tree of arrays in a checkpoint. Returns the names of the arrays ("a/b") by the
+    keys under which they are stored ("a.b"), and the names of those that must exist; both are empty without
+    metadata.
     """
     if not (folder / METADATA).is_file():
         return {}, set()
@@ -96,8 +97,10 @@ Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
 
 
 def in_store(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function from a chunk's key to its bytes) of each array in an OCDBT store,
-    the files in `folder`. place: the array's key in the store. description: its JSON.
+    """Yields (key of the array, description, function from a chunk's key to its bytes) of each Zarr array in
+    an OCDBT store. The description is the array's JSON.
+
+    folder: the folder with the files of the store. store: limits the memory that reading takes.
     """
     keys = Tree(folder, store)
     items = dict(keys.items())
@@ -119,8 +122,11 @@ def in_store(folder: Path, store: Store) -> Stored:
 
 
 def in_folders(folder: Path, store: Store) -> Stored:
-    """Yields (place, description, function from a chunk's key to its bytes) of each Zarr array that has a
-    folder of its own in `folder`. place: the name of that. description: the array's JSON.
+    """Yields (key of the array, description, function from a chunk's key to its bytes) of each Zarr array
+    that has a subfolder of its own in `folder`. The key is the name of the subfolder, the description the
+    array's JSON.
+
+    store: limits the memory that reading takes.
     """
 
     def getter(array_key: Path) -> Callable[[str], bytes | None]:

@@ -70,7 +70,9 @@ class Cursor:
         return bytes(self.data[self.at - count : self.at])
 
     def shared(self, count: int) -> tuple[list[int], list[int]]:
-        """Reads for `count` texts of a node how many bytes each shares with the last, and how many follow."""
+        """Reads, for each of `count` texts of a node, how many bytes it shares with the text before, and how
+        many bytes of its own follow.
+        """
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
     def texts(self, shared: list[int], rests: list[int]) -> list[bytes]:
@@ -123,7 +125,9 @@ class Tree:
         self.seen: set[tuple[str, int]] = set()
 
     def items(self) -> Iterator[tuple[str, Value]]:
-        """Yields every key of the OCDBT store, with its value or the place of the value."""
+        """Yields every key of the OCDBT store with its value, or with a reference to the file that holds the
+        value.
+        """
         size = (self.folder / MANIFEST).stat().st_size
         root, height = newest(self.body(FileReference("", MANIFEST, 0, size), MAGIC_MANIFEST))
         if root is not None:
@@ -133,9 +137,8 @@ class Tree:
         """Yields the keys and values of an OCDBT node and of the nodes below it; raises `FileError` for a
         damaged tree.
 
-        reference: the node's. height: the levels of nodes below it; 0 for a leaf, which has the values.
-            front:
-        the prefix of its keys.
+        reference: the file and bytes of the node. height: the number of levels of nodes below it; 0 for a
+        leaf, which has the values. front: the prefix of the node's keys.
         """
         if (reference.path, reference.start) in self.seen or not 0 <= height <= HEIGHT:
             raise FileError("its tree leads to a node twice, or is too high")
@@ -157,8 +160,8 @@ class Tree:
             yield from self.below(child, height - 1, front + key[:length])
 
     def value(self, value: Value) -> bytes:
-        """Returns the bytes of a value in an OCDBT store, which are given, or lie in a file of the folder;
-        raises `FileError` if that is missing or cut off.
+        """Returns the bytes of a value in an OCDBT store. value: the bytes themselves, or a reference to a
+        file of the store; raises `FileError` if that is missing or cut off.
         """
         if isinstance(value, bytes):
             return value
@@ -177,8 +180,10 @@ class Tree:
             return stream.read(value.size)
 
     def body(self, reference: FileReference, magic: bytes) -> Cursor:
-        """Reads a node or the manifest of an OCDBT store, and returns its unpacked fields; raises `FileError`
-        if it is damaged. reference: its bytes in the folder. magic: the four bytes with which it must begin.
+        """Reads a node or the manifest of an OCDBT store from a file, and returns a cursor at its first
+        field, after decompression. Raises `FileError` if it is damaged.
+
+        reference: the file, and the range of bytes in it. magic: the four bytes with which they must begin.
         """
         data = self.value(reference)
         if len(data) < HEAD.size + 6 or HEAD.unpack_from(data) != (magic, len(data)):
@@ -222,7 +227,9 @@ def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
 
 
 def values(node: Cursor, files: list[tuple[str, str]], count: int) -> list[Value]:
-    """Reads the values of an OCDBT leaf (last) node: bytes, or references to `files`, the node's table."""
+    """Reads the `count` values of a leaf of an OCDBT tree, which is a node without nodes below it. A value is
+    its bytes, or a reference to a file. files: the node's table of files.
+    """
     sizes, kinds = node.numbers(count), node.numbers(count)
     outside = [size for size, kind in zip(sizes, kinds, strict=True) if kind]
     references = iter(node.references(files, len(outside), outside))

@@ -63,14 +63,18 @@ class ArrayFormat:
     separator: str = "."
 
     def key(self, chunk_index: tuple[int, ...]) -> str:
-        """Returns the key of the chunk of a Zarr array at index `chunk_index`, as "c/0/1"; () without
-        axes.
+        """Returns the key under which a chunk of a Zarr array is stored, such as "c/0/1". chunk_index: the
+        index of the chunk along each axis; () for an array without axes.
         """
         return self.front + self.separator.join(map(str, chunk_index)) if chunk_index or self.front else "0"
 
 
 def array(description: bytes, get: Get, store: Store) -> Array:
-    """Reads an array of Zarr; description: its JSON; get: gives a chunk by its key, None for one of zeros."""
+    """Reads a Zarr array.
+
+    description: the JSON that describes it. get: a function from a chunk's key to its bytes, or None for a
+    chunk of zeros. store: limits the memory that reading takes.
+    """
     described = parsed(description, "description of an array", store)
     array_format = (
         format_of_zarr3(described) if described.get("zarr_format") == 3 else format_of_zarr2(described)
@@ -100,9 +104,11 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 
 def pieces(array_format: ArrayFormat, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yields (first index, array) of the chunks in the bytes of a Zarr chunk: the chunk itself or, if it is a
-    shard, the smaller chunks in it. The index is that within the chunk. array_format: how the array is
-    stored.
+    """Yields (index, array) of the chunks in the bytes of a Zarr chunk: the chunk itself or, if it is a
+    shard, the smaller chunks in it. The index is that of the array's first element within the outer chunk.
+
+    array_format: how the Zarr array is stored. data: the bytes of the chunk. store: limits the memory that
+    reading takes.
     """
     if array_format.inner is None:
         yield (0,) * len(array_format.shape), chunk(array_format, array_format.chunks, data, store)
@@ -138,8 +144,8 @@ def chunk(array_format: ArrayFormat, shape: tuple[int, ...], data: bytes, store:
 
 
 def format_of_zarr2(described: Object) -> ArrayFormat:
-    """Returns an array's form (shape, chunks, dtype, compression) from its description in Zarr 2; raises
-    `FileError` for one that is not read.
+    """Returns how a Zarr array is stored (shape, chunks, dtype, compression), from the JSON of its
+    description in Zarr 2; raises `FileError` for a form that is not read.
     """
     code, compressor = described.get("dtype"), described.get("compressor")
     kind = CODES.get(code.lstrip("<|") if isinstance(code, str) else "")
@@ -160,8 +166,8 @@ def format_of_zarr2(described: Object) -> ArrayFormat:
 
 
 def format_of_zarr3(described: Object) -> ArrayFormat:
-    """Returns an array's form (shape, chunks, shards, dtype, compression) from its description in Zarr 3;
-    raises `FileError` for one that is not read.
+    """Returns how a Zarr array is stored (shape, chunks, shards, dtype, compression), from the JSON of its
+    description in Zarr 3; raises `FileError` for a form that is not read.
     """
     grid, encoding = fields(described.get("chunk_grid")), fields(described.get("chunk_key_encoding"))
     kind = KINDS.get(str(described.get("data_type")))

@@ -42,8 +42,10 @@ def read(data: bytes, variables: Sequence[Variable], store: Store) -> dict[str, 
 
 
 def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
-    """Reads the tensor at an offset of a .pdiparams file; returns it and the offset after it. Raises
-    `FileError` if it is cut off, or of another version or kind. name: for messages.
+    """Reads the tensor at offset `at` of a .pdiparams file; returns it and the offset after it. Raises
+    `FileError` if it is cut off, or of another version or kind.
+
+    store: limits the memory that reading takes. name: the name of the tensor, for messages.
     """
     (version, levels), at = unpacked("<IQ", data, at)
     if version or levels:

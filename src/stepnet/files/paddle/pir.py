@@ -53,7 +53,9 @@ class Older:
 
 
 def reduction(name: str) -> Older:
-    """Returns the form in older Paddle programs of a reduction of PIR, such as "reduce_sum"."""
+    """Returns the form in older Paddle programs of an operation of PIR that reduces over axes. name: its name
+    there, such as "reduce_sum".
+    """
     return Older(name, ("X", "DimTensor"), attributes=KEEP)
 
 
@@ -138,7 +140,9 @@ class PirReading:
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     def values(self, number: Any) -> tuple[str, ...]:
-        """Returns the names of a PIR value by its number, or of a list's elements; () for 0, no value."""
+        """Returns the names of the values for which a number in a PIR file stands: one name or, for a list,
+        one for each element; () for 0, which is no value.
+        """
         name = str(int(number))
         if name == "0":
             return ()
@@ -156,9 +160,11 @@ def program(operations: Sequence[Any], path: str) -> PaddleProgram:
 
 
 def add(reading: PirReading, index: int, node: Any) -> None:
-    """Adds one operation of a PIR file, number `index`, to the program that is being read (`reading`). Those
-    that declare a parameter, an input or an output are added as such, and not as operations; those that join
-    values to a list or split it add only names.
+    """Adds one operation of a PIR file to the program that is being read (`reading`). Operations that declare
+    a parameter, an input or an output are added as such, and not as operations; those that join values to a
+    list or split a list add only names.
+
+    index: the number of the operation. node: its JSON.
     """
     kind = str(node["#"]).rpartition(".")[2]
     if kind == "p":
@@ -187,7 +193,9 @@ def add(reading: PirReading, index: int, node: Any) -> None:
 
 
 def in_layer(attributes: Mapping[str, Any]) -> str:
-    """Returns the text " of NAME" on the user's layer of a Paddle operation, by its attributes; or ""."""
+    """Returns " of NAME" for messages, where NAME is the user's layer that a Paddle operation belongs to, or
+    "" if it is unknown. attributes: those of the operation.
+    """
     name = str(attributes.get("struct_name", "")).strip("/")
     return f" of {name}" if name else ""
 
@@ -210,7 +218,10 @@ def as_older(
     index: str,
 ) -> PaddleOperation:
     """Converts an operation of PIR, Paddle's newer form of programs, to the older form: inputs and outputs by
-    slot, and the older names of it and of its attributes. index: its position, for messages.
+    slot, and the older names of the operation and of its attributes.
+
+    kind: the name of the operation in PIR. inputs, outputs: for each of them, the names of its values. index:
+    the position of the operation, for messages.
     """
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}
@@ -219,8 +230,8 @@ def as_older(
 
 
 def variable(name: str, kind: Any) -> Variable:
-    """Describes an input or parameter of the program from its type in PIR's JSON, `kind`: shape, dtype and
-    number of levels; raises `FileError` if it is of no numbers.
+    """Describes an input or parameter called `name` of a Paddle program: shape, dtype and number of levels.
+    Raises `FileError` if it has no numbers. kind: its type in PIR's JSON.
     """
     element, sizes, _, levels, *_ = kind["D"]
     text = str(element["#"]).rpartition("_")[2]

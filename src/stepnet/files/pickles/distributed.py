@@ -22,7 +22,7 @@ from stepnet.files.pickles.machine import FileRange
 from stepnet.files.pickles.objects import attributes
 from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.torch import arrays_in
-from stepnet.files.pickles.values import Pairs, PickledCall, are_counts, is_shape, joined, parts
+from stepnet.files.pickles.values import Pairs, PickledCall, are_counts, array_name, is_shape, tuple_items
 from stepnet.files.store import Store
 from stepnet.files.zips import ByteRange
 
@@ -47,15 +47,15 @@ def read(path: str | Path) -> dict[str, Array]:
             store.beside(shard.name, shard.stat().st_size)
         root = fields(load(FileRange(BytesIO(file.read_bytes()), 0, size), store=store))
         described = items(root, "state_dict_metadata")
-        shapes = {joined((name,)): shape_of(name, metadata) for name, metadata in described}
+        shapes = {array_name((name,)): shape_of(name, metadata) for name, metadata in described}
         pieces: dict[str, dict[Offsets, Array]] = {name: {} for name in shapes}
         for key, value in items(root, "storage_data"):
             index, slices = fields(key), fields(value)
-            name = joined((index.get("fqn"),))
+            name = array_name((index.get("fqn"),))
             if shapes.get(name) is None:  # not a tensor, but a pickle of another object
                 continue
             offsets = index.get("offset") or (0,) * len(shapes[name] or ())
-            pieces[name][counts(name, offsets)] = piece(folder, name, slices, store)
+            pieces[name][checked_offsets(name, offsets)] = piece(folder, name, slices, store)
         return {
             name: assembled(name, shape, pieces[name], store)
             for name, shape in shapes.items()
@@ -80,7 +80,9 @@ def sized(value: object) -> object:
 
 
 def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
-    """Returns the items of the dictionary `name` in the metadata; raises `FileError` if there is none."""
+    """Returns the items of the dictionary `name` in the metadata of a distributed checkpoint; raises
+    `FileError` if there is none. root: the metadata's fields by name.
+    """
     value = root.get(name)
     if not isinstance(value, Pairs):
         raise FileError(f"its {METADATA} has no {name}, as those of torch.distributed.checkpoint have")
@@ -88,7 +90,9 @@ def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
 
 
 def shape_of(name: object, metadata: object) -> Offsets | None:
-    """Returns a tensor's shape from a distributed checkpoint's metadata; None for other objects."""
+    """Returns a tensor's shape from its description in a distributed checkpoint, `metadata`; None for an
+    object that is no tensor. name: the tensor's name, for messages.
+    """
     size = fields(metadata).get("size")
     if isinstance(metadata, PickledCall) and metadata.name.endswith(".BytesStorageMetadata"):
         return None
@@ -97,11 +101,13 @@ def shape_of(name: object, metadata: object) -> Offsets | None:
     return cast(Offsets, size)
 
 
-def counts(name: str, value: object) -> Offsets:
-    """Returns `value`, the index along each axis where a piece begins; `FileError` if it is no such index."""
+def checked_offsets(name: str, value: object) -> Offsets:
+    """Checks a piece of the sharded tensor `name`: returns `value`, the index along each axis of the tensor
+    at which the piece begins, as a tuple; raises `FileError` if it is not a tuple of such indices.
+    """
     if not are_counts(value):
         raise FileError(f"a piece of {name!r} begins nowhere")
-    return cast(Offsets, parts(value))
+    return cast(Offsets, tuple_items(value))
 
 
 def piece(folder: Path, name: str, description: dict[str, object], store: Store) -> Array:
@@ -131,8 +137,10 @@ def piece(folder: Path, name: str, description: dict[str, object], store: Store)
 
 
 def assembled(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: Store) -> Array:
-    """Assembles a tensor of a distributed checkpoint from its pieces, by the index of the first element of
-    each; raises `FileError` unless they fill it exactly, and for several dtypes.
+    """Assembles the tensor `name` of a distributed checkpoint from its pieces; raises `FileError` unless they
+    fill it exactly, and for several dtypes.
+
+    pieces: the arrays, by the index of the first element of each in the tensor. store: the limit on memory.
     """
     if len(pieces) == 1 and next(iter(pieces.values())).shape == shape:
         return next(iter(pieces.values()))

@@ -81,20 +81,22 @@ def held(path: str | Path) -> TorchFile:
 
 
 def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> dict[str, Array]:
-    """Reads the weights and constants of an open .pt2 archive of `size` bytes by name; with several models in
-    it, the name of each is a prefix. members: of its zip, by name.
+    """Reads the weights and constants of an open .pt2 archive by name; with several models in it, the name of
+    each is a prefix.
+
+    size: the number of bytes of the archive. members: the members of its zip, by name.
     """
-    listed = [member for name, member in members.items() if name.endswith(CONFIGS)]
-    older = [member for name, member in members.items() if name.endswith(OLDER)]
-    if not listed and not older:
+    config_members = [member for name, member in members.items() if name.endswith(CONFIGS)]
+    older_members = [member for name, member in members.items() if name.endswith(OLDER)]
+    if not config_members and not older_members:
         raise FileError("this zip is none of torch.export.save's: it holds no list of weights")
     merged: dict[str, Array] = {}
-    for member in older:
+    for member in older_members:
         byte_range = zips.byte_range_of(stream, member, size)
         merged |= checked_new(merged, arrays_in(open_range(stream, byte_range), byte_range.size))
-    for member in listed:
+    for member in config_members:
         folder, _, file = member.name.rpartition("/")
-        configs = [entry.name for entry in listed if entry.name.endswith(file.partition("_")[2])]
+        configs = [entry.name for entry in config_members if entry.name.endswith(file.partition("_")[2])]
         model = f"{file.removesuffix(CONFIGS[0]).removesuffix(CONFIGS[1])}." if len(configs) > 1 else ""
         data = bytes_at(stream, zips.byte_range_of(stream, member, size)).tobytes()
         config = jsons.parsed(data, file, Store(None, size)).get("config")
@@ -157,7 +159,9 @@ def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
 
 
 def numbers(values: Any) -> Any:
-    """Returns the numbers in a list of the form [{"as_int": 9}, ...]; None for values in another form."""
-    listed = cast("list[Any]", values) if isinstance(values, list) else [None]
-    fields = [cast("dict[str, Any]", value) if isinstance(value, dict) else {} for value in listed]
+    """Returns, as a tuple, the integers in a list of JSON objects such as [{"as_int": 9}, ...]; None for any
+    other value.
+    """
+    items = cast("list[Any]", values) if isinstance(values, list) else [None]
+    fields = [cast("dict[str, Any]", value) if isinstance(value, dict) else {} for value in items]
     return tuple(field["as_int"] for field in fields) if all("as_int" in field for field in fields) else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.pickles.containers import latin
-from stepnet.files.pickles.values import PickledCall, is_shape, parts
+from stepnet.files.pickles.values import PickledCall, is_shape, tuple_items
 
 Array = np.ndarray
 
@@ -37,7 +37,7 @@ def of_numbers(value: object) -> bool:
 
 def fields(call: PickledCall) -> tuple[object, ...]:
     """Returns the fields, such as shape and dtype, of the call that rebuilds a pickled NumPy array."""
-    return parts(call.state) if call.name in RECONSTRUCT else call.arguments
+    return tuple_items(call.state) if call.name in RECONSTRUCT else call.arguments
 
 
 def described(
@@ -62,7 +62,7 @@ def described(
 def dtype_of(name: str, call: PickledCall, dtypes: Mapping[str, object]) -> np.dtype[np.generic]:
     """Returns the dtype of a pickled array, with byte order; raises `FileError` unless it is in `dtypes`."""
     code = call.arguments[0] if call.arguments else None
-    order = (*parts(call.state), None, None)[1]
+    order = (*tuple_items(call.state), None, None)[1]
     if not isinstance(code, str) or code not in dtypes:
         code = code[:20] if isinstance(code, str) else ""
         kind = {"O": "Python objects", "U": "texts", "S": "texts"}.get(code[:1], f"dtype {code!a}")

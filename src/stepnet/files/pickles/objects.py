@@ -18,7 +18,7 @@ import numpy as np
 
 from stepnet.files.model import WEIGHTS, FileContents
 from stepnet.files.pickles.program import RecurrentProgram
-from stepnet.files.pickles.values import Inside, Pairs, PickledCall, children, leaves, parts
+from stepnet.files.pickles.values import Inside, Pairs, PickledCall, children, leaves, tuple_items
 from stepnet.files.pickles.wiring import wired
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
@@ -47,15 +47,20 @@ class TorchFile:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], root: object) -> "TorchFile":
-        """Makes a `TorchFile` of arrays and of the settings and classes of modules in a pickle's value."""
-        return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=code_of(root))
+        """Makes a `TorchFile` of a file's arrays and its pickle's value, `root`, in which it finds the
+        settings and the classes of recurrent modules.
+        """
+        return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=why_unspecified(root))
 
     def wired(self, model: FileContents) -> FileContents:
-        """Returns a model of these arrays, with modules connected as by the file's program, if any."""
+        """Returns a copy of `model`, a model of this file's arrays, in which the recurrent modules have the
+        order and the inputs that the file's torch.export program gives them; `model` itself if the file has
+        no program.
+        """
         return model if self.program is None else wired(model, self.program, self.arrays)
 
 
-def code_of(root: object) -> str:
+def why_unspecified(root: object) -> str:
     """Returns why a pickle's value does not specify a computation, for messages: it has weights only, or a
     module, whose architecture is code.
     """
@@ -150,8 +155,8 @@ def registered(value: object) -> Iterable[tuple[object, object]]:
 
 
 def everything() -> Inside:
-    """Returns a function for `leaves`, which searches a pickle's value: it lists all that an object holds,
-    once per object, so that cycles end.
+    """Returns a function that lists the (key, value) pairs in an object of a pickle, for `leaves`, which
+    searches it for arrays. It lists an object once only, so that a search of cycles ends.
     """
     seen: set[int] = set()
 
@@ -188,7 +193,7 @@ def attributes(value: PickledCall) -> Iterable[tuple[object, object]]:
     or, for a class with slots, a pair of dictionaries, of which one may be None. Of any other state, returns
     the values in it with their keys.
     """
-    states = parts(value.state) or (value.state,)
+    states = tuple_items(value.state) or (value.state,)
     if all(state is None or isinstance(state, Pairs) for state in states):
         return [pair for state in states if isinstance(state, Pairs) for pair in state.items]
     return children(value.state)

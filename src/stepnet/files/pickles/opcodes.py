@@ -107,8 +107,8 @@ def number(struct_format: str) -> Callable[[StackMachine], int]:
 
 
 def counted(struct_format: str, value: Callable[[bytes], object]) -> Action:
-    """Returns the action of an opcode that pushes value(bytes); struct_format: the `struct` type of their
-    count.
+    """Returns the action of an opcode that reads a count and as many bytes, and pushes `value` of the bytes.
+    struct_format: the type of the count, as for `struct`.
     """
     count = number(struct_format)
     return push(lambda machine: value(machine.source.take(count(machine))))
@@ -168,9 +168,10 @@ def mark(machine: StackMachine) -> None:
 
 def put(index: Callable[[StackMachine], int]) -> Action:
     """Returns the action of a pickle's opcode that stores the top value in the memo, the table of values to
-    use again; index: reads its number there.
+    use again.
 
-    Picklers number the memo in order, Python 2's from 1.
+    index: a function that reads from the pickle the number under which the value is stored. Picklers number
+    the memo in order, Python 2's from 1.
     """
 
     def action(machine: StackMachine) -> None:
@@ -190,7 +191,9 @@ def put(index: Callable[[StackMachine], int]) -> Action:
 
 
 def get(index: Callable[[StackMachine], int]) -> Action:
-    """Returns the action of an opcode that pushes a value of the memo, a table; index: reads its number."""
+    """Returns the action of an opcode that pushes a value of the memo, the table of values to use again.
+    index: a function that reads from the pickle the number of the value.
+    """
 
     def noted(machine: StackMachine) -> object:
         """Returns the value in the memo (values to use again) at the opcode's number; or `FileError`."""
@@ -263,11 +266,13 @@ def call_with_names(machine: StackMachine) -> None:
     """Opcode action: pops named arguments, other arguments and a class, and pushes the record of this call,
     with the named arguments as its state, or the container that the call makes.
     """
-    named = machine.pop_kind(Pairs)
+    named_arguments = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))
     result = called(machine, arguments)
     machine.stack.append(
-        PickledCall(result.name, result.arguments, named) if isinstance(result, PickledCall) else result
+        PickledCall(result.name, result.arguments, named_arguments)
+        if isinstance(result, PickledCall)
+        else result
     )
 
 

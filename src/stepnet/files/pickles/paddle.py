@@ -27,7 +27,16 @@ from stepnet.files.paths import existing, new_file
 from stepnet.files.pickles.machine import FileRange
 from stepnet.files.pickles.numpy_array import NAMES, array_of, described, is_numpy
 from stepnet.files.pickles.opcodes import load
-from stepnet.files.pickles.values import Name, Pairs, PickledCall, dump, is_shape, joined, leaves, parts
+from stepnet.files.pickles.values import (
+    Name,
+    Pairs,
+    PickledCall,
+    array_name,
+    dump,
+    is_shape,
+    leaves,
+    tuple_items,
+)
 
 Array = np.ndarray
 
@@ -87,7 +96,7 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
     names of one parameter share an array. size: the file's bytes, a limit for the arrays together.
     """
     if is_array(value):
-        own = parts(value)
+        own = tuple_items(value)
         value = Pairs([(own[0] if own else "tensor", value)])
     items = value.items if isinstance(value, Pairs) else []
     slices = [info for key, info in items if key == SLICES]
@@ -99,7 +108,7 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
     array_of_call: dict[int, Array] = {}  # by the id of the call, as one array may have two names
     total = 0
     for name, leaf in leaves(value, is_array):
-        pair = parts(leaf)
+        pair = tuple_items(leaf)
         if pair:
             parameters[name] = pair[0]
         call = cast(PickledCall, pair[1] if pair else leaf)
@@ -121,10 +130,10 @@ def share_equal_arrays(arrays: dict[str, Array], parameters: Mapping[str, object
 
     parameters: Paddle's own name of the parameter, by the arrays' names.
     """
-    first: dict[str, Array] = {}
+    by_parameter: dict[str, Array] = {}
     for name, array in arrays.items():
         parameter = parameters.get(name)
-        other = first.setdefault(parameter, array) if isinstance(parameter, str) else array
+        other = by_parameter.setdefault(parameter, array) if isinstance(parameter, str) else array
         if same_bits(other, array):
             arrays[name] = other
     return arrays
@@ -132,7 +141,7 @@ def share_equal_arrays(arrays: dict[str, Array], parameters: Mapping[str, object
 
 def is_array(value: object) -> bool:
     """Returns True if a value of a pickle is an array, or a pair of a parameter's name and an array."""
-    pair = parts(value)
+    pair = tuple_items(value)
     return is_numpy(value) or (len(pair) == 2 and isinstance(pair[0], str) and is_numpy(pair[1]))
 
 
@@ -142,16 +151,16 @@ def join_slices(arrays: dict[str, Array], slices: object) -> None:
     slices: the list of these in the file: {name: {"OriginShape": ..., "slices": names}}.
     """
     for key, value in slices.items if isinstance(slices, Pairs) else ():
-        name = joined((key,))
+        name = array_name((key,))
         fields = (
             {field: item for field, item in value.items if isinstance(field, str)}
             if isinstance(value, Pairs)
             else {}
         )
         shape, names = fields.get("OriginShape"), fields.get("slices")
-        listed = cast(list[object], names) if isinstance(names, list) else []
-        pieces = [arrays.pop(piece) for piece in listed if isinstance(piece, str) and piece in arrays]
-        flat = len(pieces) == len(listed) and all(piece.ndim == 1 for piece in pieces)
+        slice_names = cast(list[object], names) if isinstance(names, list) else []
+        pieces = [arrays.pop(piece) for piece in slice_names if isinstance(piece, str) and piece in arrays]
+        flat = len(pieces) == len(slice_names) and all(piece.ndim == 1 for piece in pieces)
         if not flat or len({piece.dtype for piece in pieces}) != 1 or not is_shape(shape) or name in arrays:
             raise FileError(f"{name!r} is cut into slices that the file does not hold")
         lengths = cast(tuple[int, ...], shape)

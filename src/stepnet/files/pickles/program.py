@@ -69,8 +69,10 @@ class OperatorCall:
     sequence: str
 
     @property
-    def odd(self) -> str:
-        """The message for a call whose weights are not those of one layer of torch.nn, as it must have."""
+    def weights_text(self) -> str:
+        """Text for the report of a program about a call whose weights are not exactly those of one layer of
+        torch.nn.
+        """
         return f"the weights of {self.name}, which are not those of a layer of torch.nn"
 
 
@@ -107,14 +109,14 @@ class ComputedValues:
 
 
 def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
-    """Parses the JSON of a torch.export program: returns its calls of recurrent layers in order, the names of
-    everything around them, its inputs, and the first use of each weight.
+    """Parses the JSON of a torch.export program (`document`): returns its calls of recurrent layers in order,
+    texts on everything else that it does, its inputs, and the first use of each weight.
     """
     module = table(document.get("graph_module"))
     graph, signature = table(module.get("graph")), table(module.get("signature"))
     specs = rows(signature.get("input_specs"))
     inputs = [name for spec in specs for name in names(table(spec.get("user_input")).get("arg"))]
-    weights = dict(held for spec in specs for held in held_by(spec))
+    weights = dict(held for spec in specs for held in weight_names(spec))
     state = ComputedValues(weights, {**weights, **{name: name for name in inputs}})
     nodes = rows(graph.get("nodes"))
     live = live_nodes(nodes, graph.get("outputs"))
@@ -136,8 +138,10 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
             uses.setdefault(weights.get(name, name), index)
     if calls:
         others = other_outputs(rows(graph.get("outputs")), calls[-1].sequence, state)
-        named = {*around}
-        around += [f"{name} (an output)" for name in others if state.sources.get(name) not in named]
+        listed_operators = {*around}
+        around += [
+            f"{name} (an output)" for name in others if state.sources.get(name) not in listed_operators
+        ]
     if len(inputs) != 1:
         around += [f"{name} (an input)" for name in sorted(inputs)]
     return RecurrentProgram(tuple(calls), tuple(around), tuple(inputs), uses)
@@ -147,8 +151,10 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
 
 
 def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
-    """Records in `state` an operator that makes zeros, handles sizes, or returns a value unchanged; returns
-    True if `node` is such an operator: the program's report need not list it beside the recurrent calls.
+    """Handles a node of a torch.export program that its report need not list beside the recurrent calls: an
+    operator that makes zeros, handles sizes, or returns a value unchanged. Returns True for such a node, and
+    records in `state` which of its outputs are zeros or another value unchanged; returns False for any other
+    node.
     """
     operator, inputs = operator_of(node), arguments(node)
     outputs, input_names = [*names(node.get("outputs"))], [*names(inputs.get("self", inputs.get("input")))]
@@ -172,13 +178,17 @@ def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
 
 
 def is_zeros(operator: str, inputs: Mapping[str, Any]) -> bool:
-    """Returns True if a program's operator makes a tensor of zeros; inputs: its arguments by name."""
+    """Returns True if an operator of a torch.export program makes a tensor of zeros. inputs: its arguments by
+    name.
+    """
     value = table(inputs.get("fill_value"))
     return operator in ZEROS or (operator in FILLED and number(value) == 0)
 
 
 def drops_numbers(probability: object, arguments: Mapping[str, Any]) -> bool:
-    """Returns True if a dropout operator of this probability may have an effect, by its arguments."""
+    """Returns True if a dropout operator of a torch.export program may change numbers: unless its argument
+    train is False or its probability is 0. arguments: its arguments by name.
+    """
     return table(arguments.get("train")).get("as_bool") is not False and number(probability) != 0
 
 
@@ -206,10 +216,11 @@ def call_of(node: dict[str, Any], state: ComputedValues) -> OperatorCall:
 def unexpressed(
     node: dict[str, Any], call: OperatorCall, before: list[OperatorCall], state: ComputedValues
 ) -> Iterator[str]:
-    """Yields texts on what a recurrent call does that a row of layers does not express, such as a dropout,
-    for `RecurrentProgram.around`; records in `state` that its weights were called.
+    """Yields the differences between a recurrent call of a torch.export program and a call of a plain layer
+    after the layer before it, such as a dropout or an initial state, as texts for `RecurrentProgram.around`;
+    records in `state` that its weights were called.
 
-    node: that of the call. before: the calls before it.
+    node: the node of the call. before: the calls before it.
     """
     inputs = arguments(node)
     if state.sources.keys().isdisjoint(names(inputs.get("input"))):
@@ -222,7 +233,7 @@ def unexpressed(
     if before and call.batch_first != before[0].batch_first:
         yield f"the batch_first of {call.name}, which is not that of {before[0].name}"
     if not is_in_order(call.weights, inputs):
-        yield call.odd
+        yield call.weights_text
     if call.weights in state.called:
         yield f"{call.name}, called again"
     state.called.add(call.weights)
@@ -251,8 +262,9 @@ def is_in_order(weights: tuple[str, ...], inputs: Mapping[str, Any]) -> bool:
 
 
 def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedValues) -> Iterator[str]:
-    """Yields the names of a torch.export program's outputs except None and, once, `sequence`: the outputs of
-    its last layer at all steps. Modules do not express these other outputs.
+    """Yields the names of the outputs of a torch.export program that modules do not express: all but None
+    and, once, the outputs of its last recurrent layer at all steps, whose name is `sequence`. outputs: in the
+    program's JSON.
     """
     seen = False
     for output in outputs:
@@ -287,12 +299,14 @@ def rows(value: object) -> list[dict[str, Any]]:
 
 
 def operator_of(node: dict[str, Any]) -> str:
-    """Returns the operator's name of a program's node, without the prefix "torch.ops.aten."."""
+    """Returns the name of the operator of a node of a torch.export program, without the prefix
+    "torch.ops.aten.".
+    """
     return str(node.get("target"))[:200].removeprefix(ATEN)
 
 
 def title(node: dict[str, Any]) -> str:
-    """Returns the name of a program's node for messages: its first output and its operator."""
+    """Returns the name of a node of a torch.export program for messages: its first output and operator."""
     target = str(node.get("target"))[:200].removeprefix("torch.ops.")
     return f"{next(names(node.get('outputs')), 'a node')} ({target})"
 
@@ -302,8 +316,10 @@ def arguments(node: dict[str, Any]) -> dict[str, Any]:
     return {str(argument.get("name")): argument.get("arg") for argument in rows(node.get("inputs"))}
 
 
-def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (name in program, name in file) of the weights in `spec`, a torch.export input's description."""
+def weight_names(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields (name in the program, name in the file) of the weights that an input of a torch.export program
+    stands for. spec: the JSON description of the input.
+    """
     for kind, key in HELD.items():
         inner = table(spec.get(kind))
         for name in names(inner.get("arg")):

@@ -81,8 +81,8 @@ def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads torch.save's zip: data.pkl is the pickle, data/KEY a storage, in a folder of any name. Raises
-    `FileError` for another zip. size: of the file.
+    """Reads a file in the zip format of torch.save: data.pkl is the pickle, data/KEY the bytes of a storage,
+    in a folder of any name. size: that of the file. Raises `FileError` for a zip without them.
     """
     by_name = members(stream, size)
     roots = [
@@ -104,12 +104,12 @@ def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     pickle = data(f"{root}data.pkl").tobytes()
     value = load(FileRange(BytesIO(pickle), 0, len(pickle)), persistent=outside, store=Store(None, size))
 
-    def place(key: str) -> ByteRange | None:
-        """Returns the place of a PyTorch storage's bytes in the zip, by its key; None if missing."""
+    def storage_range(key: str) -> ByteRange | None:
+        """Returns the position of a PyTorch storage's bytes in the zip, by its key; None if missing."""
         member = by_name.get(f"{root}data/{key}")
         return member and byte_range_of(stream, member, size)
 
-    return TorchFile.of(arrays(stream, size, value, place, order == b"big"), value)
+    return TorchFile.of(arrays(stream, size, value, storage_range, order == b"big"), value)
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:

@@ -32,7 +32,7 @@ from stepnet.files.pickles.torch_tensor import (
     outside,
     rebuilt,
 )
-from stepnet.files.pickles.values import Name, parts
+from stepnet.files.pickles.values import Name, tuple_items
 from stepnet.files.zips import ByteRange
 
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -81,8 +81,8 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def numbers(source: FileRange, dtype: str) -> ByteRange:
-    """Returns the place of a PyTorch storage's numbers in the file, whose count is in the next 8 bytes; moves
-    `source` to the byte after them. dtype: of the numbers.
+    """Returns the position in the file of the numbers of a PyTorch storage, whose count is in the next 8
+    bytes of `source`; moves `source` to the byte after the numbers. dtype: that of the numbers.
     """
     (count,) = struct.unpack("<q", source.take(8))
     size = count * SIZES[dtype]
@@ -101,8 +101,8 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     missing = {"storages", "tensors", "pickle"} - files.keys()
     if missing:
         raise FileError(f"this tar is none of torch.save's: it holds no {min(missing)}")
-    storages, byte_ranges = storages_in(part(stream, files["storages"]))
-    tensors = tensors_in(part(stream, files["tensors"]), storages)
+    storages, byte_ranges = storages_in(tar_member(stream, files["storages"]))
+    tensors = tensors_in(tar_member(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
         """Returns the tensor or storage that a pickle's persistent id, a key, means; or `FileError`."""
@@ -111,12 +111,12 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
             raise FileError("its pickle asks for a tensor that it does not hold")
         return tensors.get(key) or storages[key]
 
-    value = load(part(stream, files["pickle"]), persistent=persistent)
+    value = load(tar_member(stream, files["pickle"]), persistent=persistent)
     return TorchFile.of(arrays(stream, size, value, byte_ranges.get, big=False), value)
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
-    """Returns the places of the files in a tar of `size` bytes, by name, without folders and links; raises
+    """Returns the positions of the files in a tar of `size` bytes, by name, without folders and links; raises
     `FileError` if it is cut off.
     """
     byte_ranges: dict[str, ByteRange] = {}
@@ -137,20 +137,23 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
     return byte_ranges
 
 
-def part(stream: BufferedIOBase, byte_range: ByteRange) -> FileRange:
-    """Returns the range `byte_range`, a file in a tar, as a source for `load`, and seeks to its start."""
+def tar_member(stream: BufferedIOBase, byte_range: ByteRange) -> FileRange:
+    """Returns a file in a tar as a source for `load`, and moves the stream to its start. byte_range: the
+    file's position.
+    """
     stream.seek(byte_range.start)
     return FileRange(stream, byte_range.start, byte_range.start + byte_range.size)
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
-    """Reads the storages of a tar of torch.save, also those that are views of others: returns {key: storage}
-    and {key: place of numbers}. source: the tar's file of storages.
+    """Reads the table of storages in a tar of torch.save; returns (storages by key, with those that are views
+    of others; positions of the numbers of those that are no views, by key). source: the tar's file of
+    storages.
     """
     storages: dict[str, StorageRange] = {}
     byte_ranges: dict[str, ByteRange] = {}
     for _ in range(count_in(source)):
-        match parts(load(source)):
+        match tuple_items(load(source)):
             case (str() | int() as key, _, Name(text=kind)) if kind in TYPES and str(key) not in storages:
                 byte_ranges[str(key)] = numbers(source, TYPES[kind])
                 count = byte_ranges[str(key)].size // SIZES[TYPES[kind]]
@@ -159,7 +162,7 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
                 raise FileError("its tar has a storage without a key or of a type that stepnet does not read")
     views = load(source)
     for view in cast(list[object], views) if isinstance(views, list) else [views]:
-        match parts(view):
+        match tuple_items(view):
             case (str() | int() as key, str() | int() as viewed, int(start), int(count)) if (
                 str(viewed) in byte_ranges
                 and start >= 0
@@ -175,7 +178,7 @@ def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[
     """Reads the tensors of a torch.save tar as parts of its storages, by key; source: the tensors' file."""
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
-        match parts(load(source)):
+        match tuple_items(load(source)):
             case (str() | int() as key, str() | int() as storage, _) if str(storage) in storages:
                 (axes,) = struct.unpack("<i4x", source.take(8))
                 numbers = (

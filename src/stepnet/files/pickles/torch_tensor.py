@@ -21,7 +21,7 @@ from stepnet.errors import FileError
 from stepnet.files.pickles import numpy_array
 from stepnet.files.pickles.numpy_array import described, is_numpy, of_numbers
 from stepnet.files.pickles.objects import everything, registered
-from stepnet.files.pickles.values import Name, Pairs, PickledCall, are_counts, is_shape, leaves, parts
+from stepnet.files.pickles.values import Name, Pairs, PickledCall, are_counts, is_shape, leaves, tuple_items
 from stepnet.files.store import Store
 from stepnet.files.zips import ByteRange, bytes_at
 
@@ -136,7 +136,7 @@ def outside(identity: object) -> StorageRange | Name:
 
     Raises `FileError`, short and without the path.
     """
-    match parts(identity):
+    match tuple_items(identity):
         case ("module", Name() as module, str(), str()):  # a class with its source code, in old files
             return module
         case ("storage", Name(text=kind), str(key), _, int(count), *view) if kind in TYPES and count >= 0:
@@ -193,7 +193,7 @@ def tensor_of(name: str, value: object) -> Tensor:
             case PickledCall(name=call, arguments=(value, *_)) if call in WRAPPERS:
                 continue
             case PickledCall(name=call, arguments=(Name(text=inner), _, arguments, *_)) if call == SUBCLASS:
-                value = PickledCall(inner, parts(arguments))
+                value = PickledCall(inner, tuple_items(arguments))
             case PickledCall(name=call, arguments=arguments) if call in TENSORS:
                 return rebuilt(name, arguments, call.endswith("_v3"))
             case _:
@@ -243,12 +243,11 @@ def arrays(
     byte_range_of: Callable[[str], ByteRange | None],
     big: bool,
 ) -> dict[str, Array]:
-    """Reads the arrays of the tensors in a pickle's value, `root`, by name; those that share a storage share
-    memory.
+    """Reads the arrays of the tensors in a pickle's value, by name; tensors of one storage share memory.
 
-    size: of the file. byte_range_of: gives the place of a storage's bytes by its key. big: True if its
-        numbers are
-    big-endian. A storage is read once, and only if a tensor uses it.
+    root: the value of the pickle. size: that of the file. byte_range_of: returns the position of a storage's
+    bytes in the file, by the storage's key. big: True if its numbers are big-endian. A storage is read once,
+    and only if a tensor uses it.
 
     Raises `FileError`, short and without the path.
     """
@@ -321,8 +320,9 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def native_bytes(data: Array, number_size: int, big_endian: bool) -> Array:
-    """Swaps the bytes of `data` in place if a file's order differs; number_size: the bytes of a real
-    number.
+    """Converts `data`, the bytes of numbers in a file, to this machine's byte order in place, and returns it.
+
+    number_size: the bytes of a real number. big_endian: True if the numbers in the file are big-endian.
     """
     if big_endian != (sys.byteorder == "big") and number_size > 1:
         data[: len(data) // number_size * number_size].view(f"u{number_size}").byteswap(inplace=True)

@@ -75,39 +75,41 @@ def leaves(
     >>> list(leaves(tree, lambda value: isinstance(value, float)))
     [('model.weight', 1.5), ('list.0', 2.5), ('list.1', 3.5)]
     """
-    around: list[Iterator[tuple[tuple[object, ...], object]]] = [iter([((), root)])]
+    open_containers: list[Iterator[tuple[tuple[object, ...], object]]] = [iter([((), root)])]
     names: set[str] = set()
     store, steps = Store(None, 0), 0
-    while around:
-        keys, value = next(around[-1], (None, None))
+    while open_containers:
+        keys, value = next(open_containers[-1], (None, None))
         if keys is None:
-            around.pop()
+            open_containers.pop()
             continue
-        steps += 1 + len(keys)  # making the tuple `place` takes a step for each level
+        steps += 1 + len(keys)  # making the tuple `keys` takes a step for each level
         if steps > STEPS:
             raise FileError("its dictionaries and lists share too many parts, or are too many")
         if is_wanted(value):
-            name = joined(keys)
+            name = array_name(keys)
             if name in names:
                 raise FileError(f"it holds two arrays of the name {name!r}")
             store.take(LEAF + len(name), "its arrays and their names")
             names.add(name)
             yield name, value
-        elif holds(value) or (inside and isinstance(value, PickledCall)):
+        elif is_container(value) or (inside and isinstance(value, PickledCall)):
             if len(keys) > DEPTH:
                 raise FileError(f"its dictionaries and lists nest deeper than {DEPTH}")
-            around.append(below(keys, (inside or children)(value)))
+            open_containers.append(prefixed_items(keys, (inside or children)(value)))
 
 
-def below(
+def prefixed_items(
     keys: tuple[object, ...], items: Iterable[tuple[object, object]]
 ) -> Iterator[tuple[tuple[object, ...], object]]:
-    """Yields (keys from the root, value) for the items of a container in a pickle; keys: its own keys."""
+    """Yields (keys, value) for the items of a container in a pickle, where the keys lead from the root to the
+    value. keys: those that lead to the container. items: its items.
+    """
     for key, child in items:
         yield (*keys, key), child
 
 
-def holds(value: object) -> bool:
+def is_container(value: object) -> bool:
     """Returns True if a value of a pickle is a container: a dictionary, list or tuple."""
     return isinstance(value, Pairs | list | tuple)
 
@@ -119,14 +121,14 @@ def children(value: object) -> Iterable[tuple[object, object]]:
     return enumerate(cast(list[object], value)) if isinstance(value, list | tuple) else ()
 
 
-def parts(value: object) -> tuple[object, ...]:
+def tuple_items(value: object) -> tuple[object, ...]:
     """Returns the values in a tuple of a pickle; () for any other value."""
     return cast(tuple[object, ...], value) if isinstance(value, tuple) else ()
 
 
 def are_counts(value: object) -> bool:
     """Returns True if a value is a tuple of whole numbers that can be a shape, strides or offsets."""
-    numbers = parts(value)
+    numbers = tuple_items(value)
     if not isinstance(value, tuple) or len(numbers) > 64:
         return False
     return all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
@@ -139,9 +141,10 @@ def is_shape(value: object) -> bool:
     )
 
 
-def joined(keys: tuple[object, ...]) -> str:
-    """Joins the keys that lead to an array in a pickle by points, to its name; raises `FileError` for keys
-    that are no texts or numbers, and for a name that is unprintable or too long.
+def array_name(keys: tuple[object, ...]) -> str:
+    """Joins the keys that lead to an array in a pickle's nested containers by points; returns the result, the
+    array's name. Raises `FileError` for keys other than text, numbers and None, and for a name that is
+    unprintable or too long.
     """
     for key in keys:
         if not isinstance(key, str | int | float | None):
@@ -217,10 +220,12 @@ def memory(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8).data
 
 
-def put_all(before: bytes, values: tuple[object, ...], behind: bytes, write: Write) -> None:
-    """Writes to a pickle the opcodes `before`, if any, those that push each of `values`, and `behind`."""
+def put_all(before: bytes, values: tuple[object, ...], after: bytes, write: Write) -> None:
+    """Writes the opcodes `before` (if any) to a pickle, then the opcodes that push each of `values`, then
+    `after`. write: a function that gets the bytes in pieces.
+    """
     if before:
         write(before)
     for value in values:
         put(value, write)
-    write(behind)
+    write(after)

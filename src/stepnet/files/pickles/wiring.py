@@ -13,19 +13,20 @@ from stepnet.layout.options import OPTIONS
 
 
 def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, Array]) -> FileContents:
-    """Connects the modules of a model as a torch.export program calls them: in order, each with its input.
+    """Gives the recurrent modules of a model the order in which a torch.export program calls them, and each
+    the input that the program gives it; returns the changed model.
 
-    A module that the program does not use is none of the model's: its arrays are other arrays. One that is
-    used by other operators than PyTorch's recurrent ones keeps an input that is not specified.
-
-    arrays: all arrays of the file by name.
+    model: the model. program: the recurrent operators of the program. arrays: all arrays of the file by name.
+    A module whose weights the program does not use is removed, and its arrays are added to those of no
+    module. One whose weights are used by other operators than PyTorch's recurrent ones keeps an input that is
+    not specified.
     """
     by_weights = {frozenset(module.stored): module for module in model.modules}
-    odd, calls = list[str](), dict[str, OperatorCall]()
+    unusual_calls, calls = list[str](), dict[str, OperatorCall]()
     for call in program.calls:
         module = by_weights.get(frozenset(call.weights))
         if module is None:
-            odd.append(call.odd)
+            unusual_calls.append(call.weights_text)
         else:
             calls.setdefault(module.name, call)
     first_uses = {module.name: first_use(module, program) for module in model.modules}
@@ -35,10 +36,10 @@ def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, A
         for module in sorted(used, key=lambda module: first_uses[module.name] or 0)
     )
     stored = {name for module in modules for name in module.stored}
-    away = {name for module in model.modules for name in module.stored} - stored
-    rest = {name: array for name, array in arrays.items() if name in model.rest or name in away}
-    around = tuple(dict.fromkeys((*program.around, *odd)))
-    return replace(model, modules=modules, rest=rest, layers=around, entrances=program.inputs)
+    removed = {name for module in model.modules for name in module.stored} - stored
+    rest = {name: array for name, array in arrays.items() if name in model.rest or name in removed}
+    other_operators = tuple(dict.fromkeys((*program.around, *unusual_calls)))
+    return replace(model, modules=modules, rest=rest, layers=other_operators, entrances=program.inputs)
 
 
 def first_use(module: Module, program: RecurrentProgram) -> int | None:
@@ -53,9 +54,9 @@ def called(module: Module, call: OperatorCall, path: str) -> Module:
     """
     layouts = tuple(name for name in module.layouts if name in call.layouts)
     if not layouts:
-        said, stated = " or ".join(call.layouts), " or ".join(module.layouts)
+        by_program, stated = " or ".join(call.layouts), " or ".join(module.layouts)
         raise LayoutError(
-            f"{path}: {bare(module.name) or 'the layer'} is {said} by the file's program, "
+            f"{path}: {bare(module.name) or 'the layer'} is {by_program} by the file's program, "
             f"and not {stated} as {OPTIONS['layout'].name} says"
         )
     return replace(

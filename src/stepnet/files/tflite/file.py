@@ -118,7 +118,9 @@ def checked_item(items: Sequence[Item], index: int, what: str, store: Store) -> 
 
 
 def operands(operator: Table, field: int) -> list[int]:
-    """Returns the tensors that are inputs (field 1) or outputs (2) of a TFLite operator; -1 if missing."""
+    """Returns the indices of the tensors that are inputs (field 1) or outputs (field 2) of a TFLite operator;
+    -1 for a missing one.
+    """
     return operator.vector(field, "<i4")[:OPERANDS].tolist()
 
 
@@ -198,15 +200,16 @@ def others_of(
     titles: Sequence[str],
     nodes: Sequence[TfliteNode],
 ) -> Iterator[str]:
-    """Yields the names of the operators of a TFLite graph that are neither recurrent nor a part of a
-    recurrent one, as they reverse or join its input.
+    """Yields the names of the operators of a TFLite graph that are left out when only its recurrent ones are
+    read. Operators that reverse, transpose or concatenate the input of a recurrent one, or dequantize
+    weights, are not among them.
 
-    codes, titles: the number and the name of each kind of operator, by the model's index.
-    nodes: the recurrent ones.
+    operators: all operators of the graph. codes, titles: the number and the name of each kind of operator in
+    the model; an operator stores an index into these lists. nodes: the recurrent operators.
     """
     is_reversed = {tensor for node in nodes for tensor in node.inputs}
-    joined = {tensor for node in nodes if node.after for tensor in node.inputs}
-    within = {TRANSPOSE: is_reversed, REVERSE: is_reversed, CONCATENATION: joined}
+    concatenated = {tensor for node in nodes if node.after for tensor in node.inputs}
+    within = {TRANSPOSE: is_reversed, REVERSE: is_reversed, CONCATENATION: concatenated}
     for operator in operators:
         code_index: int = operator.get(0, "I")
         outputs, inputs = operands(operator, 2), operands(operator, 1)
@@ -291,9 +294,9 @@ def sources_of(
     """Finds the tensors from which a TFLite tensor is made by operators that only concatenate features,
     transpose or reverse: its sources.
 
-    time_first: True if its axes are [time, batch, features], else [batch, time, features]. is_reversed: True
-        if it
-    was reversed in time on the way so far. path: gets the names of the tensors on the way appended.
+    time_first: True if the tensor's axes are [time, batch, features], else [batch, time, features].
+    is_reversed: True if an odd number of reversals lies between the tensor and the operator that reads it.
+    path: the list to which the names of the tensor and of those before it are appended.
     """
     maker = graph.makers.get(tensor)
     path.append(name_of(graph, tensor))
@@ -317,11 +320,15 @@ def sources_of(
 def with_origin(
     graph: Subgraph, node: TfliteNode, tensor: int, nodes: Mapping[int, TfliteNode]
 ) -> TfliteNode:
-    """Returns a recurrent TFLite operator with the fields about its input filled in: `inputs`, the tensors
-    that it comes from; `reverse`, True if it is reversed in time on the way; `after`, the recurrent operators
-    if it is all their outputs in order; `over`, the tensor if a single other operator computes it.
+    """Returns the recurrent TFLite operator `node` with the fields about its input filled in.
 
-    tensor: the index of its input. nodes: the operators before it, by the start of their tables.
+    They are `inputs`, the names of its input tensor and of the tensors from which this is reversed,
+    transposed or concatenated; `reverse`, True if it is reversed in time; `after`, the names of the recurrent
+    operators whose outputs, all of them in order, are the input; and `over`, the name of the tensor that
+    another operator computes as the only source of the input, else "".
+
+    tensor: the index of the input tensor. nodes: the recurrent operators read so far, by the offset of their
+    tables in the file.
     """
     path: list[str] = []
     time_first = node.options.get("time_major", False)

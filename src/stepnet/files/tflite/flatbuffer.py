@@ -29,14 +29,14 @@ class Table:
     start: int
 
     def number(self, kind: str, offset: int) -> Any:
-        """Reads the number at a place in a FlatBuffers file; kind: its type for `struct`, such as 'i'."""
+        """Reads the number at an offset in a FlatBuffers file; kind: its type for `struct`, such as 'i'."""
         if offset < 0 or offset + struct.calcsize("<" + kind) > len(self.data):
             raise self.broken(offset)
         return struct.unpack_from("<" + kind, self.data, offset)[0]
 
     def offset_of(self, field: int) -> int | None:
-        """Returns the place in the file of field number `field` of this FlatBuffers table, from the list of
-        offsets that the table points back to; None if it is missing.
+        """Returns the offset in the file of field number `field` of this FlatBuffers table, from the list of
+        offsets to which the table points back; None if the field is missing.
         """
         fields = self.start - self.number("i", self.start)
         entry = 4 + 2 * field
@@ -46,17 +46,23 @@ class Table:
         return self.start + offset if offset else None
 
     def get(self, field: int, kind: str, default: Any = 0) -> Any:
-        """Reads a number field of a FlatBuffers table; kind: its type for `struct`, such as 'i'."""
+        """Returns the number in field number `field` of a FlatBuffers table; `default` if the field is
+        missing. kind: the type of the number for `struct`, such as 'i'.
+        """
         offset = self.offset_of(field)
         return default if offset is None else self.number(kind, offset)
 
     def table(self, field: int) -> "Table | None":
-        """Returns a field of a FlatBuffers table that is another table; None if it is missing."""
+        """Returns the table to which field number `field` of this FlatBuffers table points; None if the field
+        is missing.
+        """
         offset = self.offset_of(field)
         return None if offset is None else self.at(offset)
 
     def at(self, offset: int) -> "Table":
-        """Returns the table to which the offset at a place in the FlatBuffers file points."""
+        """Returns the table to which a FlatBuffers offset points. offset: where in the file that offset is
+        stored.
+        """
         return Table(self.data, self.path, offset + self.number("I", offset))
 
     def vector(self, field: int, dtype: Any) -> Array:
@@ -83,7 +89,9 @@ class Table:
         return [Table(self.data, self.path, start + 4 * i + int(offset)) for i, offset in enumerate(offsets)]
 
     def text(self, field: int) -> str:
-        """Returns a text field of a FlatBuffers table, up to `LETTERS` bytes; "" if it is missing."""
+        """Returns the text in field number `field` of a FlatBuffers table, up to `LETTERS` bytes; "" if it is
+        missing.
+        """
         return self.vector(field, "u1")[:LETTERS].tobytes().decode(errors="backslashreplace")
 
     def broken(self, offset: int) -> FileError:
@@ -147,8 +155,9 @@ def build(table: Fields, letters: bytes) -> bytearray:
 
 
 def write_table(data: bytearray, offset: int, fields: Fields) -> list[tuple[int, Any]]:
-    """Writes a FlatBuffers table with its numbers to `data`, and the offset to it at `offset`; returns (place
-    of the offset, value) of its other fields, which are written later. fields: by number.
+    """Writes a FlatBuffers table with its numbers to `data`, and the offset to it at `offset`. Other fields
+    are written later: returns, for each of them, (where to write the offset to it, its value). fields: all
+    fields by number.
     """
     numbers = {f: value if isinstance(value, Number) else Number("I", 0) for f, value in fields.items()}
     sizes = {field: struct.calcsize("<" + number.kind) for field, number in numbers.items()}

@@ -16,12 +16,14 @@ from stepnet.layout.registry import record
 
 
 def read(path: Path) -> FileContents:
-    """Reads a TFLite model: each recurrent operator as a module (recurrent layer), and others by name. A
-    backward layer returns its outputs last step first, unless a module takes them, and so is `flipped`.
+    """Reads a TFLite model: each recurrent operator as a module (recurrent layer), and the others by name.
+
+    A module that runs backward and whose outputs no other module reads is `flipped`: its outputs stay in the
+    order in which they are computed, last step first.
     """
     model = file.read(path)
     names = {node.name for node in model.nodes}
-    modules = tuple(module(path, node, followed(node, names)) for node in model.nodes)
+    modules = tuple(module(path, node, preceding_name(node, names)) for node in model.nodes)
     preceding = {module.follows for module in modules}
     modules = tuple(
         replace(module, flipped=module.reverse and module.name not in preceding) for module in modules
@@ -29,9 +31,12 @@ def read(path: Path) -> FileContents:
     return FileContents(str(path), modules, layers=model.others, unspecified="")
 
 
-def followed(node: TfliteNode, names: Collection[str]) -> str:
-    """Returns the name of the only TFLite operator, recurrent or another, that computes the input of `node`;
-    "" if there are none or several, or if another has a name in `names`, those of the recurrent ones.
+def preceding_name(node: TfliteNode, names: Collection[str]) -> str:
+    """Returns the name of the only operator, recurrent or not, whose outputs are the input of a recurrent
+    TFLite operator, `node`. It is "" if there is no such operator or several, and if an operator that is not
+    recurrent has the name of a recurrent one.
+
+    names: the names of the recurrent operators.
     """
     if node.over:
         return "" if node.over in names else node.over
@@ -63,8 +68,8 @@ def module(path: Path, node: TfliteNode, follows: str) -> Module:
 
 
 def layout_of(node: TfliteNode) -> str:
-    """Returns the name of the layout of a TFLite operator, by the names of its weights: without those of an
-    input gate, an LSTM has coupled gates.
+    """Returns the name of the layout (arrangement of weights) of a TFLite operator, such as "tflite.lstm", by
+    the names of its weights. An LSTM without weights of an input gate has coupled gates.
     """
     names = {name.removeprefix("fw_").removeprefix("bw_") for name in node.arrays}
     if "input_weights" in names:

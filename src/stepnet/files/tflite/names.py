@@ -113,19 +113,24 @@ TOGETHER = (
 OPTIONAL = {*sum(TOGETHER, ()), *NORMS, "cell_to_input_weights", "projection_weights", "projection_bias"}
 
 
-def both(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
-    """Returns the axes of the inputs of a bidirectional TFLite operator, forward first. inputs: the axes of
-    one direction's. Only the sizes in `shared` must be equal in both directions.
+def both_directions(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]:
+    """Returns the axes of the inputs of a bidirectional TFLite operator, forward first, by the names with the
+    prefixes "fw_" and "bw_". Axes with the prefixes may differ in size between the directions.
+
+    inputs: the axes of the inputs of one direction, by name. shared: the axes whose sizes both directions
+    have in common, which get no prefix.
     """
     return {
-        f"{way}_{name}": tuple(axis if axis in shared else f"{way}_{axis}" for axis in axes)
-        for way in ("fw", "bw")
+        f"{direction}_{name}": tuple(axis if axis in shared else f"{direction}_{axis}" for axis in axes)
+        for direction in ("fw", "bw")
         for name, axes in inputs.items()
     }
 
 
 def states(*names: str) -> dict[str, Axes]:
-    """Returns {name: ()} of TFLite inputs that are no weights, as states: their axes are not checked."""
+    """Returns the axes of TFLite inputs that are no weights, such as states: () for each name, as they are
+    not checked.
+    """
     return dict.fromkeys(names, ())
 
 
@@ -154,7 +159,11 @@ RECURRENT = (
     ),
     OperatorKind(
         "BIDIRECTIONAL_SEQUENCE_RNN",
-        {**states("input"), **both({**RNN, **states("hidden_state")}, ("input",)), **states("aux_input")},
+        {
+            **states("input"),
+            **both_directions({**RNN, **states("hidden_state")}, ("input",)),
+            **states("aux_input"),
+        },
         70,
         (TIME, ACTIVATION, MERGE, ASYMMETRIC),
         least=12,
@@ -163,7 +172,7 @@ RECURRENT = (
         "BIDIRECTIONAL_SEQUENCE_LSTM",
         {
             **states("input"),
-            **both(LSTM, ("input", "cell", "output")),  # TensorFlow's kernel demands equal sizes
+            **both_directions(LSTM, ("input", "cell", "output")),  # TensorFlow's kernel demands equal sizes
             **states("fw_output_state", "fw_cell_state", "bw_output_state", "bw_cell_state", "aux_input"),
         },
         69,

@@ -45,7 +45,7 @@ def write(
     unless `force`.
     """
     nodes = [checked(node) for node in nodes]
-    features = together(nodes)
+    features = feature_counts(nodes)
     if sum(array.nbytes for node in nodes for array in node.arrays.values()) > LIMIT:
         raise FileError(f"{path}: these weights are more than the 2 GiB that a .tflite file holds")
     drawn = ModelBuilder(batch, time)
@@ -76,9 +76,11 @@ class ModelBuilder:
     def tensor(
         self, name: str, shape: tuple[int, ...], array: Array | None = None, state: bool = False
     ) -> int:
-        """Adds a tensor to the TFLite model; returns its index. array: its numbers, if it is a constant.
-        state: True for a state that the runtime keeps. The second of three axes is time, whose length is
-        open.
+        """Adds a tensor to the TFLite model; returns its index. The second of three axes is time, whose
+        length is open.
+
+        name, shape: those of the tensor. array: its numbers, if it is a constant. state: True for a state
+        that the runtime keeps between steps.
         """
         fields: dict[int, Any] = {0: np.array(shape, "<i4"), 2: Number("I", 0), 3: name}
         if array is not None:
@@ -111,13 +113,15 @@ class ModelBuilder:
         return outputs[0]
 
     def reversed_steps(self, x: int, name: str, shape: tuple[int, ...]) -> int:
-        """Adds a TFLite operator that reverses tensor `x` in time; returns its output's index."""
+        """Adds a TFLite operator that reverses tensor `x` in time; returns the index of its output. name,
+        shape: those of the output.
+        """
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
     def node(self, node: TfliteNode, x: int) -> int:
-        """Adds a recurrent operator on tensor `x` to the TFLite model, with its weights, states and options;
-        returns its output, with both directions concatenated.
+        """Adds a recurrent operator on tensor `x` to the TFLite model, with its weights, states and options.
+        Returns the index of its output tensor, in which both directions are concatenated.
         """
         widths = outputs_of(node)
         names = (node.name, f"{node.name}/backward")[: len(widths)]
@@ -148,7 +152,9 @@ class ModelBuilder:
         return self.operator(CONCATENATION, outputs, [joined], OPTIONS_TYPES[CONCATENATION], along)
 
     def model(self, output: int) -> Fields:
-        """Returns the whole TFLite model as a table; its input is tensor 0, `output` its output."""
+        """Returns the whole TFLite model as the fields of its outermost table. output: the index of its
+        output tensor; its input is tensor 0.
+        """
         codes: list[Fields] = [
             {
                 0: Number("b", code),
@@ -168,7 +174,9 @@ class ModelBuilder:
 
 
 def state_size(node: TfliteNode, name: str) -> int:
-    """Returns the number of features of a TFLite state `name`: those of cells or of projected outputs."""
+    """Returns the number of features of a state of a TFLite operator: that of cells or of projected outputs.
+    name: the name of the state, such as "fw_output_state".
+    """
     way = name[:3] if name[:3] in ("fw_", "bw_") else ""
     projection = node.arrays.get(way + "projection_weights")
     if projection is not None and name == way + "output_state":
@@ -223,19 +231,20 @@ def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> s
     return None
 
 
-def together(nodes: Sequence[TfliteNode]) -> list[int]:
-    """Returns the number of input features of the first TFLite operator, then the output features of each.
+def feature_counts(nodes: Sequence[TfliteNode]) -> list[int]:
+    """Returns the number of input features of the first of some TFLite operators that run one after another,
+    then the number of output features of each.
 
-    Raises `InputError` if an operator does not take the outputs of the one before it, or if there is none, or
-    one without a name of its own.
+    Raises `InputError` if an operator does not take the outputs of the one before it, and for no operators,
+    an empty name, or two equal names.
     """
     names = [node.name for node in nodes]
     if not nodes or len(set(names)) < len(names) or "" in names:
         raise InputError(f"the operators to write have the names {names}; at least one, and each its own")
-    features = [inputs_of(nodes[0])]
+    counts = [inputs_of(nodes[0])]
     for node in nodes:
         takes = inputs_of(node)
-        if takes != features[-1]:
-            raise InputError(f"operator {node.name!r} takes {takes} numbers, and {features[-1]} come to it")
-        features.append(sum(outputs_of(node)))
-    return features
+        if takes != counts[-1]:
+            raise InputError(f"operator {node.name!r} takes {takes} numbers, and {counts[-1]} come to it")
+        counts.append(sum(outputs_of(node)))
+    return counts

@@ -50,7 +50,10 @@ def semantics(values: dict[str, str], gates: str | None, **fixed: Any) -> dict[s
 
 
 def lstm(values: dict[str, str], gates: str | None) -> dict[str, Any]:
-    """Returns an LSTM's activations by field of `Semantics`; candidate and output share one argument."""
+    """Returns the activations of Keras' LSTM as settings that its user chooses, by field of `Semantics`; the
+    candidate and the output share one setting. values: Keras' names of activations by stepnet's. gates: the
+    usual activation of the gates; None if the user must state it.
+    """
     return semantics(values, gates) | {"output_activation": Setting("activation", values, "tanh")}
 
 
@@ -75,7 +78,7 @@ def of_version(
     )
 
 
-def first(gates: str, letters: str) -> dict[str, str]:
+def per_gate_arrays(gates: str, letters: str) -> dict[str, str]:
     """Returns, for the records of Keras 1, which has an array per gate, the notation of each array (its
     parameter and its axes), by array name.
 
@@ -118,8 +121,8 @@ RECORDS = (
         {"candidate_activation": Setting("activation", KERAS_2, "tanh")},
         ONE,
     ),
-    Record("keras1.gru", "gru", first("zrn", "zrh"), semantics(KERAS_2, None, reset="before"), ONE),
-    Record("keras1.lstm", "lstm", first("igfo", "icfo"), lstm(KERAS_2, None), ONE),
+    Record("keras1.gru", "gru", per_gate_arrays("zrn", "zrh"), semantics(KERAS_2, None, reset="before"), ONE),
+    Record("keras1.lstm", "lstm", per_gate_arrays("igfo", "icfo"), lstm(KERAS_2, None), ONE),
     Record("keras.cudnn_gru", "gru", CUDNN_GRU, {"reset": "after"}, CUDNN),
     Record("keras.cudnn_lstm", "lstm", CUDNN_LSTM, {}, CUDNN, lone_bias="d"),
 )

@@ -67,34 +67,37 @@ def vector(kind: str) -> dict[str, str]:
     return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
 
 
-def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
-    """Returns the evidence (source, test run) of a layout; LSTMs with projection were not run."""
+def evidence_for(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
+    """Returns where the layout of a kind of layer was read and how it was verified: `evidence`, or `UNRUN`
+    for LSTMs with a projection, which MXNet runs only on a GPU.
+    """
     return UNRUN if kind == "lstm_projection" else evidence
 
 
 def of_cells(name: str, kind: str, front: str, semantics: dict[str, Any], evidence: Evidence) -> Record:
-    """Returns the layout of a layer or cell whose arrays have the names that cells give them.
+    """Returns the layout of a cell, or of a layer whose arrays have the names of its cells' arrays.
 
-    name: the layout's, without "mxnet.". kind: a key of `KINDS`. front: the prefix of the arrays' names.
-    semantics: values or settings by field of `Semantics`. evidence: the source and the test run.
+    name: that of the layout, without "mxnet.". kind: a key of `KINDS`. front: the prefix of the arrays'
+    names. semantics: values or settings by field of `Semantics`. evidence: where the layout was read, and how
+    it was verified.
     """
     both = ("l_cell.", "r_cell.")
-    cell, named = KINDS[kind][0], arrays(kind, f"{front}{{D}}")
-    return Record(f"mxnet.{name}", cell, named, semantics, evidence, both, lone_direction="")
+    cell, notations = KINDS[kind][0], arrays(kind, f"{front}{{D}}")
+    return Record(f"mxnet.{name}", cell, notations, semantics, evidence, both, lone_direction="")
 
 
 RECORDS = (
     *(
-        Record(f"mxnet.{kind}", cell, arrays(kind, "{D}{L}_"), known, ran(kind), ("l", "r"))
+        Record(f"mxnet.{kind}", cell, arrays(kind, "{D}{L}_"), known, evidence_for(kind), ("l", "r"))
         for kind, (cell, _, known) in KINDS.items()
     ),
     *(
-        of_cells(f"{kind}_unfused", kind, "_unfused.{L}.", known, ran(kind, UNFUSED))
+        of_cells(f"{kind}_unfused", kind, "_unfused.{L}.", known, evidence_for(kind, UNFUSED))
         for kind, (_, _, known) in KINDS.items()
     ),
     *(of_cells(f"{kind}_cell", kind, "", known, EVIDENCE) for kind, known in OF_CELLS.items()),
     *(
-        Record(f"mxnet.{kind}_flat", cell, vector(kind), known, ran(kind))
+        Record(f"mxnet.{kind}_flat", cell, vector(kind), known, evidence_for(kind))
         for kind, (cell, _, known) in KINDS.items()
     ),
 )

@@ -27,7 +27,9 @@ def arrays(gates: str) -> dict[str, str]:
 
 
 def of_cell(gates: str) -> dict[str, str]:
-    """Returns the notation of a PyTorch cell's arrays by name: {"weight_ih": "W[(g:rzn h) x]", ...}."""
+    """Returns the notation of the arrays of a cell of PyTorch, such as {"weight_ih": "W[(g:rzn h) x]"}, by
+    name. gates: the gates' letters, in order.
+    """
     return {name.replace("_l{L}{D}", ""): notation for name, notation in arrays(gates).items()}
 
 

@@ -20,7 +20,7 @@ from stepnet.model.graph.graph import Graph
 MOST_WAYS = 200
 """The largest number of combinations of axes that are tried."""
 USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN", "N_", "T_", "__")}
-"""The axes that are tried for inputs of at most two axes; see `usual` for inputs of more."""
+"""The axes that are tried for inputs of at most two axes; see `axes_of_rank` for inputs of more."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class ArrayModel:
         return any(input_.is_lengths for input_ in self.inputs)
 
     def placed(self, x: Any, statics: Any) -> dict[str, Placed]:
-        """Returns the inputs of a call by name, each with the kinds of its axes, for the model's operators.
+        """Returns the inputs of a call by name with the meaning of their axes, as the model's operators need
+        them.
 
         The lengths of sequences become a placeholder, which only recurrences may read.
 
@@ -114,10 +115,11 @@ def graph_of(model: ArrayModel) -> Graph:
 def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequence[str]], Graph]) -> Graph:
     """Returns the graph for the first combination of axes that fits the operators of the model in a file.
 
+    Raises `ModelError` if none fits, with the reason why the first does not.
+
+    path: the file, for messages.
     ways: combinations of the axes of all inputs, in order of preference; at most `MOST_WAYS` are tried.
     make: makes the graph for one combination, or raises `AxesError`.
-
-    Raises `ModelError` if none fits, with the reason why the first does not.
     """
     problem: Exception | None = None
     for axes in islice(ways, MOST_WAYS):
@@ -131,15 +133,16 @@ def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequ
     raise ModelError(f"{problem}\n  {remedy}") from problem
 
 
-def usual(rank: int) -> list[str]:
+def axes_of_rank(rank: int) -> list[str]:
     """Returns axes to try for an input of `rank` axes, most usual first: N sequences, T steps, _ features."""
     more = FEATURE * (rank - 2)
     return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
 
 
 def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelInput:
-    """Makes a model's input from its axes.
+    """Makes the description of an input of a model, with the meaning of its axes.
 
+    name, dtype: those of the input.
     sizes: the sizes of its axes as the file states them; 0 for one that it does not state.
     axes: the letters of the axes (N sequences, T steps, _ a feature); trailing features may be left out.
 
@@ -175,7 +178,11 @@ def check_agree(inputs: Iterable[ModelInput]) -> None:
 
 
 def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:
-    """Raises `InputError` if the argument `axes` names an input that the model does not have."""
+    """Raises `InputError` if the user's argument `axes` names an input that the model does not have.
+
+    axes: the axes of some inputs by name.
+    names: the names of the model's inputs.
+    """
     unknown = [name for name in axes if name not in names]
     if unknown:
         raise InputError(f"axes= names {short_repr(unknown[0])}, and the inputs are {', '.join(names)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import specs
-from stepnet.compiler.values.arguments import called_with, function
+from stepnet.compiler.values.arguments import check_signature, function
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import skeleton, transform
 from stepnet.errors import InputError
@@ -69,7 +69,9 @@ class Graph(Model):
         self, model: ModelFunction, params: Any = None, *, inputs: Any = None, statics: Any = None
     ) -> None:
         """Checks and stores the arguments; traces the model if `inputs` is given."""
-        called_with(function(model, "model is a function model(x, params)"), ("x", "params"), ("statics",))
+        check_signature(
+            function(model, "model is a function model(x, params)"), ("x", "params"), ("statics",)
+        )
         self.model = model
         self.params = transform(parameter, params)
         self.inputs, self.statics = specs(inputs), specs(statics)
@@ -82,7 +84,7 @@ class Graph(Model):
 
     @property
     def programs_by_kind(self) -> Programs[GraphProgram]:
-        """The programs of the graph, one for each kind of inputs, and that of the latest call."""
+        """The compiled programs of the graph, one for each kind of inputs, with the latest one."""
         return self._programs.programs
 
     def __call__(
@@ -120,6 +122,8 @@ class Graph(Model):
         """Calls the model inside another model that is being traced; returns values of the other model.
 
         Raises `StepError` for the arguments that only an outer call takes: lengths, engine and time_major.
+
+        sequences, statics: values of the other model.
         """
         if lengths is not None or engine != "auto" or time_major:
             raise refuse(
@@ -150,12 +154,19 @@ class Graph(Model):
         return self._programs.read(sequences, statics)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the model; returns the outputs, with `last_only` those per step cut to the last step."""
+        """Runs the model; returns its outputs.
+
+        last_only: whether to return only the last step of outputs that have a value per step.
+        engine: an engine, or several in order of preference.
+        """
         outputs = self(sequences, engine=engine)
         return transform(last_step, outputs) if last_only else outputs
 
-    def stepped(self, engine: Order) -> "StreamedRecurrence":
-        """Returns the whole model as a recurrence for a stream; raises `InputError` if it has no stream."""
+    def for_stream(self, engine: Order) -> "StreamedRecurrence":
+        """Returns the whole model as one recurrence, for a stream; raises `InputError` if it has no stream.
+
+        engine: the engines in order of preference.
+        """
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.graph.stream import GraphStep
             from stepnet.model.streams.composed import check_stream
@@ -166,7 +177,10 @@ class Graph(Model):
         return StreamedRecurrence(GraphStep(self._programs, engine))
 
     def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[GraphProgram], None]:
-        """Returns the checked arguments of a call to differentiate, and None: no sequence ends early here."""
+        """Checks the arguments of a call whose gradient is taken; returns them with their program, and None.
+
+        None stands for the cut sequences of a call with early ends: here no sequence ends early.
+        """
         check_no_layers(call)
         time_major = call.control.get("time_major", False)
         return self._programs.read(call.sequences, call.statics, call.lengths, time_major), None
@@ -200,7 +214,10 @@ class Graph(Model):
 
 
 def last_step(output: Any) -> Any:
-    """Returns the output at each sequence's last step, zeros for an empty one; an array stays as it is."""
+    """Returns the output at the last step of each sequence, zeros for an empty one.
+
+    output: the output; one that is an array has no steps, and is returned unchanged.
+    """
     if not isinstance(output, Ragged):
         return output
     if output.levels > 1:

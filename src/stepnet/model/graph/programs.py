@@ -14,7 +14,7 @@ from stepnet.compiler.targets.assignment import assign_engines
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import leaves, skeleton
-from stepnet.model.batch import Batch, Statics, beside, check_inputs, with_dtypes
+from stepnet.model.batch import Batch, Statics, check_inputs, with_default_dtypes, with_dtypes
 from stepnet.model.graph.trace import ModelFunction, TracedModel, trace_model
 from stepnet.model.nets import call_on
 from stepnet.model.program import Asked, Program
@@ -44,7 +44,11 @@ class GraphProgram(Program):
         return self.schedule_for("auto")
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """Returns the schedule for the requested engines: each part runs on the first possible engine."""
+        """Returns the schedule for the requested engines: each part of the net runs on the first that
+        supports it.
+
+        asked: an engine, or several in order of preference.
+        """
         order = order_of(asked)
         if order not in self.placed:
             self.placed[order] = assign_engines(self.net, engines_of(order))
@@ -52,9 +56,9 @@ class GraphProgram(Program):
 
 
 def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
-    """Returns a copy of a net with precisions on some of its recurrences.
+    """Returns a copy of a net in which some of its recurrences run in other precisions.
 
-    marks: the precisions by the numbers of the recurrences' nodes.
+    marks: these precisions, by the numbers of the recurrences' nodes.
     """
     builder, places = Builder(is_model=True), list[int]()
     for number, node in enumerate(net.nodes):
@@ -65,9 +69,10 @@ def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
 
 
 def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
-    """Returns a copy of a traced model with precisions; the model itself if there are none.
+    """Returns a copy of a traced model whose recurrences run in these precisions.
 
-    precisions: one for each recurrence that can have one (over flat sequences), in the order of the net.
+    precisions: one for each recurrence that can have one (over flat sequences), in the order of the net. With
+        none the model itself is returned.
     """
     if not precisions:
         return traced
@@ -100,7 +105,7 @@ class GraphPrograms:
         self.programs = Programs[GraphProgram]()
         if inputs is not None:
             inputs = with_dtypes(inputs, leaves(params))
-            self.program_of(inputs, beside(statics, inputs, leaves(params)))
+            self.program_of(inputs, with_default_dtypes(statics, inputs, leaves(params)))
 
     @property
     def program(self) -> GraphProgram:
@@ -125,7 +130,10 @@ class GraphPrograms:
     def read(
         self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
     ) -> Reading[GraphProgram]:
-        """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong."""
+        """Checks the arguments of a call of the graph; returns them with the program that runs them.
+
+        Raises `InputError` for arguments that do not fit.
+        """
         self.check_model()
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         checked_statics = Statics.of(statics, batch.count)
@@ -140,6 +148,8 @@ class GraphPrograms:
         """Runs a call of the graph; returns the outputs.
 
         Without statics and lengths, a call that was prepared for such arguments is run if there is one.
+
+        sequences, statics, lengths, engine, time_major: the arguments of the call.
         """
         self.check_model()
         programs, form = self.programs, None
@@ -156,7 +166,7 @@ class GraphPrograms:
             check()
 
     def with_params(self, params: Any) -> "GraphPrograms":
-        """Returns a copy with other parameters, which shares plans and machine code."""
+        """Returns a copy with other parameters of the model, which shares plans and machine code."""
         return self.changed(
             params,
             self.precisions,
@@ -164,7 +174,7 @@ class GraphPrograms:
         )
 
     def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
-        """Returns a copy with a precision for each recurrence of the model, as `quantize` chose them."""
+        """Returns a copy whose recurrences run in these precisions, which `quantize` chose."""
         return self.changed(
             self.params,
             precisions,
@@ -179,6 +189,8 @@ class GraphPrograms:
     ) -> "GraphPrograms":
         """Returns a copy with other parameters and precisions, and a changed copy of each program so far.
 
+        params: the parameters of the copy.
+        precisions: the precision of each recurrence, in the order of the net; empty for float32.
         change: makes the copy's program from a program of the original.
         """
         made = GraphPrograms(self.model, params, None, None, precisions)

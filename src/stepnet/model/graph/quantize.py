@@ -129,6 +129,7 @@ def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
 
     In it no step ends sequences early, so that outputs in all precisions have the same steps.
 
+    layers: the layers.
     statics: the statics of each sample; None for layers without statics.
     """
     tried = without_end(layers)

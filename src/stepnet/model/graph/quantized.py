@@ -44,7 +44,11 @@ class QuantizedGraph(Graph):
         return made
 
     def engine_order(self, asked: Asked) -> Order:
-        """Returns the engines that the argument `engine` stands for; "auto" is those of the quantization."""
+        """Returns the engines that the argument `engine` stands for; "auto" stands for those of the
+        quantization.
+
+        asked: the argument: an engine, or several in order of preference.
+        """
         return self.engines if asked == "auto" else checked_engine(asked)
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
@@ -65,5 +69,9 @@ def remade(
     report: Quantization,
     engines: tuple[str, ...],
 ) -> QuantizedGraph:
-    """Rebuilds an unpickled quantized graph; `made` makes a graph from the model and its parameters."""
+    """Rebuilds an unpickled quantized graph.
+
+    made: makes a graph from the model and its parameters.
+    precisions, report, engines: the choices of `quantize`, its report, and the engines that it was asked for.
+    """
     return QuantizedGraph.of(made(model, params), precisions, report, engines)

@@ -35,8 +35,9 @@ class OutputError:
 
     @classmethod
     def of(cls, name: str, low: Sequence[Array], right: Sequence[Array]) -> "OutputError":
-        """Computes an output's error over all samples. Equal infinities are no difference.
+        """Computes the error of an output over all samples. Equal infinities are no difference.
 
+        name: the name of the output.
         low, right: the output in low precision and in float32, an array per sample.
         """
         ours, theirs = (
@@ -47,7 +48,7 @@ class OutputError:
 
     @property
     def relative(self) -> float:
-        """The rms error divided by the scale, to compare with the bound; 0 without any error."""
+        """The rms error divided by the rms of the output, to compare with the bound; 0 without any error."""
         return (
             0.0 if self.rms == 0 else float(np.divide(self.rms, self.scale)) if self.scale else float("inf")
         )

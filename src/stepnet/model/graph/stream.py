@@ -37,7 +37,9 @@ class GraphStep:
         return self.programs.params
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts ordered as in the declared inputs, so that leaves correspond."""
+        """Returns inputs with their dicts in the order of the declared inputs, so that their leaves
+        correspond.
+        """
         return arranged_as(inputs, self.inputs)
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:

@@ -51,10 +51,14 @@ class TracedModel:
 
 
 def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
-    """Traces a model to its net, for structures of `Spec`s (features and dtypes) and of parameter arrays.
+    """Traces a model to its net. Raises `StepError` with the user's line.
 
-    Its inputs are the sequences, the statics, the parameters, and the arrays that it captures. Raises
-    `StepError` naming the user's line.
+    The inputs of the net are the sequences, the statics, the parameters, and the arrays that the model
+    captures.
+
+    model: the user's function.
+    inputs, statics: the structures of its sequences and statics, with a `Spec` (features and dtype) for each.
+    params: its parameters.
     """
     return traced_purely(
         model, lambda: traced_once(model, inputs, statics, params), lambda traced: traced.net
@@ -65,6 +69,10 @@ def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
     """Traces a model a single time; returns its net, with the captured arrays as further inputs.
 
     Outputs are rounded to the dtype of the inputs and parameters where that is only for storage, as bfloat16.
+
+    model: the user's function.
+    inputs, statics: the structures of its sequences and statics, with a `Spec` (features and dtype) for each.
+    params: its parameters.
     """
     builder = Builder(is_model=True)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
@@ -106,9 +114,10 @@ def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[st
 
 
 def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:
-    """Makes a net's named and larger constants further inputs; returns the new net and these constants.
+    """Replaces a net's named and larger constants by further inputs; returns the new net and these constants.
 
-    Constants of at most `SMALL` elements stay, and zeros that are only repeated, if they have no name.
+    So nets that differ only in them share machine code. Constants of at most `SMALL` elements stay, and zeros
+    that are only repeated, if they have no name.
     """
     builder, places = Builder(is_model=True), dict[int, int]()
     for number in net.inputs:

@@ -96,7 +96,7 @@ class Trials:
 
     @property
     def count(self) -> int:
-        """The number of recurrences of the model that can have a precision."""
+        """The number of recurrences of the model that can run in low precision."""
         return len(flat_recurrences(self.program.net))
 
     @property
@@ -105,9 +105,11 @@ class Trials:
         return sum(int(reading.call.positions.lengths.sum()) for reading in self.readings)
 
     def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:
-        """Returns the precisions in which each recurrence can run, in the order of `dtypes`, by its number.
+        """Returns the precisions in which each recurrence can run on some engine, by the recurrence's number.
 
         Raises `RefusedError` if no recurrence can run in any of them.
+
+        dtypes: the dtypes to try, in order of preference.
         """
         options = {
             number: [p for d in dtypes if self.reason(number, p := self.precision(number, d)) is None]
@@ -122,19 +124,29 @@ class Trials:
         return {number: precisions for number, precisions in options.items() if precisions}
 
     def precision(self, number: int, dtype: str) -> Precision:
-        """Returns the precision of a recurrence in a dtype; for int8 with the scale of its inputs."""
+        """Returns a precision for a recurrence in a dtype; for int8 with the scale of its inputs.
+
+        number: the number of the recurrence.
+        dtype: such as "int8".
+        """
         scale = self.scales.get(number) if dtype == "int8" else None
         return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
 
     def reason(self, number: int, precision: Precision) -> str | None:
-        """Returns the reason why no engine runs a recurrence in a precision; None if an engine does."""
+        """Returns the reason why no engine runs a recurrence in a precision; None if an engine does.
+
+        number: the number of the recurrence.
+        """
         cell = self.cell(number, precision)
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """Returns a recurrence's low-precision code of the first engine that has it, or why none has.
+        """Returns the low-precision implementation of a recurrence by the first engine that has one.
+
+        Returns the reasons, as a text, if none has one.
 
         number: the number of the recurrence among those that can have a precision.
+        precision: the precision that it should run in.
         """
         plan = self.plans.get(number)
         if plan is None:
@@ -143,7 +155,10 @@ class Trials:
         return cell_of(replace(plan, traced=in_precisions(plan.traced, marks)), self.engines)
 
     def precisions(self, chosen: Mapping[int, Precision]) -> tuple[Precision, ...]:
-        """Returns the precision of each recurrence: the chosen one by its number, else float32."""
+        """Returns the precision of each recurrence, in order: the chosen one, else float32.
+
+        chosen: the chosen precisions by the number of the recurrence.
+        """
         return tuple(chosen.get(n, Precision("float32", n)) for n in range(self.count))
 
     def of_all(self, precisions: Sequence[Precision]) -> list[Precision | None]:
@@ -157,11 +172,17 @@ class Trials:
         return [next(flat_precisions) if number in flat else None for number in recurrences]
 
     def in_precisions(self, chosen: Mapping[int, Precision]) -> Schedule:
-        """Returns the schedule (parts with plans) with the chosen recurrences in low precision."""
+        """Returns the schedule (parts with plans) of the model with some recurrences in low precision.
+
+        chosen: their precisions, by the number of the recurrence.
+        """
         return marked(self.program.net, self.precisions(chosen), self.engines)
 
     def errors(self, chosen: Mapping[int, Precision]) -> list[OutputError]:
-        """Returns each output's error over all samples, with the chosen recurrences in low precision."""
+        """Returns the error of each output over all samples, with some recurrences in low precision.
+
+        chosen: their precisions, by the number of the recurrence.
+        """
         bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
         low = [run(bound, self.program, reading.call) for reading in self.readings]
         names = [name for name, _ in named_leaves(self.program.output)]
@@ -171,14 +192,19 @@ class Trials:
         ]
 
     def worst(self, chosen: Mapping[int, Precision]) -> float:
-        """Returns the largest relative error of any output, with the chosen recurrences in low precision."""
+        """Returns the largest relative error of any output over all samples, with some recurrences in low
+        precision.
+
+        chosen: their precisions, by the number of the recurrence.
+        """
         return max(error.relative for error in self.errors(chosen))
 
     def row(
         self, number: int, precision: Precision | None, alone: Mapping[tuple[int, str], float], bound: float
     ) -> QuantizedRecurrence:
-        """Returns the entry of the report for a recurrence.
+        """Returns the entry of a recurrence in the report of `quantize`.
 
+        number: the number of the recurrence.
         precision: the chosen one; None for float32.
         alone: the error of the outputs with only one recurrence in a dtype, by its number and the dtype.
         bound: the largest relative error that the user accepts.
@@ -200,6 +226,8 @@ class Trials:
 def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) -> list[Reading[GraphProgram]]:
     """Reads samples as calls of one program; raises `InputError` for those that do not fit.
 
+    graph: the model.
+    samples: the inputs of each sample.
     statics: the statics of each sample; None for a model without statics.
     """
     if not isinstance(samples, list | tuple) or not samples:
@@ -230,7 +258,12 @@ def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) ->
 
 
 def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) -> None:
-    """Raises `InputError` if float32 outputs of a sample have NaN, for which no error can be measured."""
+    """Raises `InputError` if float32 outputs of a sample have NaN, for which no error can be measured.
+
+    sample: the index of the sample.
+    program: the program, which has the names of the outputs.
+    outputs: the outputs of the sample.
+    """
     for (name, _), array in zip(named_leaves(program.output), outputs, strict=True):
         if np.isnan(array).any():
             output = f"output `{name}`" if name else "the output"
@@ -241,18 +274,22 @@ def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) 
 
 
 def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedule:
-    """Returns the schedule (parts with plans) of a net with these precisions.
+    """Returns the schedule (parts with plans) of a net whose recurrences run in these precisions.
 
     precisions: one for each recurrence that can have one (over flat sequences), in the order of the net.
+    engines: the engines in order of preference.
     """
     marks = zip(sorted(flat_recurrences(net)), precisions, strict=True)
     return assign_engines(in_precisions(net, dict(marks)), engines_of(engines))
 
 
 def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
-    """Returns the low-precision code of the first engine that has it for a plan (operations in order).
+    """Returns the low-precision implementation of a plan by the first engine that has one.
 
-    Returns the reasons of all engines, as a text, if none has it.
+    Returns the reasons of all engines, as a text, if none has one.
+
+    plan: the operations of a recurrence, in order.
+    engines: the engines in order of preference.
     """
     reasons: list[str] = []
     for engine in engines_of(engines):
@@ -264,7 +301,10 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
 
 
 def number_of(plan: Plan) -> int | None:
-    """Returns the number of the model's recurrence whose operations a plan orders; None if it has none."""
+    """Returns the number of the model's recurrence that a plan runs, by its mark; None if it has none.
+
+    plan: operations in order.
+    """
     marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
     return marks[0].recurrence if marks and marks[0] is not None else None
 
@@ -298,7 +338,11 @@ def scales_of(
 
 
 def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Array | None]:
-    """Returns the arrays of a call, and the parameters, in the order of the net's inputs."""
+    """Returns the arrays of a sample and the parameters, in the order of the net's inputs, to run the net.
+
+    program: the program, which has the parameters and the order of the inputs.
+    reading: the sample, as a checked call.
+    """
     ends, call = program.ends, reading.call
     kinds = (
         (ends.sequences, call.sequences),
@@ -311,10 +355,18 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """Compiles the parts of a net, and binds them to a program's parameters, to run them on samples."""
+    """Compiles the parts of a net, and binds them to a program's parameters, to run them on samples.
+
+    engines: the engines in order of preference.
+    """
     return choose(parts, engines)[0].compile(parts).bind(program.params)
 
 
 def run(bound: Bound, program: GraphProgram, call: Call) -> list[Array]:
-    """Runs a call on a compiled net; returns the outputs in the order of the net's results."""
+    """Runs a sample on a compiled net; returns the outputs in the order of the net's results.
+
+    bound: the compiled net with its parameters.
+    program: the program, which has the order of the results.
+    call: the sample as a call.
+    """
     return in_order(program, bound(call))

@@ -18,7 +18,7 @@ from stepnet.model.streams.called import CalledStep, in_sequences, step_inputs
 from stepnet.model.streams.layers import CalledRecurrence, Stepped
 from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.prepared import PreparedStep, StepKind
-from stepnet.model.streams.statics import taken
+from stepnet.model.streams.statics import rows_of
 from stepnet.ragged import Ragged
 
 Array = np.ndarray
@@ -39,14 +39,19 @@ class New:
     statics: list[Any] | None
 
     def of(self, rows: Array) -> "New":
-        """Returns the memories and statics of some of the rows, by index, such as those not dropped since."""
+        """Returns the memories and statics of some of these rows, such as those that were not dropped since.
+
+        rows: the indices of the rows.
+        """
         memory, first = ([array[rows] for array in arrays] for arrays in (self.memory, self.first))
-        return New(memory, first, None if self.statics is None else taken(self.statics, rows))
+        return New(memory, first, None if self.statics is None else rows_of(self.statics, rows))
 
     def put(self, step: LayerStep, slots: Array, side: int, begun: Array) -> None:
-        """Writes the rows to slots (positions in a layer's arrays), on one side (0 or 1) of their memories.
+        """Writes the memories and statics of the rows to slots (positions in a layer's arrays).
 
-        step: the prepared step of the layer.
+        step: the prepared step of the layer, which has the arrays.
+        slots: the slot of each row.
+        side: the side of the memories to write, 0 or 1.
         begun: the number of steps that each row has taken.
         """
         step.memories.put(slots, side, self.memory, begun)
@@ -72,10 +77,11 @@ class AddedRows:
     kept: Array
 
     def new(self, index: int, step: LayerStep, engine: Order) -> New:
-        """Returns the memories and statics for one layer of all rows that were added, also of dropped ones.
+        """Returns the checked memories and statics of the rows for one layer, also of rows dropped since.
 
         index: the position of the layer.
-        step: its step; raises `InputError` if the arguments for the rows do not fit it.
+        step: its prepared step; raises `InputError` if the arguments for the rows do not fit it.
+        engine: the engines that compute initial memories, in order of preference.
         """
         statics = step.checked_statics(self.statics[index], self.count)
         memories = step.memories.initial(
@@ -85,7 +91,14 @@ class AddedRows:
 
 
 def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: Order) -> list[Array] | None:
-    """Returns initial memories of rows with these statics, if the model computes some of them; else None."""
+    """Returns the initial memories of `count` rows, if the model computes some from statics; else None.
+
+    The memories that it does not compute are zeros.
+
+    step: the prepared step of a layer.
+    statics: the statics of these rows.
+    engine: the engines in order of preference.
+    """
     if step.kind.begin is None:
         return None
     memories = step.memories.zeros(count)
@@ -97,9 +110,10 @@ def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: O
 def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows, ...]:
     """Appends rows to those added before the first step; leaves out groups of which all were dropped.
 
-    pieces, piece: the groups so far, and the new one. A group is the rows that one call added.
-
     A group without rows is appended too if it has any arrays, as the first step checks their shapes.
+
+    pieces: the groups so far. A group is the rows that one call added.
+    piece: the new group.
     """
     has = bool(piece.count or leaves(list(piece.initial)) or leaves(list(piece.statics)))
     return (*(own for own in pieces if len(own.kept)), *([piece] if has else []))
@@ -120,15 +134,17 @@ def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
     return tuple(piece for piece in remaining if len(piece.kept))
 
 
-def begun_step(
+def prepare_step(
     rnn: Stepped, x: Any, rows: int, some: bool, statics: Any, count: int, capacity: int, engine: Order
 ) -> LayerStep:
     """Traces and prepares the step of a layer for its first inputs.
 
+    rnn: the recurrence of the layer.
     x: the inputs of `rows` rows.
     some: whether other rows of the stream wait, for messages.
     statics: statics of `count` rows, which fix the features and dtypes for all rows of the stream.
     capacity: the number of rows that the arrays have room for.
+    engine: the engines in order of preference.
     """
     if any(isinstance(leaf, Ragged) for leaf in leaves(x)):
         x = step_inputs(x, rows, some)
@@ -140,7 +156,12 @@ def begun_step(
 
 
 def kind_for(rnn: Stepped, inputs: Any, statics: Any) -> StepKind:
-    """Traces a layer's step for these `Spec`s (features, dtypes); raises `InputError` if not as declared."""
+    """Traces a layer's step for given inputs and statics; raises `InputError` if the inputs are not as
+    declared.
+
+    rnn: the recurrence of the layer.
+    inputs, statics: the structures, with a `Spec` (features and dtype) for each value.
+    """
     check_inputs(rnn.inputs, inputs, owner=rnn.noun)
     program = rnn.program_of(inputs, statics)
     return StepKind(program.traced, inputs, program.traced.statics, program.begin)
@@ -152,6 +173,7 @@ def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> Laye
     A step with inputs or statics that are sequences runs as a separate call each time.
 
     rnn, kind: the recurrence of the layer, and its traced step.
+    engine: the engines in order of preference.
     """
     memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):

@@ -15,7 +15,7 @@ from stepnet.model.streams.layers import CalledRecurrence
 from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.prepared import StepKind
 from stepnet.model.streams.rows import check_rows, titled
-from stepnet.model.streams.statics import checked_statics, empty_slots, taken, with_slots
+from stepnet.model.streams.statics import checked_statics, empty_slots, rows_of, with_slots
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 
@@ -36,13 +36,20 @@ class CalledStep:
         self.statics: list[Any] = empty_slots(kind.statics, self.capacity)
 
     def grown(self, capacity: int, slots: Array) -> "CalledStep":
-        """Returns a copy with arrays for `capacity` rows, and the present statics of the rows in `slots`."""
+        """Returns a copy with arrays for more rows, and with the present statics of the rows in `slots`.
+
+        capacity: the number of rows that it has room for.
+        slots: the positions of the present rows in the arrays.
+        """
         larger = CalledStep(self.rnn, self.kind, self.engine, self.memories.grown(capacity))
         larger.put_statics(slots, self.statics_of(slots))
         return larger
 
     def checked_statics(self, statics: Any, count: int) -> list[Any]:
-        """Returns statics of `count` rows as arrays and Raggeds; raises `InputError` if they do not fit."""
+        """Checks the statics of `count` new rows; returns them as arrays and Raggeds.
+
+        Raises `InputError` unless they have the structure, features and dtypes of those of earlier rows.
+        """
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
@@ -56,9 +63,9 @@ class CalledStep:
 
     def statics_of(self, slots: Array) -> list[Any]:
         """Returns copies of the statics of the rows in these slots (positions in the arrays)."""
-        return taken(self.statics, slots)
+        return rows_of(self.statics, slots)
 
-    def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
+    def step_rows(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
         """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
 
         x: the inputs of these rows.
@@ -76,8 +83,10 @@ class CalledStep:
         return transform(of_the_step, outputs)
 
     def checked(self, x: Any, count: int, some: bool) -> Any:
-        """Checks a step's inputs of `count` rows; raises `InputError` if features or dtypes have changed.
+        """Checks the inputs of a step; raises `InputError` if their features or dtypes are not as before.
 
+        x: the inputs.
+        count: the number of rows that take the step.
         some: whether other rows of the stream wait, for messages.
         """
         x = step_inputs(arranged(x, self.kind.inputs), count, some)
@@ -98,8 +107,10 @@ class CalledStep:
 
 
 def step_inputs(x: Any, count: int, some: bool = False) -> Any:
-    """Checks the inputs of a step of `count` rows; returns each as a `Ragged` or an array.
+    """Checks the inputs of a step; returns each as a `Ragged` or an array.
 
+    x: the inputs.
+    count: the number of rows that take the step.
     some: whether other rows of the stream wait, for messages.
     """
     inputs: list[Any] = []
@@ -117,9 +128,12 @@ def step_inputs(x: Any, count: int, some: bool = False) -> Any:
 
 
 def in_sequences(x: Any, count: int) -> Any:
-    """Returns the inputs of a step of `count` rows as sequences of length 1, to run as a call.
+    """Converts the inputs of a step to sequences of length 1, to run the step as a call.
 
     All are Raggeds if one is, as a call does not mix Raggeds and arrays; else arrays [rows, 1, features...].
+
+    x: the inputs of the step.
+    count: the number of rows.
     """
     lengths = np.ones(count, np.int64)
     deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
@@ -134,7 +148,7 @@ def in_sequences(x: Any, count: int) -> Any:
 
 
 def of_the_step(output: Any) -> Any:
-    """Returns the output of a step, given an output over sequences of length 1."""
+    """Converts the output of a call over sequences of length 1 to the output of a step."""
     if isinstance(output, Ragged):
         return output.inner() if output.levels > 1 else output.values
     return output[:, 0]

@@ -31,7 +31,7 @@ from stepnet.compiler.values.structure import leaves, named_leaves
 from stepnet.errors import InputError, RefusedError, named
 from stepnet.model.layers import LayersProgram
 from stepnet.model.nets import run_net
-from stepnet.model.one_step import OneStep, counts, refusal
+from stepnet.model.one_step import OneStep, reads_index, refusal
 from stepnet.model.program import NetProgram, StepProgram
 from stepnet.ragged.positions import Positions
 
@@ -63,7 +63,10 @@ def stream_refusal(net: Net) -> str | None:
 
 
 def node_text(net: Net, number: int) -> str:
-    """Returns the operation of a node and the names of the parameters that it reads, for messages."""
+    """Returns the operation of a node and the names of the parameters that it reads, for messages.
+
+    net, number: the net, and the number of the node in it.
+    """
     node = net.nodes[number]
     named = [net.nodes[operand].name for operand in node.inputs if net.type_of(operand).extent == CONST]
     read = ", ".join(name for name in named if name)
@@ -71,7 +74,10 @@ def node_text(net: Net, number: int) -> str:
 
 
 def wrong_operation(net: Net, node: Node) -> str | None:
-    """Returns why an operation of a model cannot run in a stream, which has single steps; None if it can."""
+    """Returns the reason why a stream, which has single steps, cannot run an operation; None if it can.
+
+    net, node: the net of the model, and the operation in it.
+    """
     if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
         return "it has inner sequences"
     if node.operation == "recur" and node.recur.reverse:
@@ -84,7 +90,10 @@ def wrong_operation(net: Net, node: Node) -> str | None:
 
 
 def is_length(net: Net, node: Node) -> bool:
-    """Returns whether a reduction sums a constant repeated at each step, and so counts the steps."""
+    """Returns whether a reduction counts steps: whether it sums a constant that is repeated at each step.
+
+    node: the reduction.
+    """
     repeated = net.nodes[node.inputs[0]]
     counts_repeats = node.attributes["how"] == "sum" and repeated.operation == "expand"
     return counts_repeats and net.nodes[repeated.inputs[0]].operation == "constant"
@@ -119,7 +128,10 @@ class Composition:
 
     @computed_once
     def repeats(self) -> bool:
-        """True if the model repeats a value at every step: passes could then group sums unlike in a call."""
+        """True if the model repeats a value at every step: the net of one step then needs more barriers.
+
+        Without them, passes could add up sums there in another order than in a call of whole sequences.
+        """
         return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
 
     def add_input(self, number: int) -> int:
@@ -133,7 +145,10 @@ class Composition:
         return self.values[number]
 
     def value(self, number: int) -> int:
-        """Returns the number of a model's value in the net of one step, which copies it at first use."""
+        """Returns the number of a model's value in the net of one step; copies the value at first use.
+
+        number: the number of the value in the model's net.
+        """
         if number not in self.values:
             node = self.net.nodes[number]
             operands = [self.value(operand) for operand in node.inputs]
@@ -152,15 +167,18 @@ class Composition:
         return self.builder.type_of(number).extent == CONST
 
     def add(self, part: Part, plan: Plan) -> None:
-        """Adds a part of the model to the net of one step, in the order of its plan, with its memories.
+        """Adds a part of the model (operations that run together) to the net of one step, with its memories.
 
-        Raises `InputError` for a part that cannot run one step at a time. -1 stands for no step index, and a
-        negative number for a result that nothing reads.
+        Raises `InputError` for a part that cannot run one step at a time.
+
+        part: the part, with the numbers of the values of the model's net that it reads and computes. A
+            negative number stands for a result that nothing reads.
+        plan: the operations of the part, in order.
         """
         if (reason := refusal(plan)) is not None:
             raise InputError(f"this model has no stream: {reason}{AT_EACH_STEP}")
         builder, recur = self.builder, plan.recurrence.recur
-        index = builder.add("index") if counts(plan) else -1
+        index = builder.add("index") if reads_index(plan) else -1
         kept = [recur.body.nodes[number] for number in recur.memories]
         # The memory of a plain part is a dummy, which is the last result of its plan.
         new = [] if part.kind == "plain" else [builder.input(node.type, node.name) for node in kept]
@@ -175,10 +193,11 @@ class Composition:
             self.specs.append(memory_specs(kept))
 
     def operands(self, part: Part, plan: Plan) -> list[int]:
-        """Lists the operands of a part of the model, as numbers in the net of one step, in plan order.
+        """Lists the operands of a part of the model by their numbers in the net of one step, in plan order.
 
-        A negative number among those that the part reads stands for zeros. A plain part has no recurrence:
-        its plan has a dummy memory, which gets zeros.
+        part: operations of the model that run together. A negative number in `part.reads` stands for zeros. A
+            part of kind "plain" has no recurrence: its plan has a dummy memory, which gets zeros.
+        plan: the operations of the part, in order.
         """
         ends, net = plan.ends, plan.net
         reads = part.reads if part.kind != "plain" else (*part.reads, *[-1] * len(ends.memories))
@@ -190,13 +209,17 @@ class Composition:
         ]
 
     def zeros(self, node: Node) -> int:
-        """Adds zeros for each row, of a node's type, to the net of one step; returns their number."""
+        """Adds zeros for each row to the net of one step, of a node's type; returns their number there."""
         zeros = self.builder.constant(np.zeros(node.type.shape, node.type.dtype))
         return self.builder.add("expand", zeros, extent=ROWS)
 
 
 def is_zeros(builder: Builder, number: int) -> bool:
-    """Returns whether a value is zeros for each row, made by a constant; -0.0 is not zero here."""
+    """Returns whether a value of a net is zeros for each row, made from a constant; -0.0 is not zero here.
+
+    builder: the net.
+    number: the number of the value.
+    """
     node = builder.nodes[number]
     if node.operation in ("expand", "detach"):
         return is_zeros(builder, node.inputs[0])
@@ -229,14 +252,19 @@ class ComputedBeginning:
     places: tuple[int, ...]
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """Computes initial memories of `count` sequences from statics; returns {memory position: array}."""
+        """Computes initial memories of `count` sequences from statics; returns {memory position: array}.
+
+        engine: the engines in order of preference.
+        """
         call = Call(Positions.end_to_end(np.arange(count + 1)))
         memories = run_net(self.program, [*statics, *self.params], call, engine)
         return dict(zip(self.places, memories, strict=True))
 
 
 def composition(schedule: Schedule) -> Composition:
-    """Lays the parts of a model end to end in the net of one step; raises `InputError` if it has no stream.
+    """Lays the parts of a model end to end in the net of one step, to run the model in a stream.
+
+    Raises `InputError` for a model that has no stream.
 
     schedule: the parts of the model in the order they run, with their plans.
     """
@@ -290,6 +318,7 @@ def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepP
 
     program: the program of the layers, for flat inputs without statics.
     inputs: the `Spec`s (features and dtypes) of the inputs.
+    engine: the engines in order of preference.
     """
     schedule = program.schedule_for(engine)
     memory = [spec for own in program.memories_of for spec in leaves(own)]
@@ -321,8 +350,9 @@ def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepP
 def program_of(
     body: Net, inputs: Any, memory: Any, statics: Any, params: Sequence[Array], output: Any
 ) -> StepProgram:
-    """Returns the program of a step of a stream, whose net is `body`.
+    """Returns the program of a step of a stream.
 
+    body: the net of the step.
     inputs, memory, statics: their structures, with a `Spec` (features and dtype) for each.
     params: the parameters, in the order of the body.
     output: the structure of the outputs.

@@ -30,7 +30,9 @@ class Stepped(Protocol):
         ...
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts ordered as in the declared inputs, so that leaves correspond."""
+        """Returns inputs with their dicts in the order of the declared inputs, so that their leaves
+        correspond.
+        """
         ...
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
@@ -51,7 +53,10 @@ class CalledRecurrence(Stepped, Protocol):
         *,
         begun: Any = None,
     ) -> Reading[Any]:
-        """Checks the arguments of a call, as `RNN` takes them; returns them with the program that runs it."""
+        """Checks the arguments of a call; returns them with the program that runs it.
+
+        The arguments are those of `RNN.__call__`.
+        """
         ...
 
 
@@ -64,16 +69,22 @@ class StreamedRecurrence:
     as_one = None
 
     @property
-    def named(self) -> list[tuple[Names, Stepped]]:
-        """A list with the pair (layer names, recurrence); there are no names, as there is one layer."""
+    def named_recurrences(self) -> list[tuple[Names, Stepped]]:
+        """A list of the only recurrence, as a pair (names of its layers, recurrence); the names are empty."""
         return [((), self.rnn)]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """Returns an argument in a list, as there is one recurrence; `what` is not used here."""
+        """Returns an argument of a stream as a list with one entry, as there is one recurrence.
+
+        what: the name of the argument, which has no use here.
+        """
         return [value]
 
     def together(self, values: Sequence[Any]) -> Any:
-        """Returns the only value: the result of the recurrence."""
+        """Returns the result of the only recurrence, as the result of the stream.
+
+        values: the results of all recurrences, here one.
+        """
         return values[0]
 
 
@@ -91,16 +102,19 @@ class Layers:
     as_one: Callable[[Any], StepProgram | None]
 
     @property
-    def named(self) -> list[tuple[Names, Stepped]]:
+    def named_recurrences(self) -> list[tuple[Names, Stepped]]:
         """All recurrences, each with the names of the layers that it is in, outermost first."""
         return [
             ((f"layer {index}", *names), rnn)
             for index, layer in enumerate(self.layers)
-            for names, rnn in layer.named
+            for names, rnn in layer.named_recurrences
         ]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """Splits an argument named `what` into one entry per recurrence; raises `InputError` if it cannot."""
+        """Splits an argument into one entry per recurrence of the stream; raises `InputError` if it cannot.
+
+        what: the name of the argument in messages.
+        """
         values_by_layer: list[Any] = []
         for index, (layer, part) in enumerate(zip(self.layers, self.by_part(value, what), strict=True)):
             with named(f"layer {index}"):
@@ -108,10 +122,14 @@ class Layers:
         return values_by_layer
 
     def together(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Joins the results of all recurrences into a tuple with one entry per layer."""
+        """Joins the results of all recurrences in the structure of the layers: a tuple with one entry per
+        layer.
+
+        values: a result per recurrence, the bottom layer first.
+        """
         values_by_part: list[Any] = []
         for layer in self.layers:
-            count = len(layer.named)
+            count = len(layer.named_recurrences)
             values_by_part.append(layer.together(values[:count]))
             values = values[count:]
         return tuple(values_by_part)

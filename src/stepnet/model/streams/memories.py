@@ -31,8 +31,12 @@ class Memories:
         self.begun = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
 
     @classmethod
-    def joined(cls, parts: "Sequence[Memories]") -> "Memories":
-        """Returns the memories of several layers as those of one, in the same arrays. It counts no steps."""
+    def of_layers(cls, parts: "Sequence[Memories]") -> "Memories":
+        """Returns the memories of several layers as those of one, in the same arrays, for a step of all
+        layers.
+
+        No steps are counted in them, as such a step does not read its index.
+        """
         joined_memories = object.__new__(cls)
         joined_memories.specs, joined_memories.capacity = (
             tuple(part.specs for part in parts),
@@ -48,7 +52,7 @@ class Memories:
         return [np.zeros((count, *spec.shape), spec.dtype) for spec in leaves(self.specs)]
 
     def grown(self, capacity: int) -> "Memories":
-        """Returns a copy with `capacity` slots (positions for rows), more than before."""
+        """Returns a copy with more slots (positions for rows): `capacity` in all."""
         larger = Memories(self.specs, capacity)
         pairs = zip(larger.arrays, self.arrays, strict=True)
         for new, old in pairs:
@@ -61,34 +65,49 @@ class Memories:
         return [*self.sides[0], *self.sides[1], *self.first, *self.begun]
 
     def initial(self, initial: Any, count: int, default: list[Array] | None = None) -> list[Array]:
-        """Returns `initial` of `count` rows as checked arrays; `default` (None: zeros) where not given."""
+        """Returns the argument `initial` for `count` rows as checked arrays, one per memory.
+
+        default: the memories where none are given; None for zeros.
+        """
         arrays = initial_arrays(initial, self.specs, count)
         others = self.zeros(count) if default is None else default
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
-        """Writes memories and step counts of the rows in `slots` to one of their two sides, `side` 0 or 1."""
+        """Writes memories and step counts of the rows in these slots (array positions).
+
+        side: the side of the slots to write, 0 or 1.
+        memory, begun: the memories of the rows, and the number of steps that each has taken.
+        """
         for kept, new in zip(self.sides[side], memory, strict=True):
             kept[slots] = new
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories and step counts `begun` to slots, each on the side that `sides` does not name."""
+        """Writes memories of rows and their step counts to the sides that are not in use.
+
+        slots: the positions of the rows in the arrays.
+        sides: the side of each row that is in use, 0 or 1.
+        memory, begun: the memories of the rows, and the number of steps that each has taken.
+        """
         for side in (0, 1):
             own = sides != side
             self.put(slots[own], side, [array[own] for array in memory], begun[own])
 
     def put_first(self, slots: Array, first: list[Array]) -> None:
-        """Writes the memories to which `reset` returns the rows in these slots (positions in the arrays)."""
+        """Writes the memories `first`, to which `reset` later returns the rows in these slots.
+
+        slots: the positions of the rows in the arrays.
+        """
         for kept, new in zip(self.first, first, strict=True):
             kept[slots] = new
 
     def first_of(self, slots: Array) -> list[Array]:
-        """Returns copies of the memories that `reset` gives the rows in these slots (array positions)."""
+        """Returns copies of the memories to which `reset` returns the rows in `slots` (array positions)."""
         return [array[slots] for array in self.first]
 
     def of(self, moment: Moment) -> list[Array]:
-        """Returns copies of the present memories of all rows.
+        """Returns copies of the memories of all rows, after the steps that they have taken.
 
         moment: the state of the stream, with each row's position in the arrays and side (0 or 1).
         """
@@ -103,11 +122,17 @@ class Memories:
         return arrays
 
     def state(self, moment: Moment) -> Any:
-        """Returns copies of all rows' memories at `moment` (the stream's state), in their structure."""
+        """Returns copies of the memories of all rows, in the structure of the memory.
+
+        moment: the state of the stream, with each row's position in the arrays.
+        """
         return rebuild(self.specs, self.of(moment))
 
     def carry(self, slots: Array, side: int) -> None:
-        """Copies memories and step counts of the rows in these slots to a side (0 or 1) from the other."""
+        """Copies memories and step counts of the rows in these slots (array positions) from their other side.
+
+        side: the side to copy to, 0 or 1.
+        """
         for here, there in zip(self.sides[side], self.sides[1 - side], strict=True):
             here[slots] = there[slots]
         self.begun[side][slots] = self.begun[1 - side][slots]
@@ -115,7 +140,7 @@ class Memories:
     def move(self, moment: Moment, rows: Array) -> None:
         """Writes the memory of row rows[i] to row i, on the side (0 or 1) that is not in use.
 
-        All rows must be on one side of `moment`, the state of the stream.
+        moment: the state of the stream, in which all rows must be on one side.
         """
         before, after = moment.side, 1 - moment.side
         old = *self.sides[before], self.begun[before]

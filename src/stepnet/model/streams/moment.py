@@ -31,11 +31,13 @@ class Moment:
 
     @classmethod
     def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
-        """Makes the state of a stream's rows, which have taken `begun` steps.
+        """Makes the state of a stream's rows between two steps.
 
-        Its `number` is 0 or 1, with the side of the rows as its parity; 0 if they are on both sides.
+        slots: the position of each row in the layers' arrays.
+        sides: the side (0 or 1) of its memory there.
+        begun: the number of steps that it has taken.
 
-        slots, sides: the position of each row in the layers' arrays, and the side (0 or 1) of its memory.
+        The field `number` becomes the side of the rows, which its parity is; 0 if they are on both sides.
         """
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
         number = int(sides[0]) if len(sides) and not mixed else 0
@@ -43,7 +45,10 @@ class Moment:
 
     @property
     def side(self) -> int:
-        """The side (0 or 1) where the memories of all rows lie, unless `sides` has the side of each row."""
+        """The side (0 or 1) of the slots on which the memories of all rows lie.
+
+        If `sides` has a side for each row, that counts instead.
+        """
         return self.number & 1
 
     @property
@@ -53,12 +58,13 @@ class Moment:
 
     @property
     def begun(self) -> Array:
-        """The number of steps that each row has taken."""
+        """The number of steps that each row of the stream has taken."""
         return self.ahead + self.number
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """Returns the stream's state after these rows took a step, whose memories are on their other side.
+        """Returns the stream's state after some rows took a step: their memories are on their other side.
 
+        rows: the indices of these rows.
         begun: the number of steps that each of them has then taken.
         """
         sides, steps = self.all_sides.copy(), self.begun
@@ -66,11 +72,12 @@ class Moment:
         steps[rows] = begun
         return Moment.of(self.slots, sides, steps)
 
-    def moved(self, sources: Array) -> "Moment":
+    def reordered(self, sources: Array) -> "Moment":
         """Returns the stream's state after row i took over the memory of row sources[i].
 
-        As in a step, all rows then have their memories on the other side, which `number` tells by its parity.
-        So it grows by one; `ahead`, a row's steps beyond `number`, falls by one, as no step was taken.
+        The memories were written to the other side of each slot, which `number` tells by its parity. So
+        `number` grows by one as in a step; `ahead`, a row's steps beyond `number`, falls by one, as no step
+        was taken.
         """
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
@@ -101,10 +108,10 @@ class Moment:
         return Moment(self.number, all_slots, sides, ahead, is_in_order(all_slots))
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
-        """Returns the stream's state after the memories of these rows were written to other slots.
+        """Returns the stream's state after the memories of some rows were written to other slots.
 
-        They lie there, at these positions in the arrays, on the side `self.side` of the two.
-
+        rows: the indices of these rows.
+        slots: their new positions in the arrays, where the memories lie on the side `self.side` of the two.
         begun: the number of steps that each of these rows has taken.
         """
         all_slots, sides, steps = self.slots.copy(), self.all_sides.copy(), self.begun

@@ -37,7 +37,7 @@ class StepKind:
 
     @property
     def counts(self) -> bool:
-        """True if the step reads its index, which must then be counted."""
+        """True if the step reads its index, so that the steps of each row must be counted."""
         return any(node.operation == "index" for node in self.traced.body.nodes)
 
 
@@ -87,14 +87,23 @@ class PreparedStep:
 
     @property
     def steps(self) -> list[Any]:
-        """The engine's steps: the first reads memories of side 0 and writes side 1, the other the reverse."""
+        """The prepared steps of the engine, one for each side of the memories that it reads.
+
+        The first reads memories of side 0 and writes side 1, the other the reverse.
+        """
         # No `cached_property`: writing to `__dict__` would slow down each attribute of a step.
         if self.sides is None:
             self.sides = [self.steps_from(side) for side in (0, 1)]
         return self.sides
 
     def steps_from(self, side: int) -> Any:
-        """Prepares the engine's steps that read the memories of one side (0 or 1) and write the others."""
+        """Binds the compiled step to the arrays of all slots, so that the rows of some slots can take single
+        steps.
+
+        Returns the engine's object for these steps, whose `of(slots)` returns a function that runs one.
+
+        side: the side of the memories that the steps read, 0 or 1; they write the other one.
+        """
         memories, capacity = self.memories, self.capacity
         positions = Positions.end_to_end(np.arange(capacity + 1))
         before, after = memories.sides[side], memories.sides[1 - side]
@@ -102,13 +111,20 @@ class PreparedStep:
         return self.bind().steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":
-        """Returns a copy with arrays for `capacity` rows, and the present statics of the rows in `slots`."""
+        """Returns a copy with arrays for more rows, and with the present statics of the rows in `slots`.
+
+        capacity: the number of rows that it has room for.
+        slots: the positions of the present rows in the arrays.
+        """
         larger = PreparedStep(self.kind, self.bind, self.memories.grown(capacity))
         larger.put_statics(slots, [array[slots] for array in self.statics])
         return larger
 
     def checked_statics(self, statics: Any, count: int) -> list[Array]:
-        """Returns statics of `count` rows as arrays; raises `InputError` if unlike those of other rows."""
+        """Checks the statics of `count` new rows; returns them as arrays.
+
+        Raises `InputError` unless they have the structure, features and dtypes of those of earlier rows.
+        """
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Array]) -> None:
@@ -124,11 +140,14 @@ class PreparedStep:
         return [array[slots] for array in self.statics]
 
     def blank(self, count: int) -> Any:
-        """Returns zeros in place of the outputs of `count` rows, with this step's features and dtypes."""
+        """Returns zeros with the features and dtypes of the step's outputs, for `count` rows.
+
+        They stand for the outputs while the step of the next layer is prepared.
+        """
         arrays = [np.zeros((count, *output.shape[1:]), output.dtype) for output in self.outputs]
         return rebuild(self.kind.traced.output, arrays)
 
-    def look(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
+    def step_rows(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
         """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
 
         x: the inputs of these rows.
@@ -155,7 +174,7 @@ class PreparedStep:
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
 
     def choose(self, slots: Array, side: int) -> Chosen:
-        """Prepares the step of the rows in these slots (positions in the arrays of all rows), and caches it.
+        """Prepares the step of the rows in these slots (positions in the arrays), caches it and returns it.
 
         side: the one of the two memories of each slot, 0 or 1, that the step reads; it writes the other.
         """
@@ -168,8 +187,11 @@ class PreparedStep:
         return chosen
 
     def take(self, x: Any, inputs: list[Array], count: int, some: bool) -> None:
-        """Checks the inputs of a step of `count` rows, and copies them into the arrays that the step reads.
+        """Checks the inputs of a step, and copies them into the arrays that the step reads.
 
+        x: the inputs.
+        inputs: these arrays.
+        count: the number of rows that take the step.
         some: whether other rows of the stream wait, for messages.
         """
         kind = self.kind

@@ -44,7 +44,11 @@ def chosen_once(rows: Any, count: int) -> Array:
 
 
 def sources(rows: Any, count: int) -> Array:
-    """Returns `rows`, the row whose memory each row takes over, as indices; raises `InputError` if unfit."""
+    """Returns the argument `rows` of `reorder` as indices; raises `InputError` if it does not fit.
+
+    rows: for each row, the row whose memory it takes over.
+    count: the number of rows of the stream.
+    """
     order = array_of(rows, "rows")
     if not count and order.shape == (0,):
         return np.zeros(0, np.int64)
@@ -62,12 +66,20 @@ def sources(rows: Any, count: int) -> Array:
 
 
 def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
-    """Raises `InputError` for a step's input without `rows` entries; `some`: only some rows take the step."""
+    """Raises `InputError` unless an input of a step has one entry for each of the rows that take the step.
+
+    name, array: the name of the input, for messages, and the input.
+    rows: the number of these rows.
+    some: whether other rows of the stream wait, for messages.
+    """
     if array.ndim < 1 or array.shape[0] != rows:
         has = f"rows= names {rows}" if some else f"the stream has {rows} rows"
         raise InputError(f"{titled(name)} is {list(array.shape)}; {has}: [{rows}, features...]")
 
 
 def titled(name: str) -> str:
-    """Returns the words for an input of a step in messages: "input x"."""
+    """Returns the words for an input of a step in messages, such as "input x".
+
+    name: the name of the input; empty for a single input.
+    """
     return f"input {name}" if name else "the input"

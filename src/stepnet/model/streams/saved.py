@@ -67,7 +67,8 @@ def write(
 ) -> None:
     """Writes the rows of a stream to a file; raises `FileError` if that is not possible.
 
-    recurrences, steps: the recurrence of each layer, and its prepared step.
+    path: the file.
+    recurrences, steps: the recurrence of each layer, and its prepared step with the names of the layer.
     moment: the rows to write, with the positions of their memories.
     force: whether to replace an existing file.
     """
@@ -83,8 +84,8 @@ def write(
             {
                 "step": step_digest(step.kind),
                 "parameters": parameters_digest(rnn, step.kind),
-                "inputs": form(step.kind.inputs),
-                "statics": form(step.kind.statics),
+                "inputs": to_json(step.kind.inputs),
+                "statics": to_json(step.kind.statics),
             }
         )
     described = {"format": FORMAT, "version": str(VERSION), "stepnet": __version__}
@@ -97,7 +98,9 @@ def is_zeros(array: Array) -> bool:
 
 
 def parts(statics: Sequence[Any]) -> Iterator[Array]:
-    """Yields the arrays of statics in the order of their names: of a Ragged, values and offsets."""
+    """Yields the arrays with which statics are saved, in the order of their names: a Ragged has two, its
+    values and its offsets.
+    """
     for value in statics:
         yield from (value.values, value.offsets[0]) if isinstance(value, Ragged) else (value,)
 
@@ -112,7 +115,10 @@ class LayerNames:
 
 
 def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
-    """Returns the names of all arrays in a saved stream, layer by layer; a repeated name gets a number.
+    """Returns the names of all arrays in a saved stream, layer by layer, such as "layer.0.memory.h".
+
+    They are those of the memories, of the memories for `reset`, and of the statics. A repeated name gets a
+    number.
 
     kinds: pairs of the names of a layer and its step.
     """
@@ -143,21 +149,25 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
 
 
 def step_digest(kind: StepKind) -> str:
-    """Returns a digest of a step's computation, without parameter values, to check a saved stream by."""
+    """Returns a digest of a traced step without its parameter values, to check a saved stream by."""
     structures = [skeleton(part) for part in (kind.inputs, kind.traced.memory, kind.statics)]
     return digest(kind.traced.body, *structures, kind.traced.precision)
 
 
 def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
-    """Returns a digest of the bits of a layer's parameters and captured arrays, to compare saved streams."""
+    """Returns a digest of the bits of a layer's parameters and captured arrays, to check a saved stream by.
+
+    rnn, kind: the recurrence of the layer, and its traced step.
+    """
     params = rnn.program_of(kind.inputs, kind.statics).params
     return digest(skeleton(rnn.params), *map(Literal, params))
 
 
-def form(structure: Any) -> Any:
-    """Converts a structure of `Spec`s to JSON values; False if it has namedtuples or non-text keys.
+def to_json(structure: Any) -> Any:
+    """Converts a structure of `Spec`s to JSON values, to save it in a file.
 
-    A dict becomes {"dict": [[key, value], ...]}, a tuple or list {"tuple": [...]}, None stays.
+    A dict becomes {"dict": [[key, value], ...]}, a tuple or list {"tuple": [...]}, None stays. The result is
+    False for a structure with namedtuples or keys that are no text.
     """
     if structure is None:
         return None
@@ -166,10 +176,10 @@ def form(structure: Any) -> Any:
         return own | {"levels": structure.levels, "axis": structure.axis}
     if isinstance(structure, Mapping):
         pairs = list(cast("Mapping[Any, Any]", structure).items())
-        inner = [form(value) for _, value in pairs]
+        inner = [to_json(value) for _, value in pairs]
         plain = all(isinstance(key, str) for key, _ in pairs) and False not in inner
         return {"dict": [[key, own] for (key, _), own in zip(pairs, inner, strict=True)]} if plain else False
-    inner = [form(value) for value in structure]
+    inner = [to_json(value) for value in structure]
     return False if False in inner or hasattr(structure, "_fields") else {"tuple": inner}
 
 
@@ -179,14 +189,15 @@ def form(structure: Any) -> Any:
 def read(
     path: str | Path, recurrences: Sequence[tuple[Names, Stepped]], running: Sequence[StepKind] | None
 ) -> SavedRows:
-    """Reads a saved stream's rows for these recurrences; raises `FileError` for a stream of others.
+    """Reads the rows of a saved stream; raises `FileError` if it was saved from other recurrences.
 
-    recurrences: pairs of the names of a layer and its recurrence.
+    path: the file.
+    recurrences: for each layer, its names and its recurrence.
     running: the steps that the stream runs; None before its first step.
     """
     arrays, metadata = safetensors.read_described(path)
     try:
-        layers = described(metadata, len(recurrences))
+        layers = layer_descriptions(metadata, len(recurrences))
         begun = begun_of(arrays)
         own: list[tuple[Names, StepKind]] = []
         for index, ((names, rnn), layer) in enumerate(zip(recurrences, layers, strict=True)):
@@ -198,8 +209,11 @@ def read(
         raise FileError(f"{path}: {error}") from None
 
 
-def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
-    """Returns the descriptions of a saved stream's layers; raises `FileError` unless there are `count`."""
+def layer_descriptions(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
+    """Returns the description of each layer of a saved stream; raises `FileError` unless there are `count`.
+
+    metadata: the metadata of the file.
+    """
     if metadata.get("format") != FORMAT:
         raise FileError(
             f"this is no saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"
@@ -220,7 +234,11 @@ def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
 
 
 def begun_of(arrays: Mapping[str, Array]) -> Array:
-    """Returns the steps that each saved row has taken; raises `FileError` if missing or impossible."""
+    """Returns the number of steps that each saved row has taken; raises `FileError` if it is missing or
+    wrong.
+
+    arrays: the arrays of the file by name.
+    """
     begun = arrays.get(BEGUN)
     if begun is None or begun.ndim != 1 or begun.dtype != np.int64:
         has = "no" if begun is None else f"a {begun.dtype}{list(begun.shape)}"
@@ -233,6 +251,7 @@ def begun_of(arrays: Mapping[str, Array]) -> Array:
 def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) -> StepKind:
     """Traces a step for the inputs that a saved stream has; raises `FileError` unless it is the saved step.
 
+    rnn: the recurrence of the layer.
     layer: the description of the layer in the file.
     running: the step that the stream runs; None before its first step. It has the structures of inputs and
         statics where the file cannot hold them.
@@ -269,22 +288,25 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
             ("statics", running.statics, statics),
         ):
             if (skeleton(mine), kinds(mine)) != (skeleton(its), kinds(its)):
-                raise FileError(f"its {what} are {text(its)}; those of this stream are {text(mine)}")
+                raise FileError(
+                    f"its {what} are {specs_text(its)}; those of this stream are {specs_text(mine)}"
+                )
     return kind
 
 
-def text(specs: Any) -> str:
-    """Returns the name, dtype and features of each `Spec` in a structure, as text for messages."""
+def specs_text(specs: Any) -> str:
+    """Returns a structure of `Spec`s as text for messages: the name, dtype and features of each."""
     return ", ".join(
         f"{name} {spec.dtype}{list(spec.shape)}".strip() for name, spec in named_leaves(specs)
     ) or str(None)
 
 
 def specs_of(read: Any, what: str, depth: int = 0) -> Any:
-    """Converts JSON values to a structure of `Spec`s, the inverse of `form`; raises `FileError` if invalid.
+    """Converts JSON values of `to_json` back to a structure of `Spec`s; raises `FileError` for other values.
 
-    False, for a structure that a file cannot hold, stays.
+    False, which stands for a structure that a file cannot hold, is returned unchanged.
 
+    read: the JSON values.
     what: the name of the structure in messages.
     depth: the number of structures around this one.
     """
@@ -312,13 +334,18 @@ def specs_of(read: Any, what: str, depth: int = 0) -> Any:
 
 
 def tuple_of(inner: list[Any], what: str, depth: int) -> Any:
-    """Returns the tuple that a JSON list describes; `what`, `depth`: its name, and structures around it."""
+    """Returns the tuple of structures that a JSON list describes.
+
+    inner: the list.
+    what, depth: the name of the structures in messages, and the number of structures around them.
+    """
     return tuple(specs_of(own, what, depth) for own in inner)
 
 
 def dict_of(inner: list[Any], what: str, depth: int) -> Any:
     """Returns the dict of structures that a list of [key, value] pairs in JSON describes.
 
+    inner: the list.
     what, depth: the name of the structures in messages, and the number of structures around them.
     """
     entries: dict[str, Any] = {}

@@ -13,7 +13,9 @@ Array = np.ndarray
 
 
 def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
-    """Returns statics of `count` new rows as arrays and Raggeds; raises `InputError` if unlike earlier ones.
+    """Checks the statics of `count` new rows; returns them as arrays and Raggeds.
+
+    Raises `InputError` unless they have the structure, features and dtypes of those of earlier rows.
 
     before: the `Spec`s of the earlier statics; those of sequences have an axis.
     """
@@ -29,7 +31,7 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
         array = new if ragged else checked_array(new, what)
         if ragged != bool(spec.axis) or (ragged and (len(new) != count or new.levels != 1)):
             raise InputError(
-                f"{what} is {described(new)}; it should be as those the stream began with, of {count} rows"
+                f"{what} is {text_of(new)}; it should be as those the stream began with, of {count} rows"
             )
         checked.append(array)
     specs = Statics.of(rebuild(before, checked), count).specs
@@ -39,19 +41,28 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
 
 
 def kinds(specs: Any) -> list[tuple[Any, ...]]:
-    """Returns what the statics of all rows must share: features, dtypes, and whether each is a sequence."""
+    """Returns the properties that the statics of all rows of a stream must share, to compare them.
+
+    They are the features, the dtype, and whether a static is a sequence.
+
+    specs: the `Spec`s of the statics.
+    """
     return [(spec.shape, np.dtype(spec.dtype), bool(spec.axis)) for spec in leaves(specs)]
 
 
-def described(value: Any) -> str:
+def text_of(value: Any) -> str:
     """Returns the description of a static (a value that each row has once) for an error message, which
     states that it is unlike those of earlier rows. value: an array, or a `Ragged` of a sequence per row.
     """
     return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
 
 
-def taken(values: list[Any], rows: Array) -> list[Any]:
-    """Returns copies of the statics of some rows, by index, from the statics of all: arrays and Raggeds."""
+def rows_of(values: list[Any], rows: Array) -> list[Any]:
+    """Returns copies of the statics of some rows.
+
+    values: the statics of all rows, as arrays and Raggeds.
+    rows: the indices of the rows.
+    """
     return [value.take(rows) if isinstance(value, Ragged) else value[rows] for value in values]
 
 
@@ -65,7 +76,12 @@ def empty_slots(specs: Any, capacity: int) -> list[Any]:
 
 
 def with_slots(kept: Ragged, slots: Array, new: Ragged) -> Ragged:
-    """Returns a copy of the sequences `kept`, one per slot (position of a row), with new ones in `slots`."""
+    """Returns a copy of the static sequences of a stream in which those of some slots are replaced.
+
+    kept: the present sequences, one for each slot (position of a row).
+    slots: the slots to replace.
+    new: their new sequences.
+    """
     values = np.concatenate([kept.values, new.values])
     offsets = np.concatenate([kept.offsets[0], new.offsets[0][1:] + kept.total])
     order = np.arange(len(kept))

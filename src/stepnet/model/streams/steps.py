@@ -10,7 +10,7 @@ import numpy as np
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import StepnetError, named
-from stepnet.model.streams.beginning import AddedRows, LayerStep, New, begun_step, step_for
+from stepnet.model.streams.beginning import AddedRows, LayerStep, New, prepare_step, step_for
 from stepnet.model.streams.layers import Layers, Names, StreamedRecurrence
 from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.moment import Moment
@@ -23,12 +23,18 @@ NO_ROWS = np.zeros(0, np.int64)
 
 
 def named_layer(names: Names) -> AbstractContextManager[Any]:
-    """Returns a context that names the layer in errors, if there are several layers."""
+    """Returns a context that names the layer in errors which are raised in it.
+
+    names: the names of the layer, outermost first; none for the only layer, whose errors stay as they are.
+    """
     return named(*names) if names else nullcontext()
 
 
 def first_moment(pieces: Sequence[AddedRows]) -> Moment:
-    """Returns the state of a stream before its first step, from the groups of rows added so far."""
+    """Returns the state of a stream before its first step, in which row i lies in slot i of the arrays.
+
+    pieces: the groups of rows that were added so far.
+    """
     begun = np.concatenate([NO_ROWS, *(piece.begun[piece.kept] for piece in pieces)])
     return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
 
@@ -39,6 +45,7 @@ def put_pieces(pieces: Sequence[AddedRows], index: int, step: LayerStep, engine:
     pieces: these rows, in the groups in which they were added. Rows that were dropped since are left out.
     index: the position of the layer.
     step: its prepared step.
+    engine: the engines that compute initial memories, in order of preference.
     """
     first = 0
     for piece in pieces:
@@ -47,7 +54,7 @@ def put_pieces(pieces: Sequence[AddedRows], index: int, step: LayerStep, engine:
         first += len(piece.kept)
 
 
-def stepped(
+def first_step(
     layers: StreamedRecurrence | Layers,
     pieces: Sequence[AddedRows],
     moment: Moment,
@@ -58,11 +65,13 @@ def stepped(
 ) -> tuple[LayerSteps, Any]:
     """Runs the first step of a stream; returns the prepared steps of all layers, and the outputs.
 
-    pieces: the rows that were added so far, in groups. The statics of the first fix the dtypes for all.
+    layers: the recurrences of the stream.
+    pieces: the rows that were added so far, in groups. The statics of the first group fix the dtypes for all.
     moment: the state of the rows before the step.
     x: the inputs of the rows that take the step.
     row_indices: the indices of the rows that take the step.
     some: whether other rows wait.
+    engine: the engines in order of preference.
     """
     steps: list[tuple[Names, LayerStep]] = []
     count, like = len(moment.slots), pieces[0]
@@ -70,15 +79,15 @@ def stepped(
     as_one = layers.as_one is not None and not any(isinstance(leaf, Ragged) for leaf in leaves(x))
     as_one = as_one and all(still is None for still in like.statics)
     value = x
-    for index, (names, rnn) in enumerate(layers.named):
+    for index, (names, rnn) in enumerate(layers.named_recurrences):
         with named_layer(names):
             statics = like.statics[index], like.count
-            step = begun_step(rnn, value, len(row_indices), some, *statics, count, engine)
+            step = prepare_step(rnn, value, len(row_indices), some, *statics, count, engine)
             put_pieces(pieces, index, step, engine)
             if as_one and isinstance(step, PreparedStep):
                 value = step.blank(len(row_indices))
             else:
-                value = step.look(value, slots, 0, some)
+                value = step.step_rows(value, slots, 0, some)
             steps.append((names, step))
     results = tuple(steps)
     return results, run(results, whole_step(layers, results, engine), x, slots, 0, some) if as_one else value
@@ -97,16 +106,20 @@ class WholeStep:
 
 
 def whole_step(layers: StreamedRecurrence | Layers, steps: LayerSteps, engine: Order) -> WholeStep | None:
-    """Prepares the steps of all layers as one; None for layers that do not run as one step.
+    """Prepares one step that runs all layers of a stream; returns None for layers that must run one by one.
 
     Layers with statics, and those that read the number of earlier steps, run one by one.
+
+    layers: the recurrences of the stream.
+    steps: for each layer, its names and its prepared step.
+    engine: the engines in order of preference.
     """
     own = [step for _, step in steps if isinstance(step, PreparedStep)]
     apart = len(own) < len(steps) or any(step.counts or leaves(step.kind.statics) for step in own)
     if layers.as_one is None or apart or (program := layers.as_one(own[0].kind.inputs)) is None:
         return None
     kind = StepKind(program.traced, own[0].kind.inputs, None)
-    memories = Memories.joined([step.memories for step in own])
+    memories = Memories.of_layers([step.memories for step in own])
     return WholeStep(steps, PreparedStep(kind, lambda: program.bound(engine), memories))
 
 
@@ -118,6 +131,7 @@ def run(
     An error is raised by the layers one by one, so that it names the layer: a step writes only to memories
     that are not in use.
 
+    steps: for each layer, its names and its prepared step.
     whole: the steps of the layers as one; None to run them one by one.
     x: the inputs of these rows.
     side: the memories to read, 0 or 1; the step writes the others.
@@ -125,19 +139,19 @@ def run(
     """
     if whole is not None and whole.layers is steps:
         try:
-            return whole.step.look(x, slots, side, some)
+            return whole.step.step_rows(x, slots, side, some)
         except StepnetError:
             pass
     for names, step in steps:
         try:
-            x = step.look(x, slots, side, some)
+            x = step.step_rows(x, slots, side, some)
         except StepnetError:
             with named_layer(names):
                 raise
     return x
 
 
-def unstepped(
+def prepare_steps(
     layers: StreamedRecurrence | Layers,
     pieces: Sequence[AddedRows],
     kinds: Sequence[StepKind],
@@ -146,12 +160,14 @@ def unstepped(
 ) -> LayerSteps:
     """Prepares the steps of all layers, with the rows that were added so far, without running a step.
 
+    layers: the recurrences of the stream.
     pieces: these rows, in the groups in which they were added.
     kinds: the traced step of each layer.
     count: the number of rows to make room for.
+    engine: the engines in order of preference.
     """
     steps: list[tuple[Names, LayerStep]] = []
-    for index, ((names, rnn), kind) in enumerate(zip(layers.named, kinds, strict=True)):
+    for index, ((names, rnn), kind) in enumerate(zip(layers.named_recurrences, kinds, strict=True)):
         with named_layer(names):
             step = step_for(rnn, kind, max(1, count), engine)
             put_pieces(pieces, index, step, engine)

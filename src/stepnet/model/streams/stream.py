@@ -29,11 +29,11 @@ from stepnet.model.streams.steps import (
     LayerSteps,
     WholeStep,
     first_moment,
+    first_step,
     named_layer,
+    prepare_steps,
     put,
     run,
-    stepped,
-    unstepped,
     whole_step,
 )
 
@@ -81,7 +81,7 @@ class Stream:
 
     @property
     def rows(self) -> int:
-        """The number of sequences that are stepped side by side."""
+        """The number of rows of the stream: sequences that are stepped side by side."""
         if self._steps is None:
             return sum(len(piece.kept) for piece in self._pieces)
         return len(self._moment.slots)
@@ -122,7 +122,7 @@ class Stream:
                 return self._careful_step(x, rows)
             names, step = steps[0]
             if not names:  # a single recurrence, without `run`: its call takes a twentieth of a short step
-                x = step.look(x, moment.slots, moment.side)
+                x = step.step_rows(x, moment.slots, moment.side)
             else:
                 x = run(steps, self._whole, x, moment.slots, moment.side)
             moment.number += 1
@@ -131,15 +131,18 @@ class Stream:
             self.in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
-        """Takes a step that is the stream's first one, of some rows only, or of rows on both sides.
+        """Takes the first step of the stream, a step of some rows only, or one of rows on both sides.
 
         Returns the outputs. A side is the one of two memories of a row that a step reads.
+
+        x: the inputs of the rows that take the step.
+        rows: these rows, as an index, indices or a mask; None for all.
         """
         rows_to_run = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
             check_there_are_rows(self.rows)
             waits, moment = rows is not None, first_moment(self._pieces)
-            steps, x = stepped(self.layers, self._pieces, moment, x, rows_to_run, waits, self.engine)
+            steps, x = first_step(self.layers, self._pieces, moment, x, rows_to_run, waits, self.engine)
             self._set(steps, moment)
         else:
             moment = self._on_one_side(rows_to_run)
@@ -150,9 +153,12 @@ class Stream:
         return x
 
     def _on_one_side(self, row_indices: Array) -> Moment:
-        """Brings these rows to one side (of two memories per row) by copies; returns the new state.
+        """Copies memories so that those of these rows lie on one side (of two per row); returns the new
+        state.
 
         It is the side of most of them, and 0 if there are as many on each.
+
+        row_indices: the indices of the rows.
         """
         moment = self._moment
         if moment.sides is None or not len(row_indices):
@@ -316,12 +322,20 @@ class Stream:
         moment = self._moment if self._moment.sides is None else self._on_one_side(np.arange(self.rows))
         for _, step in self._steps:
             step.memories.move(moment, order)
-        self._moment = moment.moved(order)
+        self._moment = moment.reordered(order)
 
     def _with_new(
         self, steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array
     ) -> tuple[LayerSteps, Moment]:
-        """Writes new rows (a `New` by layer) to free slots; returns the steps, and the state with them."""
+        """Writes new rows to free slots (positions in the arrays); returns the steps, and the state with the
+        rows.
+
+        steps: the prepared steps of the layers. Those returned are copies with more slots where there were
+            too few.
+        moment: the state of the present rows.
+        new: for each layer, the memories and statics of the new rows.
+        begun: the number of steps that each new row has taken.
+        """
         steps, slots = put(steps, moment, new, begun)
         return steps, moment.with_rows(slots, begun)
 
@@ -329,6 +343,9 @@ class Stream:
         """Replaces the layers' prepared steps and the rows' state, so that an interrupt between does no harm.
 
         Before the first step the state is replaced first, as it has no effect without steps.
+
+        steps: for each layer, its names and its prepared step.
+        moment: the state of the rows.
         """
         if self._whole is None or self._whole.layers is not steps:
             self._whole = whole_step(self.layers, steps, self.engine)
@@ -340,7 +357,13 @@ class Stream:
             self._moment = moment
 
     def _piece(self, count: int, initial: Any, statics: Any, begun: Any) -> AddedRows:
-        """Returns the rows to add, with arguments split by layer; the first step checks their arrays."""
+        """Returns the rows of a call of `add` as a group, with arguments split by layer.
+
+        Their arrays are checked when they are written for a step.
+
+        count: the number of rows.
+        initial, statics, begun: the arguments of the call.
+        """
         return AddedRows(
             count,
             self.layers.split(initial, "initial"),
@@ -370,7 +393,7 @@ class Stream:
             from stepnet.model.streams import saved
 
         row_indices = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
-        recurrences = [rnn for _, rnn in self.layers.named]
+        recurrences = [rnn for _, rnn in self.layers.named_recurrences]
         saved.write(
             file_path(path), recurrences, self._steps, self._moment.only(row_indices), flag(force, "force")
         )
@@ -409,14 +432,14 @@ class Stream:
 
         before = self.rows
         running = None if self._steps is None else [step.kind for _, step in self._steps]
-        read = saved.read(file_path(path), self.layers.named, running)
+        read = saved.read(file_path(path), self.layers.named_recurrences, running)
         count = len(read.begun)
         if count > MOST_ROWS - before:
             raise InputError(f"{path} has {count} rows; with {before} there are at most {MOST_ROWS}")
         steps, moment = self._steps, self._moment
         if steps is None:
             moment = first_moment(self._pieces)
-            steps = unstepped(self.layers, self._pieces, read.kinds, before + count, self.engine)
+            steps = prepare_steps(self.layers, self._pieces, read.kinds, before + count, self.engine)
         self._set(*self._with_new(steps, moment, read.new, read.begun))
         return np.arange(before, before + count)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, cast
 
-from stepnet.compiler.values.entry_points import installed, loaded
+from stepnet.compiler.values.entry_points import installed, load_object
 
 
 @dataclass(frozen=True)
@@ -72,5 +72,5 @@ def patches() -> tuple[Patch, ...]:
     package cannot be imported.
     """
     own = [import_module(module).PATCH for module in PATCHES.values()]
-    others = [loaded(point, "patch") for name, point in installed(GROUP).items() if name not in PATCHES]
+    others = [load_object(point, "patch") for name, point in installed(GROUP).items() if name not in PATCHES]
     return tuple(cast("list[Patch]", [*own, *others]))

@@ -51,7 +51,9 @@ def optimised(net: Net) -> Net:
 
 
 def narrowed_step(body: Net, precision: Precision | None) -> Net:
-    """Applies the passes that encode weights in fewer bits to a body, as engines do; keeps one in float32."""
+    """Returns the body of a recurrence with its weights encoded in fewer bits, by the passes that engines
+    apply too; the body itself if `precision` is that of float32 or None.
+    """
     if precision is None or not precision.is_low:
         return body
     return with_weights(narrowed(body), precision.dtype)

@@ -189,7 +189,8 @@ class Absorbed:
         )
 
     def read(self, inside: set[int], has_sequences: bool) -> list[int]:
-        """Lists the values that moved nodes read from outside the recurrence; skips expansions to all steps.
+        """Lists the values that moved nodes read from outside the recurrence. Instead of a value that is
+        expanded to all steps, the value before the expansion is listed.
 
         inside: nodes that are in the recurrence. has_sequences: whether the recurrence keeps a sequence; as
             it needs one, an expanded value stays expanded if there is no other.
@@ -210,9 +211,11 @@ class Absorbed:
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
 
     def fill(self, sequences: list[int], others: list[int]) -> dict[int, int]:
-        """Builds the new body; returns its outputs, as a dict from the node outside to the node inside.
+        """Builds the recurrence's new body, which contains the nodes that move into it. Returns the outputs
+        of the new body, as a dict from the number of each value in the net to its number in the body.
 
-        sequences, others: the values outside that the body reads, per step; per row or constant.
+        sequences, others: the values of the net that the new body reads: one per step; one per row or
+            constant.
         """
         net, recur, inner, inside = self.net, self.node.recur, self.inner, self.inside
         kinds, own = recur.operands_by_kind(self.node.inputs), results_of(net, self.recurrence)
@@ -232,16 +235,17 @@ class Absorbed:
             if number not in self.old:
                 self.old[number] = inner.copy(node, [self.old[operand] for operand in node.inputs])
         outputs = recur.results_by_kind(own).outputs
-        inside |= {
-            n: self.old[new_results] for n, new_results in zip(outputs, recur.outputs, strict=True) if n >= 0
-        }
+        inside |= {n: self.old[output] for n, output in zip(outputs, recur.outputs, strict=True) if n >= 0}
         self.copy(number for number in self.moves if number > self.recurrence)
         users = net.users()
         new_results = [n for n in (*outputs, *self.moves) if n > self.recurrence]
         return {n: inside[n] for n in new_results if n in net.results or not set(users[n]) <= {*self.moves}}
 
     def copy(self, numbers: Iterable[int]) -> None:
-        """Copies moved nodes (numbers outside) into the new body, in order, with their operands there."""
+        """Copies nodes of the net that move into the recurrence into its new body, in order.
+
+        numbers: the nodes in the net. Operands that are constants are copied too.
+        """
         for number in numbers:
             node = self.net.nodes[number]
             operands = [self.at(operand) for operand in node.inputs]
@@ -269,8 +273,8 @@ class Absorbed:
         return self.inside[number]
 
     def rebuilt(self, recur: Recur, operands: list[int], outputs: list[int]) -> Net:
-        """Makes the net again, with the recurrence that has absorbed nodes in place of the old one and these
-        nodes.
+        """Makes the net in which the new recurrence is in place of the old one and of the nodes that it has
+        absorbed.
 
         recur, operands: the new recurrence, and what it reads. outputs: the old nodes that its outputs
             replace.

@@ -15,9 +15,8 @@ from stepnet.compiler.net.types import STEPS, Type
 
 
 def together(recur: Recur, count: int) -> Recur:
-    """Makes a recurrence of which one step does `count` steps, to store intermediate values less often.
-
-    A new first axis of each sequence and output has the values of the `count` steps.
+    """Makes a recurrence of which one step does `count` steps of `recur`, to store intermediate values less
+    often. A new first axis of each sequence and output has the values of the `count` steps.
     """
     body, builder = recur.body, Builder()
     sequences = [builder.input(beside(body.type_of(n), count), body.nodes[n].name) for n in recur.sequences]

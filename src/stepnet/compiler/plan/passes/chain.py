@@ -60,13 +60,13 @@ def chain(net: Net) -> Net:
 def chained(net: Net) -> Net:
     """Merges consecutive products with parameters in a net, but not in bodies, where that saves flops."""
     while chains := disjoint_chains(net):
-        net = joined(net, chains)
+        net = with_merged_chains(net, chains)
     return net
 
 
 def disjoint_chains(net: Net) -> list[ProductChain]:
-    """Lists pairs of consecutive products that pay when merged, and that share no node with one another; of
-    those that share one, the first.
+    """Lists chains of two consecutive products that save flops when merged. No two chains in the list share a
+    node: of chains that do, only the first is listed.
     """
     chains, used_nodes = list[ProductChain](), set[int]()
     for product_chain in candidates(net):
@@ -104,7 +104,7 @@ def is_product(net: Net, number: int, parameters: set[int]) -> bool:
     return node.type.is_float and {net.type_of(operand).dtype for operand in node.inputs} == {node.type.dtype}
 
 
-def joined(net: Net, chains: list[ProductChain]) -> Net:
+def with_merged_chains(net: Net, chains: list[ProductChain]) -> Net:
     """Merges the two products x @ P and (x @ P) @ R of each of these chains; returns the new net."""
     by_reader = {reader: product_chain for product_chain in chains for reader in product_chain.readers}
     between = {number for product_chain in chains for number in (product_chain.first, product_chain.end)}
@@ -118,9 +118,11 @@ def joined(net: Net, chains: list[ProductChain]) -> Net:
 
 
 def product(builder: Builder, net: Net, copy_of: dict[int, int], chain_: ProductChain, reader: int) -> int:
-    """Adds to the new net the product that replaces the chain's two for one reader; returns its number.
+    """Adds to the new net the product x @ (P @ R), which replaces (x @ P) @ R for one second product of a
+    chain; returns its number.
 
-    copy_of: for each old node, its number in the new net. reader: the old node of the second product.
+    net: the old net. copy_of: for each old node, its number in the new net.
+    reader: the old node of the second product.
     """
     node = net.nodes[reader]
     x, P = (copy_of[operand] for operand in net.nodes[chain_.first].inputs)

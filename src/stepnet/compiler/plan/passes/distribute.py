@@ -41,9 +41,12 @@ Terms = tuple[MatrixTerm, ...]
 
 
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
-    """Rewrites values that are linear in `matrices` (inputs) as sums over these and over vectors, so
-    that no other matrix is computed. memories: the inputs known latest; other factors are multiplied
-    first.
+    """Returns a new net in which sums over values that are linear in some inputs, which are matrices, are
+    written as sums over these inputs and over vectors, so that no other matrix is computed.
+
+    matrices: these inputs.
+    memories: the inputs that are known last, from step to step. Values that do not depend on them are
+        multiplied first.
     """
     return Distributed(net, {*matrices}, {*matrices, *memories}).run()
 
@@ -79,7 +82,9 @@ class Distributed:
     late: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def run(self) -> Net:
-        """Rewrites sums over values that are linear in the matrices as sums over the matrices themselves."""
+        """Returns a new net in which sums over values that are linear in the matrices are written as sums
+        over the matrices themselves, so that these values need not be computed.
+        """
         linear = set[int]().union(*(linear_values(self.net, matrix) for matrix in self.matrices))
         for number, node in enumerate(self.net.nodes):
             if number in self.matrices:
@@ -147,7 +152,8 @@ class Distributed:
     def factors(self, number: int, shape: tuple[int, ...]) -> list[int]:
         """Lists new nodes whose product is old node `number`, each with the rank of the given shape.
 
-        A smaller product is a single factor, because one of its own factors may keep it small.
+        Only products of this shape are taken apart. A product of a smaller shape stays one factor, because
+        one of its operands may keep its values in range.
         """
         node, own = self.net.nodes[number], self.shape(number)
         if node.operation == "multiply" and own == shape:

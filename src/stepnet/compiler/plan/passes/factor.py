@@ -29,7 +29,11 @@ def factor(net: Net) -> Net:
 
 
 def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: adds a sum as constant factors times the sum of the others; None for other nodes."""
+    """Rewrite rule: adds a sum of products as the factors that are constant along its axes, times the sum of
+    the product of the others. Returns the new number; None for other nodes.
+
+    operands: the node's operands in the new net.
+    """
     node = net.nodes[number]
     if node.operation != "sum" or not node.type.is_float:
         return None
@@ -69,7 +73,9 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
 
 
 def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
-    """Lists values whose product is node `number`: inner products of one dtype and shape are taken apart."""
+    """Lists values whose product is node `number`: the operands of a multiplication, and of multiplications
+    among these, as long as dtype and shape do not change; else the node alone. shape: that of the node.
+    """
     node = builder.nodes[number]
     if node.operation != "multiply" or node.type.shape != shape:
         return [number]
@@ -79,7 +85,11 @@ def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
 
 
 def is_same_along(builder: Builder, number: int, axes: tuple[int, ...]) -> bool:
-    """Tells whether a value is constant along all `axes` (negative) of a product in which it is broadcast."""
+    """Tells whether a factor of a product does not vary along any of the axes, because it is broadcast along
+    them.
+
+    number: the factor. axes: axes of the product, counted from the end.
+    """
     shape = builder.type_of(number).shape
     return all(-axis > len(shape) or shape[axis] == 1 for axis in axes)
 

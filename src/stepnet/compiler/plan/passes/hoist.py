@@ -37,7 +37,9 @@ def hoist(net: Net) -> Net:
 
 
 def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence after moving work out of its loop; None for other nodes."""
+    """Rewrite rule: moves work out of the loop of a recurrence; returns the number of the new recurrence,
+    None for other nodes. operands: the node's operands in the new net.
+    """
     if net.nodes[number].operation != "recur":
         return None
     return Hoist.of(builder, net.nodes[number], operands).run()
@@ -57,7 +59,10 @@ class Hoist:
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
-        """Decides which nodes of a recurrence stay in its loop. operands: its operands in the new net."""
+        """Prepares to move work out of the loop of a recurrence, by deciding which nodes of its body stay.
+
+        builder: makes the new net. node: the recurrence. operands: its operands in the new net.
+        """
         recur = node.recur
         body, known = recur.body, when_inside(recur)
         outside = dict(zip(body.inputs, operands, strict=True))
@@ -72,10 +77,11 @@ class Hoist:
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the work that leaves the loop to the outer net, then the recurrence; returns its number.
+        """Adds the work that leaves the loop to the outer net, then the recurrence without it; returns the
+        number of the new recurrence.
 
-        Values that the loop reads from this work become its sequences, or statics if they are the same at
-        every step. It keeps at least one sequence.
+        Values of this work that the loop reads become sequences of the recurrence, or statics if they are the
+        same at every step. It has at least one sequence.
         """
         inner = Builder()
         needed = self.needed()
@@ -98,8 +104,8 @@ class Hoist:
         return self.stays[number] or self.body.nodes[number].operation in ("expand", "constant")
 
     def needed(self) -> list[int]:
-        """Lists the nodes of the old body that leave it and that the new body reads, in order: its new
-        inputs.
+        """Lists the inputs of the new body other than memories, in order: nodes of the old body that are
+        computed outside of the loop or are inputs, and that the new body reads or returns.
         """
         operands: set[int] = set()
         for number, node in enumerate(self.body.nodes):
@@ -169,10 +175,11 @@ def with_readers(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_spread(body: Net, number: int, early: set[int]) -> bool:
-    """Tells whether a node is an elementwise matrix, computed from smaller values known before the loop, the
-    nodes `early`.
+    """Tells whether a node is a matrix that is computed elementwise from much smaller values, which are known
+    before the loop, as exp(dt[:, None] * A) is. It is better computed in the loop: before it, that would take
+    as long, and the matrix would be written and read besides.
 
-    exp(dt[:, None] * A) takes as long in the loop as before it, where it would also be written and read.
+    early: the nodes that are known before the loop.
     """
     node = body.nodes[number]
     if node.kind != "pointwise" or node.type.size < LARGE:

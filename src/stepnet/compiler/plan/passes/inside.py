@@ -19,12 +19,14 @@ from stepnet.compiler.values.dtypes import DTYPES
 
 def inside(net: Net) -> Net:
     """Moves work that needs no inner memory out of inner recurrences, so that weights are read less often."""
-    return rewritten(net, moved)
+    return rewritten(net, with_work_moved_out)
 
 
-def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence whose inner recurrences do less work, as it is moved before or
-    after them; None for a node without inner recurrences. operands: the node's operands in the new net.
+def with_work_moved_out(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """Rewrite rule: moves work out of the inner recurrences of a recurrence, to before or after them in the
+    outer step. Returns the number of the new recurrence; None for a node without inner recurrences.
+
+    operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur" or all(inner.operation != "recur" for inner in node.recur.body.nodes):

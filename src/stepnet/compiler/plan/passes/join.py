@@ -21,7 +21,7 @@ def join(net: Net) -> Net:
     groups: dict[Key, list[int]] = {}
     parameters = known_once(net)
     for number, node in enumerate(net.nodes):
-        if (key := shared(node, parameters)) is not None:
+        if (key := merging_key(node, parameters)) is not None:
             groups.setdefault(key, []).append(number)
     builder = Builder()
     copy_of: dict[int, int] = {}
@@ -33,7 +33,7 @@ def join(net: Net) -> Net:
         if number in copy_of:
             continue
         node = net.nodes[number]
-        key = shared(node, parameters)
+        key = merging_key(node, parameters)
         group = [] if key is None else groups[key]
         if key is not None and len(group) > 1:
             rights = [copy_of[right] for member in group for right in net.nodes[member].sides[1]]
@@ -53,10 +53,12 @@ def join(net: Net) -> Net:
     return builder.net(copy_of[result] for result in net.results)
 
 
-def shared(node: Node, parameters: set[int]) -> Key | None:
-    """Returns the left sides, width and encoding by which products are joined; None for other nodes.
+def merging_key(node: Node, parameters: set[int]) -> Key | None:
+    """Returns the key of a product: its left sides, width and encoding. Products with equal keys are merged
+    into one node. Returns None for a node that is not merged.
 
-    A constant that becomes known only after the steps is not a parameter, and its product is not joined.
+    parameters: the constants that are known before the steps. A product with any other constant is not
+        merged.
     """
     if node.kind != "matmul" or node.types[0].extent == CONST or len(node.types) > 1:
         return None

@@ -57,8 +57,9 @@ def product(builder: Builder, left: int, right: int, dtype: str, source: str) ->
 
 
 def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ...]) -> int:
-    """Adds a reduction over any axes as one over the last or the first of two axes, the forms that engines
-    run; returns the number of the result. Over leading axes it needs no transposition, over others it may.
+    """Adds a reduction of node `number` over any axes. It is written as a reduction of a matrix over its
+    first or last axis, the forms that engines run, with transpositions where necessary. Returns the number
+    of the result.
 
     operation: "sum", "max" or another reduction.
     """

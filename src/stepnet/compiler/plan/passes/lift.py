@@ -43,8 +43,8 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
         of: int = node.attributes["of"]
-        left, copy_of = results[node.inputs[0]][of]
-        return copy_of if left else builder.add("result", operands[0], of=copy_of)
+        is_outside, index = results[node.inputs[0]][of]
+        return index if is_outside else builder.add("result", operands[0], of=index)
     if node.operation != "recur":
         return None
     recur = replace(node.recur, body=lift(node.recur.body))
@@ -116,10 +116,11 @@ class Lift:
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the nodes that leave to the outer net, then the recurrence; returns its number there.
+        """Adds the nodes that leave the body to the outer net, then the recurrence without them; returns the
+        number of the new recurrence.
 
-        Values of theirs that the recurrence reads become its sequences, or statics if they are the same at
-        every step. It keeps at least one sequence.
+        Values of these nodes that the recurrence reads become sequences of it, or statics if they are the
+        same at every step. It has at least one sequence.
         """
         body, fixed = self.body, self.outward.fixed
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
@@ -143,10 +144,12 @@ class Lift:
         outer = [self.outward.number(n) for n in (*sequences, *memory, *static_values, *others)]
         for n in outputs:
             self.results.append((False, within.index(n)) if n in within else (True, self.outward.at_steps(n)))
-        self.results += [(False, len(within) + copy_of) for copy_of in range(len(memory))]
+        self.results += [(False, len(within) + index) for index in range(len(memory))]
         return replace(self.recur, body=new, sequence_count=len(sequences)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
-        """Tells whether the new body reads a leaving node's value: it is no input, recurrence or constant."""
+        """Tells whether a node that leaves the body has one value that the new body can read as an input: it
+        is no input already, no recurrence, of which only `result` nodes read, and no constant.
+        """
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)

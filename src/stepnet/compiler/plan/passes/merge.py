@@ -23,8 +23,9 @@ def merge(net: Net) -> Net:
 
 
 def merged(net: Net, known: list[When]) -> Net:
-    """Merges added products in a net, but not in its bodies: in each sum those whose left sides are known in
-    the same phase and whose weights have the same encoding. The argument `known` is not used.
+    """Merges added products in a net, but not in its bodies: in each sum those whose left sides are known at
+    the same time, after as many other products, and whose weights have the same encoding. The argument
+    `known` is not used.
     """
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()
@@ -55,9 +56,10 @@ def merged(net: Net, known: list[When]) -> Net:
 
 
 def added(builder: Builder, net: Net, products: list[int], copy_of: list[int]) -> int:
-    """Adds the sum of several products as one node, and returns its number; a single product is kept.
+    """Adds the sum of several products to the new net as one node; returns its number. For a single product
+    it returns the product's own number.
 
-    products: the old numbers of the products. copy_of: the new number of each old node.
+    net: the old net. products: the old numbers of the products. copy_of: the new number of each old node.
     """
     if len(products) == 1:
         return copy_of[products[0]]
@@ -77,8 +79,8 @@ def encoding(node: Node) -> dict[str, str]:
 
 
 def phases(net: Net) -> list[int]:
-    """Counts the most products, reductions and scans on a path to each node. Nodes with equal counts can run
-    in one phase, without waiting for one another.
+    """Returns, for each node, the largest number of products, reductions and scans on a path to it. Nodes
+    with equal numbers do not have to wait for one another.
     """
     count: list[int] = []
     for node in net.nodes:

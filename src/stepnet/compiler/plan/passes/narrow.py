@@ -23,7 +23,7 @@ def narrow(net: Net) -> Net:
 
 
 def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
-    """Tells whether a recurrence of a net, at any level, has a precision among these dtypes."""
+    """Tells whether a recurrence of a net, at any level, computes its products in one of these dtypes."""
     recurs = [node.recur for node in net.nodes if node.operation == "recur"]
     marks = [recur.precision.dtype for recur in recurs if recur.precision is not None]
     return any(dtype in dtypes for dtype in marks) or any(any_low(recur.body, dtypes) for recur in recurs)
@@ -54,7 +54,9 @@ def with_weights(body: Net, dtype: str) -> Net:
 
 
 def can_be_narrow(net: Net, node: Node) -> bool:
-    """Tells whether a node is a product of float32 values with parameters whose int8 sum fits 32 bits."""
+    """Tells whether a node is a product that can be computed in fewer bits: of float32 values with float32
+    parameters, and with so few terms that the sum of int8 products fits 32 bits.
+    """
     if node.operation != "matmul" or node.type.extent == CONST:
         return False
     left, right = (net.type_of(operand) for operand in node.inputs)

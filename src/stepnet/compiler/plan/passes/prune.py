@@ -36,13 +36,13 @@ def pruned(positions: Places, builder: Builder, net: Net, number: int, operands:
     read = {net.nodes[user].attributes["of"] for user in net.users()[number]}
     recur = replace(node.recur, body=prune(node.recur.body))
     by_kind = recur.results_by_kind(range(len(node.types)))
-    outputs = [copy_of for copy_of in by_kind.outputs if copy_of in read]
-    memories = needed_memories(recur, outputs, [copy_of in read for copy_of in by_kind.memories])
+    outputs = [position for position in by_kind.outputs if position in read]
+    memories = needed_memories(recur, outputs, [position in read for position in by_kind.memories])
     if (len(outputs), len(memories)) == (len(by_kind.outputs), len(by_kind.memories)):
         return builder.copy(node, operands, body=recur.body)
-    positions[number] = [*outputs, *(by_kind.memories[copy_of] for copy_of in memories)]
+    positions[number] = [*outputs, *(by_kind.memories[position] for position in memories)]
     return reduced_recurrence(recur, outputs, memories).add(
-        builder, [operands[copy_of] for copy_of in remaining_operands(recur, memories)]
+        builder, [operands[position] for position in remaining_operands(recur, memories)]
     )
 
 
@@ -53,29 +53,34 @@ def needed_memories(recur: Recur, outputs: list[int], required: list[bool]) -> l
     outputs: the positions of the remaining outputs. required: for each memory, whether its final value is
         read.
     """
-    results, needed = [recur.body.results[copy_of] for copy_of in outputs], list(required)
+    results, needed = [recur.body.results[position] for position in outputs], list(required)
     while True:
         following = [number for number, need in zip(recur.following, needed, strict=True) if need]
         reached = ancestors(recur.body.nodes, [*results, *following])
         further = [need or number in reached for number, need in zip(recur.memories, needed, strict=True)]
         if further == needed:
-            return [copy_of for copy_of, need in enumerate(needed) if need]
+            return [position for position, need in enumerate(needed) if need]
         needed = further
 
 
 def remaining_operands(recur: Recur, memories: list[int]) -> list[int]:
-    """Returns the positions of a recurrence's operands that stay if only these memories are kept."""
+    """Returns the positions of the operands that a recurrence still needs if it keeps only some memories.
+
+    memories: the positions of these memories among all memories of the recurrence.
+    """
     by_kind = recur.operands_by_kind(range(len(recur.body.inputs)))
-    return [*by_kind.sequences, *(by_kind.memories[copy_of] for copy_of in memories), *by_kind.others]
+    return [*by_kind.sequences, *(by_kind.memories[position] for position in memories), *by_kind.others]
 
 
 def reduced_recurrence(recur: Recur, outputs: list[int], memories: list[int]) -> Recur:
-    """Makes a recurrence with only the outputs and memories at these positions."""
+    """Copies a recurrence with only some of its outputs and memories, and without the nodes and inputs that
+    these do not need. outputs, memories: their positions among all outputs or all memories.
+    """
     body = recur.body
-    inputs = {body.inputs[copy_of] for copy_of in remaining_operands(recur, memories)}
+    inputs = {body.inputs[position] for position in remaining_operands(recur, memories)}
     results = [
-        *(recur.outputs[copy_of] for copy_of in outputs),
-        *(recur.following[copy_of] for copy_of in memories),
+        *(recur.outputs[position] for position in outputs),
+        *(recur.following[position] for position in memories),
     ]
     builder = Builder()
     copy_of: dict[int, int] = {}

@@ -51,9 +51,8 @@ def regrouped(recur: Recur) -> Net:
 
 
 def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
-    """Lists the terms of the sum at node `number`, with those of inner sums of one type that only this
-    sum reads.
-    users: for each node, its readers.
+    """Lists the terms of the sum at node `number`. An operand that is a sum of the same type, and that
+    nothing else reads, is replaced by its own terms. users: for each node, its readers.
     """
     node = body.nodes[number]
     addends: list[int] = []

@@ -56,7 +56,7 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
     recur = node.recur
     body, outputs = recur.body, recur.outputs
     late = leaving(body, outputs, recur.following)
-    frontier = [value for value in edge(body, late, outputs) if value not in recur.sequences]
+    frontier = [value for value in loop_outputs(body, late, outputs) if value not in recur.sequences]
     inner = Builder()
     copy_of: dict[int, int] = {}
     for value, body_node in enumerate(body.nodes):
@@ -135,8 +135,10 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
     return size > LARGER * units if units >= UNITS else size > max(MUCH_LARGER * units, LARGE)
 
 
-def edge(body: Net, moved: set[int], outputs: list[int]) -> list[int]:
-    """Lists the new outputs of a loop without the nodes `moved`: what these read, and other outputs."""
-    values = {operand for number in moved for operand in body.nodes[number].inputs if operand not in moved}
-    values |= {output for output in outputs if output not in moved}
+def loop_outputs(body: Net, late: set[int], outputs: list[int]) -> list[int]:
+    """Lists the outputs that a body needs once the nodes `late` run after the loop: the values that these
+    nodes read, and those of its outputs that are still computed in the loop.
+    """
+    values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
+    values |= {output for output in outputs if output not in late}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

@@ -48,7 +48,9 @@ def when(net: Net) -> list[When]:
 
 
 def when_inside(recur: Recur) -> list[When]:
-    """Determines, for each node of a recurrence's body, the earliest time at which its value is known."""
+    """Determines, for each node of a recurrence's body, the earliest time at which its value is known, such
+    as once per sequence, for all steps before the loop, or only in the loop.
+    """
     body = recur.body
     kinds = ((recur.sequences, When.BEFORE), (recur.memories, When.IN), (recur.others, When.PER_SEQUENCE))
     inputs = {number: kind for numbers, kind in kinds for number in numbers}
@@ -56,7 +58,9 @@ def when_inside(recur: Recur) -> list[When]:
 
 
 def known_once(net: Net) -> set[int]:
-    """Returns the constants that are known when parameters are bound: those of parameters only."""
+    """Returns the constants that are known when parameters are bound: those computed from nothing but
+    parameters and literals.
+    """
     pairs = enumerate(zip(net.nodes, when(net), strict=True))
     return {number for number, (node, time) in pairs if time == When.ONCE and is_constant(node)}
 
@@ -73,13 +77,17 @@ def time_of_input(node: Node) -> When:
 
 
 def time_of_operation(node: Node) -> When:
-    """Returns the earliest time to know a node, operands apart: AFTER if it needs all steps, else ONCE."""
+    """Returns the earliest time at which the value of a node can be known, if its operands were always known:
+    AFTER if its operation needs all steps, otherwise ONCE.
+    """
     ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
     return When.AFTER if ends else When.ONCE
 
 
 def known_times(net: Net, earliest: list[When]) -> list[When]:
-    """Returns when each node's value is known: with its latest operand, not before its time in `earliest`."""
+    """Returns, for each node of a net, the time at which its value is known: when the last of its operands is
+    known, but not before its time in `earliest`.
+    """
     times: list[When] = []
     for node, first in zip(net.nodes, earliest, strict=True):
         operands = (times[operand] for operand in node.inputs)

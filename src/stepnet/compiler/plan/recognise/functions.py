@@ -110,13 +110,15 @@ class Rule:
     before: int
 
     def may_be(self, names: frozenset[str]) -> bool:
-        """Tells whether a value with functions of these names may be this spelling of an activation."""
+        """Tells whether a value may be the activation as this rule writes it, judged by the names of the
+        functions in the value.
+        """
         return self.names <= names if self.multiplies else self.names == names
 
     def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
-        """Yields the polynomials that the activation's argument may be, if `value` is this spelling of it:
-        for each function `anchor` in it, what makes slope * argument + shift its operand, or for sigmoid and
-        absolute also minus its operand.
+        """Yields polynomials x that are candidates for the argument, if `value` may be activation(x). For
+        each function called `anchor` in `value`, x solves slope * x + shift = its operand. For sigmoid and
+        absolute, whose operand may have its sign changed, also the x with minus the operand is yielded.
         """
         most = len(value.terms) if self.multiplies else LARGEST
         for function in functions_in(value, ACTIVATIONS):
@@ -219,7 +221,9 @@ class Algebra:
         return self.activation(best[1].activation, best[2]).scaled(1 / best[1].factor)
 
     def spelled(self, net: Net, argument: Polynomial) -> Polynomial:
-        """Evaluates a spelling of an activation, a net of its argument, on a polynomial; in normal form."""
+        """Applies an activation, as it is written in one particular way, to a polynomial; returns the result
+        in normal form. net: this spelling, with the argument as its input.
+        """
         values: list[Polynomial] = []
         for node in net.nodes:
             if node.operation == "input":
@@ -349,11 +353,14 @@ def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
 
 
 def rule_of(name: str, net: Net, earlier_rules: tuple[Rule, ...]) -> Rule:
-    """Makes the rule by which a spelling (a net of its argument) is replaced by the activation `name`.
+    """Makes the rule that finds an activation in values that are written in one particular way, a spelling
+    such as 1 / (1 + exp(-a)).
 
-    earlier_rules: the rules made earlier, which apply to parts of the spelling.
+    name: the name of the activation.
+    net: the spelling as a net, whose input is the argument of the activation.
+    earlier_rules: the rules made before, which also apply to parts of this spelling.
 
-    In a value the argument is found by the first function of the spelling whose operand is linear in it.
+    The rule finds the argument by a function of the spelling whose operand is linear in the argument.
     """
     algebra = Algebra(earlier_rules)
     hole = algebra.atom(HOLE)

@@ -40,7 +40,9 @@ class Gate:
         return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
 
     def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """Returns a and b such that rest + atom * factor = a + gate * b; gate = slope * atom + offset."""
+        """Rewrites rest + atom * factor with the gate instead of its atom, where gate = slope * atom +
+        offset. Returns a and b such that the value is a + gate * b.
+        """
         inner = factor.scaled(1 / self.slope)
         return rest - inner.scaled(self.offset), inner
 

@@ -145,7 +145,7 @@ def recognised(recur: Recur) -> Recognised:
                 continue
             try:
                 match = row.found(values.algebra, *(body_memories[index] for index in order))
-                return result(values, row, match, order, body_memories)
+                return result_of_match(values, row, match, order, body_memories)
             except DifferentError as different:
                 reason = max(reason, different, key=lambda mismatch: mismatch.depth)
     names = ", ".join(sorted({name for memory in body_memories for name in strange(memory.after)}))
@@ -167,13 +167,16 @@ def memories_of(recur: Recur) -> list[Leaf]:
     return leaves
 
 
-def result(
+def result_of_match(
     values: Values, row: KnownCell, match: CellMatch, order: Sequence[int], memories: Sequence[BodyMemory]
 ) -> Recognised:
-    """Makes the result of recognition from a matched row of the table of cells.
+    """Makes the description of a recognised cell from a match: where its memories, inputs and outputs are in
+    the recurrence, and the net that computes its arrays.
 
-    values: the values of the body as polynomials. match: the gates that were found.
-    order: for each memory of the cell, its index in `memories`.
+    values: the values of the body as polynomials.
+    row: the matching entry in the table of known cells. match: the gates that were found.
+    memories: the memories of the body. order: for each memory of the cell, its index in `memories`.
+    Raises `DifferentError` if the sizes of the memories differ.
     """
     recur, body = values.recur, values.recur.body
     last = order[-1]

@@ -64,12 +64,16 @@ class Matrix:
 
     @property
     def rows(self) -> np.ndarray:
-        """For each row, the part of an element's flat index in the constant that the row determines."""
+        """One number for each row: the element at i, j of the matrix is the element of the constant at the
+        flat index rows[i] + columns[j].
+        """
         return np.frombuffer(self.row_data, np.int64)
 
     @property
     def columns(self) -> np.ndarray:
-        """For each column, the part of an element's flat index in the constant that the column determines."""
+        """One number for each column: the element at i, j of the matrix is the element of the constant at the
+        flat index rows[i] + columns[j].
+        """
         return np.frombuffer(self.column_data, np.int64)
 
 

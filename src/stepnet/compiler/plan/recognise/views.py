@@ -48,8 +48,8 @@ class View:
 
 
 def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Returns, for each axis of a contiguous array of this shape, the share of its indices in the flat
-    index.
+    """Returns one array for each axis of a contiguous array of this shape: what each index along the axis
+    adds to the flat index of an element.
     """
     axes: list[Array] = []
     step = 1
@@ -60,8 +60,8 @@ def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def views_of(net: Net) -> list[View]:
-    """Returns the view (a root node, and the places of elements in it) that each node of a net is: the
-    identity for a node that is no view, or mixes axes.
+    """Returns, for each node of a net, the view that shows its value: elements of an earlier node by their
+    flat indices. A node that is no view, or that mixes axes, has the view that shows all of itself.
     """
     views: list[View] = []
     for number, node in enumerate(net.nodes):
@@ -73,8 +73,10 @@ def views_of(net: Net) -> list[View]:
 
 
 def viewed(node: Node, source: View) -> View | None:
-    """Makes the view (elements of another node in other places) that a node computes from a source view;
-    None if the operation is no view, or mixes axes.
+    """Makes the view that shows the value of a node: elements of the node that the view `source` shows, in
+    another order. source: the view that shows the operand of the node.
+
+    Returns None if the operation is no view, or mixes axes.
     """
     attributes = node.attributes
     axes = source.axes
@@ -107,8 +109,10 @@ def viewed(node: Node, source: View) -> View | None:
 
 
 def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Broadcasts a view to a shape. axes: for each axis of the view, each index's share of the flat
-    index in the node that it shows.
+    """Broadcasts a view of a node to a shape; returns its axes in the new form.
+
+    axes: one array for each axis of the view: what each index along the axis adds to the flat index of an
+        element in the node.
     """
     ahead = len(shape) - len(axes)
     padded = (*(np.zeros(1, np.int64) for _ in range(ahead)), *axes)
@@ -118,7 +122,9 @@ def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, .
 
 
 def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
-    """Reshapes a view; None if this mixes axes, so that the flat index is no longer a sum over axes."""
+    """Reshapes a view of a node; returns None if this mixes axes, so that the flat index of an element in the
+    node is no longer a sum of one number per axis.
+    """
     if 0 in shape:
         return View(source.root, source.start, tuple(np.zeros(size, np.int64) for size in shape))
     start = source.start + int(sum(axis[0] for axis in source.axes if len(axis) == 1))
@@ -141,9 +147,10 @@ def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
 
 
 def split_axis(axis: Array, sizes: list[int]) -> list[Array] | None:
-    """Splits an axis of a view (values shown in other places) into axes of these sizes; None if impossible.
+    """Splits an axis of a view of a node into axes of these sizes; returns None if that is impossible.
 
-    axis: the contribution of each index to the flat index in the source.
+    axis: what each index along the axis adds to the flat index of an element in the node. The returned axes
+        have the same form, one array each.
     """
     if len(sizes) == 1:
         return [axis]

@@ -46,7 +46,9 @@ class WeightsBuilder:
 
     @property
     def parameters(self) -> list[int]:
-        """The inputs of the body that are parameters; they become the inputs of the net of weights."""
+        """The inputs of the body that are parameters. They become the inputs of the net that computes the
+        arrays of the known cell.
+        """
         return [n for n in self.recur.others if self.recur.body.type_of(n).extent == CONST]
 
     def constant(self, number: int) -> int:
@@ -189,8 +191,8 @@ class WeightsBuilder:
         return self.scaled(value, term.factor)
 
     def embedded(self, value: int, indices: Array, size: int) -> int:
-        """Adds a matrix of `size` rows, with the rows of `value` at these places and zeros elsewhere; returns
-        its node. Raises `DifferentError` if a place occurs twice.
+        """Adds a matrix of `size` rows, with the rows of node `value` at the row indices `indices` and zeros
+        elsewhere; returns its node. Raises `DifferentError` if an index occurs twice.
         """
         rows, columns = self.builder.type_of(value).shape
         if np.array_equal(indices, np.arange(size)):
@@ -214,8 +216,8 @@ class WeightsBuilder:
 
 
 def is_grid(down: Array, across: Array, width: int) -> bool:
-    """Tells whether the elements at the indices down[i] + across[j] of a matrix with this width are whole
-    rows and columns of a part of it, so that slices can take them.
+    """Tells whether the flat indices down[i] + across[j] select some rows and some columns of a matrix, so
+    that the elements can be taken along one axis after the other. width: the number of columns.
     """
     if not len(down) or not len(across) or not width:
         return bool(width)

@@ -12,7 +12,7 @@ from stepnet.compiler.targets.base import Array, Kernel, LowPrecisionCell, first
 from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, CompiledPlan, CompiledPlans
 from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_plan
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
-from stepnet.compiler.targets.cpu.machine.target import Processor, asked, host_target, target_texts
+from stepnet.compiler.targets.cpu.machine.target import Processor, host_target, requested, target_texts
 from stepnet.compiler.targets.cpu.products.constants import constant_values
 from stepnet.compiler.targets.cpu.running.finish import Finish, total
 from stepnet.compiler.targets.cpu.running.native import Native
@@ -66,15 +66,15 @@ class LlvmEngine:
 
     def code_for(self) -> str | None:
         """Returns the name of the processor that STEPNET_CPU sets for generated code; None without it."""
-        return target_texts()[0] if asked() else None
+        return target_texts()[0] if requested() else None
 
     def load(self, plan: Plan) -> Load:
         """Returns the work and memory traffic of a plan's steps, for estimates, without compiling it."""
         known = self.known(plan)
         if known is not None:
             return known.load
-        compiled_plan: Load = lazy_import("lower.program").lowered(plan, self.target or host_target()).load
-        return compiled_plan
+        load: Load = lazy_import("lower.program").lowered(plan, self.target or host_target()).load
+        return load
 
     def known(self, plan: Plan) -> CompiledPlan | None:
         """Returns the compiled code of a plan from the cache or the disk; None if it is in neither."""

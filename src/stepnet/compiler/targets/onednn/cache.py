@@ -89,7 +89,7 @@ class Cache(Generic[Value]):
             self.misses += 1
             return None
 
-    def held(self, key: Hashable) -> Value | None:
+    def peek(self, key: Hashable) -> Value | None:
         """Returns the value of a key, or None, without counting it as a use, a hit or a miss."""
         entry = self.values.get(key)
         return None if entry is None else entry[0]
@@ -116,5 +116,5 @@ class Cache(Generic[Value]):
 
 
 def unbounded(value: Value) -> Value:
-    """Returns the value itself: the `pick` of `Cache.find` that takes any value."""
+    """Returns the value itself. As the argument `pick` of `Cache.find`, it accepts any cached value."""
     return value

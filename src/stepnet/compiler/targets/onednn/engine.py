@@ -29,7 +29,7 @@ from stepnet.compiler.targets.onednn.library import OneDnnLibrary, library
 from stepnet.compiler.targets.onednn.padding import Padding, padding
 from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
-from stepnet.compiler.targets.onednn.run import ran
+from stepnet.compiler.targets.onednn.run import run_recurrence
 from stepnet.compiler.targets.packed import CalledSteps, called_again
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 from stepnet.errors import LibraryError
@@ -48,7 +48,9 @@ class OneDnnKernel:
         return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
     def weights(self, parameters: Sequence[Array]) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-        """Converts parameters to oneDNN's weights; returns the recurrence, scaled for int8, and these."""
+        """Converts parameters, in the net's order, to oneDNN's weights; returns the recurrence (with the
+        scales of the weights, if it is in int8) and the weights.
+        """
         known = self.known
         weights = RecurrenceWeights.of(known.recurrence, known.arrays(parameters))
         return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
@@ -76,15 +78,15 @@ class BoundRecurrence:
     def results(
         self, layout: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
     ) -> Results:
-        """Runs the recurrence on arrays with the layout of a call, which may be other arrays than its own.
+        """Runs the recurrence on the arrays of a call, or on other arrays of the same shapes; returns the
+        results.
 
         layout: the positions of the call's steps in oneDNN's padded arrays.
-        sequences, initial: the call's sequences and initial memories, or others of the same shapes; None for
-            zeros.
+        sequences, initial: the sequences and the initial memories to run on; None for zeros.
         """
         known = self.known
         x = features(known, sequences, call.positions.total)
-        ran_cell = ran(
+        results = run_recurrence(
             self.library,
             self.recurrence,
             self.weights,
@@ -94,8 +96,8 @@ class BoundRecurrence:
             last_c="c" in known.final,
             all_c="c" in known.outputs,
         )
-        steps = {"h": ran_cell.outputs, "c": ran_cell.cells}
-        rows = {"h": ran_cell.h, "c": ran_cell.c}
+        steps = {"h": results.outputs, "c": results.cells}
+        rows = {"h": results.h, "c": results.c}
         outputs = without_aliases([steps[kind] for kind in known.outputs])
         if call.last_only:
             outputs = [call.positions.ends(output, known.cell.recur.reverse) for output in outputs]
@@ -118,8 +120,9 @@ class BoundRecurrence:
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
-        """Prepares calls with other arrays of the same layout: saves the search for their padding. None for
-        calls that return last outputs only, and for calls of any lengths. It holds no memory of its own.
+        """Prepares later calls with other arrays and the same lengths, for which the padded layout need not
+        be found again. None if the call returns last outputs only, or if later lengths may differ
+        (`any_lengths`).
         """
         layout = padding(call, self.known.cell.recur.reverse)
         if call.last_only or any_lengths:
@@ -134,7 +137,11 @@ class BoundRecurrence:
 
 
 def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
-    """Joins the sequences that a recurrence reads to oneDNN's one input [total, inputs], by features."""
+    """Concatenates the sequences that a recurrence reads along their features, to oneDNN's only input [total,
+    inputs].
+
+    known: the recurrence. sequences: all sequences of the call. total: the number of steps of each.
+    """
     flat = [flattened(sequences[index], total) for index in known.reads]
     return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
 
@@ -145,14 +152,16 @@ def flattened(sequence: Array, total: int) -> Array:
 
 
 def without_aliases(arrays: Sequence[Array | None]) -> list[Array]:
-    """Copies each array that occurs again in the list, so that no two results share a buffer."""
+    """Returns the arrays of results, of which each that occurs again is copied, so that no two share a
+    buffer.
+    """
     seen: set[int] = set()
-    ran_cell: list[Array] = []
+    unshared: list[Array] = []
     for array in arrays:
         assert array is not None
-        ran_cell.append(array.copy() if id(array) in seen else array)
+        unshared.append(array.copy() if id(array) in seen else array)
         seen.add(id(array))
-    return ran_cell
+    return unshared
 
 
 LLVM = LlvmEngine()
@@ -170,33 +179,29 @@ class OneDnnEngine:
         """
         if reason := missing():
             return reason
-        known = 0
+        count = 0
         for part in parts_of(schedule):
             if part.plan is None:
                 continue
-            ran_cell = known_plan(part.plan)
-            known += isinstance(ran_cell, KnownPlan)
-            if isinstance(ran_cell, str) and (part.node is not None or schedule.single_plan is not None):
-                return ran_cell
-            if isinstance(ran_cell, str) and (reason := LLVM.refuse_plan(part.plan)) is not None:
+            known = known_plan(part.plan)
+            count += isinstance(known, KnownPlan)
+            if isinstance(known, str) and (part.node is not None or schedule.single_plan is not None):
+                return known
+            if isinstance(known, str) and (reason := LLVM.refuse_plan(part.plan)) is not None:
                 return reason
-        return None if known else "there is no recurrence that oneDNN has"
+        return None if count else "there is no recurrence that oneDNN has"
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """Returns the reason why oneDNN cannot compute the plan of a part; None if it has its recurrence."""
-        ran_cell = self.cell(plan)
-        return ran_cell if isinstance(ran_cell, str) else None
+        """Returns the reason why oneDNN cannot compute the plan of a part; None if it can."""
+        cell = self.cell(plan)
+        return cell if isinstance(cell, str) else None
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
         """Describes oneDNN's cell for a plan's recurrence, or returns, as text, why there is none."""
         if reason := missing():
             return reason
-        ran_cell = known_plan(plan)
-        return (
-            ran_cell
-            if isinstance(ran_cell, str)
-            else LowPrecisionCell(ran_cell.reads, str(ran_cell.recurrence))
-        )
+        known = known_plan(plan)
+        return known if isinstance(known, str) else LowPrecisionCell(known.reads, str(known.recurrence))
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Compiles a schedule: its parts run one after the other, each on oneDNN or on the engine llvm."""
@@ -222,7 +227,7 @@ def missing() -> str | None:
 
 
 def parts_of(schedule: Schedule) -> Iterator[Part]:
-    """Yields all parts of a schedule (a net cut into parts), those of a loop's step after the loop."""
+    """Yields all parts of a schedule (a net cut into parts). A loop is followed by the parts of its step."""
     for part in schedule.parts:
         yield part
         if part.inner is not None:

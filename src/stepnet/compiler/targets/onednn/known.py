@@ -79,16 +79,18 @@ class ArrayTerm:
     sign: float
 
 
-Rows = tuple[tuple[ArrayTerm, ...], ...]
+Terms = tuple[tuple[ArrayTerm, ...], ...]
 """For each gate of an array of oneDNN, its terms: the gate is their sum."""
 WHOLE = {"weights_peephole": "p", "weights_projection": "P"}
 """Arrays that have the same layout in oneDNN and in the cell."""
 
 
-def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Rows]:
-    """Lists the terms of each gate of oneDNN's weights and bias, by oneDNN's names: the cell's arrays whose
-    sum it is. In oneDNN, an update gate of 1 keeps the memory; the weights of one that overwrites it change
-    their sign.
+def gate_terms(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Terms]:
+    """Returns how oneDNN's weights and bias are computed from the cell's arrays: for each array of oneDNN, by
+    its name, the terms whose sum is each of its gates. In oneDNN, an update gate of 1 keeps the memory. If
+    the cell's update gate overwrites the memory instead, its weights change their sign.
+
+    semantics: the formulas that the cell computes.
     """
     shared, ours = SHARED.get(semantics.cell, {}), GATES[semantics.cell]
     order = [ours.index(shared.get(gate, gate)) for gate in recurrence.row.gates]
@@ -97,14 +99,14 @@ def rows_of(recurrence: OneDnnRecurrence, semantics: Semantics) -> dict[str, Row
         signs[recurrence.row.gates.index("z")] = -1.0
     pairs = list(zip(order, signs, strict=True))
 
-    def rows(*names: str) -> Rows:
+    def terms(*names: str) -> Terms:
         """Makes one array's terms, gate by gate: the cell's arrays with these names, to be added."""
         return tuple(tuple(ArrayTerm(name, *pair) for name in names) for pair in pairs)
 
-    bias = rows("b", "d")
+    bias = terms("b", "d")
     if recurrence.row.biases > len(pairs):  # the candidate's second bias counts as a further gate
-        bias = (*bias[:-1], rows("b")[-1], rows("d")[-1])
-    return {"weights_layer": rows("W"), "weights_iter": rows("R"), "bias": bias}
+        bias = (*bias[:-1], terms("b")[-1], terms("d")[-1])
+    return {"weights_layer": terms("W"), "weights_iter": terms("R"), "bias": bias}
 
 
 def onednn_weights(
@@ -112,15 +114,17 @@ def onednn_weights(
 ) -> dict[str, Array]:
     """Computes oneDNN's weights, by oneDNN's names, from the arrays of a cell by stepnet's names: W, R, b, d,
     p and P, as far as the cell has them. A forget bias of the cell is added to the bias of the gate f.
+
+    semantics: the formulas that the cell computes.
     """
     gates = len(GATES[semantics.cell])
     by_gate = {
         name: split_gates(array, gates) for name, array in arrays.items() if name not in WHOLE.values()
     }
     weights = {slot: arrays[name][None, None] for slot, name in WHOLE.items() if name in arrays}
-    for slot, rows in rows_of(recurrence, semantics).items():
+    for slot, by_gates in gate_terms(recurrence, semantics).items():
         weights[slot] = np.zeros(recurrence.shape(slot, 0, 0), np.float32)
-        for index, terms in enumerate(rows):
+        for index, terms in enumerate(by_gates):
             for term in terms:
                 if term.name in by_gate:
                     weights[slot][0, 0, ..., index, :] += term.sign * by_gate[term.name][..., term.gate, :]
@@ -157,9 +161,9 @@ class KnownPlan:
     final: tuple[str, ...]
 
     def arrays(self, parameters: Sequence[Array]) -> dict[str, Array]:
-        """Computes oneDNN's weights, by name, from the plan's parameters in the order of its net. If the
-        inputs are added to the gates without input weights, those for oneDNN pass each feature on to one unit
-        of one gate.
+        """Computes oneDNN's weights, by name, from the plan's parameters in the order of its net. A cell may
+        add its inputs to the gates directly, without a product with input weights. oneDNN's input weights
+        are then zeros and ones: they add each input feature to one unit of one gate.
         """
         cell, net = self.cell, self.net
         inputs = [number for number in net.inputs if net.type_of(number).extent == CONST]

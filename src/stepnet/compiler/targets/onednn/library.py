@@ -75,13 +75,17 @@ class OneDnnLibrary:
         return f"oneDNN {'.'.join(map(str, self.version))} ({self.runtime}; {self.path})"
 
     def call(self, name: str, *arguments: Any, asked: str = "") -> None:
-        """Calls oneDNN's function `name`; raises `RefusedError` if it lacks this, else `LibraryError`."""
+        """Calls oneDNN's function `name`. If it fails, raises `RefusedError` if oneDNN does not implement
+        what was requested, else `LibraryError`. asked: what was requested, for the message.
+        """
         status = getattr(self.functions, name)(*arguments)
         if status:
             raise failure(self, name, status, asked)
 
     def lacks(self, dtype: str) -> str | None:
-        """Returns why recurrences in bfloat16 or float16 do not run on this processor; None if they do."""
+        """Returns the reason why recurrences in bfloat16 or float16 cannot run on this processor; None if
+        they can. dtype: the dtype; for others than these, the result is None.
+        """
         bit = {"bfloat16": ISA_BF16, "float16": ISA_F16}.get(dtype, 0)
         if bit and not self.isa & bit:
             return f"this processor has no instructions for {dtype} that oneDNN could use"
@@ -101,7 +105,9 @@ class OneDnnLibrary:
             )
 
     def limit_threads(self, count: int) -> None:
-        """Sets the number of threads for calls from this Python thread. Does nothing without OpenMP."""
+        """Sets the number of threads on which oneDNN runs calls from this Python thread. Does nothing without
+        OpenMP.
+        """
         if hasattr(self.functions, "omp_set_num_threads"):
             self.functions.omp_set_num_threads(c_int(count))
 
@@ -122,21 +128,21 @@ def library(path: str | None = None) -> OneDnnLibrary:
         LibraryError: If there is no usable library, with the reason.
     """
     if path is None or path == "":
-        return loaded(os.environ.get(VARIABLE) or "")
-    return loaded(str(file_path(path, "library")))
+        return load_library(os.environ.get(VARIABLE) or "")
+    return load_library(str(file_path(path, "library")))
 
 
 @cache
-def loaded(path: str) -> OneDnnLibrary:
+def load_library(path: str) -> OneDnnLibrary:
     """Loads the library at a path, once per path; "" stands for the installed one."""
     for candidate in (path,) if path else candidates():
-        return opened(candidate)
+        return open_library(candidate)
     raise LibraryError(MISSING)
 
 
 def after_fork() -> None:
     """Records, in a forked process, that a library was loaded before: its threads do not survive a fork."""
-    if loaded.cache_info().currsize:
+    if load_library.cache_info().currsize:
         FORKED.append(True)
 
 
@@ -157,7 +163,7 @@ def candidates() -> Iterator[str]:
             yield str(path.resolve())
 
 
-def opened(path: str) -> OneDnnLibrary:
+def open_library(path: str) -> OneDnnLibrary:
     """Opens the library at a path, declares its functions to ctypes, and checks its version, its threading
     runtime and its constants. Returns it with an engine for the processor. Raises `LibraryError` if it cannot
     be used.
@@ -201,17 +207,17 @@ def check_descriptors(onednn: OneDnnLibrary) -> None:
     sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1}
     for dtype, size in sizes.items():
         for tag, dims in (("abc", (2, 3, 5)), ("abcd", (1, 2, 3, 5)), ("abcde", (1, 2, 3, 5, 7))):
-            described = memory_described(onednn, dims, dtype, tag)
+            descriptor = new_memory_descriptor(onednn, dims, dtype, tag)
             ndims, number, read = c_int(), c_int(), ctypes.POINTER(ctypes.c_int64)()
             query = onednn.functions.dnnl_memory_desc_query
-            query(described, QUERY_NDIMS, byref(ndims))
-            query(described, QUERY_DTYPE, byref(number))
-            query(described, QUERY_DIMS, byref(read))
-            bytes_ = onednn.functions.dnnl_memory_desc_get_size(described)
+            query(descriptor, QUERY_NDIMS, byref(ndims))
+            query(descriptor, QUERY_DTYPE, byref(number))
+            query(descriptor, QUERY_DIMS, byref(read))
+            bytes_ = onednn.functions.dnnl_memory_desc_get_size(descriptor)
             same = (ndims.value, number.value) == (len(dims), DTYPES[dtype])
             same = same and bool(read) and tuple(read[: len(dims)]) == dims
             same = same and bytes_ == size * prod(dims)
-            onednn.functions.dnnl_memory_desc_destroy(described)
+            onednn.functions.dnnl_memory_desc_destroy(descriptor)
             if not same:
                 raise LibraryError(
                     f"{onednn} interprets the description {dtype}{list(dims)} differently: its "
@@ -219,8 +225,10 @@ def check_descriptors(onednn: OneDnnLibrary) -> None:
                 )
 
 
-def memory_described(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
-    """Makes a memory descriptor of shape `dims` and layout `tag`; the caller must destroy the handle."""
+def new_memory_descriptor(library: OneDnnLibrary, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
+    """Makes a memory descriptor of oneDNN (shape, dtype and layout); returns its handle, which the caller
+    must destroy. dims: the shape. tag: the layout, a key of `TAGS` such as "abc".
+    """
     handle = c_void_p()
     name = "dnnl_memory_desc_create_with_tag"
     library.call(name, byref(handle), len(dims), Dims(*dims), DTYPES[dtype], TAGS[tag])
@@ -236,13 +244,14 @@ def refusal(library: OneDnnLibrary, dtype: str) -> str | None:
     step, state = ((1, 1, 1), dtype, "abc"), ((1, 1, 1, 1), dtype, "abcd")
     weights, bias = ((1, 1, 1, 3, 1), dtype, "any"), ((1, 1, 3, 1), "float32", "abcd")
     memories = [
-        memory_described(library, *memory) for memory in (step, state, weights, weights, bias, step, state)
+        new_memory_descriptor(library, *memory)
+        for memory in (step, state, weights, weights, bias, step, state)
     ]
-    direction, described = DIRECTIONS["left2right"], c_void_p()
+    direction, descriptor = DIRECTIONS["left2right"], c_void_p()
     try:
         library.call(
             "dnnl_gru_forward_primitive_desc_create",
-            byref(described),
+            byref(descriptor),
             library.engine,
             INFERENCE,
             direction,
@@ -256,5 +265,5 @@ def refusal(library: OneDnnLibrary, dtype: str) -> str | None:
     finally:
         for memory in memories:
             library.functions.dnnl_memory_desc_destroy(memory)
-    library.functions.dnnl_primitive_desc_destroy(described)
+    library.functions.dnnl_primitive_desc_destroy(descriptor)
     return None

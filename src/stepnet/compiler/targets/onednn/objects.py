@@ -49,16 +49,20 @@ class OwnedHandle:
     def create(
         cls, library: OneDnnLibrary, kind: str, function: str, *arguments: Any, asked: str = ""
     ) -> Self:
-        """Makes the object that oneDNN's `function` returns by its first argument; asked: for messages."""
+        """Creates an object of oneDNN, by a function that returns it in its first argument.
+
+        kind: the kind of object, such as "memory". function: the name of the function.
+        arguments: its other arguments. asked: what was requested, for the message of an error.
+        """
         handle = c_void_p()
         library.call(function, byref(handle), *arguments, asked=asked)
         return cls(library, kind, handle)
 
 
-def described(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> OwnedHandle:
-    """Makes a memory descriptor of oneDNN: shape, dtype and layout.
+def memory_descriptor(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> OwnedHandle:
+    """Makes a memory descriptor of oneDNN: the shape, dtype and layout of an array.
 
-    tag: the layout, a key of `TAGS`; C-contiguous if it is empty.
+    dims: the shape. tag: the layout, a key of `TAGS`; "" for C-contiguous.
     """
     tag = tag or "abcde"[: len(dims)]
     return OwnedHandle.create(
@@ -162,7 +166,9 @@ class MemoryObject(OwnedHandle):
         return owned
 
     def lend(self, array: Array) -> None:
-        """Makes oneDNN use a caller's array as the buffer, alive by the caller, until one is lent again."""
+        """Makes oneDNN use the caller's array as the buffer of this memory, until another one is given. The
+        caller keeps the array alive.
+        """
         # `array.ctypes.data` gives the same address, but takes three times as long.
         address = array.__array_interface__["data"][0]
         self.library.call("dnnl_memory_set_data_handle", self.handle, address)
@@ -184,8 +190,9 @@ class Primitive:
         self.arguments = (ExecutionArgument * 0)()
 
     def set(self, memories: Mapping[int, MemoryObject]) -> None:
-        """Sets the memories of some arguments for later runs, by oneDNN's number of each argument. Those of
-        all other arguments are kept.
+        """Sets the memories of some arguments for later runs. The memories of all other arguments stay.
+
+        memories: by oneDNN's number of each argument.
         """
         new = set(memories) - set(self.indices)
         self.memories.update(memories)
@@ -211,7 +218,7 @@ def reordered(
     """Copies an array into the format of a memory descriptor (`target`), as a primitive expects its weights;
     returns the memory object. attribute: has the scales of a quantization; None to keep the numbers.
     """
-    plain = described(library, source.shape, source.dtype.name)
+    plain = memory_descriptor(library, source.shape, source.dtype.name)
     memory_desc = PrimitiveDescription.create(
         library,
         "primitive_desc",

@@ -99,7 +99,7 @@ def padding_of(offsets: Array, reverse: bool) -> Padding:
 
 
 def padding_for(positions: Positions, reverse: bool) -> Padding:
-    """Computes the padded layout of sequences: the place of each step in an array [steps, rows].
+    """Computes the padded layout of sequences: the index of each of their steps in an array [steps, rows].
 
     reverse: whether padding is ahead of the steps, as a reverse direction needs it.
     """

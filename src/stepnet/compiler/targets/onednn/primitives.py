@@ -30,7 +30,7 @@ from stepnet.compiler.targets.onednn.objects import (
     PrimitiveDescription,
     aligned,
     attributes,
-    described,
+    memory_descriptor,
     number_of,
     reordered,
 )
@@ -69,7 +69,7 @@ def description(
     memories = [None if memory is None else memory.handle for memory in owned.values()]
     vanilla = recurrence.cell == "rnn"
     attribute = attributes(library, recurrence.calibration, own_scratchpad=True)
-    converted = PrimitiveDescription.create(
+    made = PrimitiveDescription.create(
         library,
         "primitive_desc",
         f"dnnl_{row.function}_{'backward' if forward else 'forward'}_primitive_desc_create",
@@ -84,9 +84,9 @@ def description(
         attribute.handle,
         asked=f"{recurrence}, {steps} steps of {rows} rows",
     )
-    if converted.kinds() != (kind, row.number, DIRECTIONS[recurrence.direction]):
-        raise LibraryError(f"{library} understands {recurrence} otherwise: {converted.kinds()}")
-    return converted
+    if made.kinds() != (kind, row.number, DIRECTIONS[recurrence.direction]):
+        raise LibraryError(f"{library} understands {recurrence} otherwise: {made.kinds()}")
+    return made
 
 
 def argument_descriptor(
@@ -101,7 +101,7 @@ def argument_descriptor(
     if slot in OPTIONAL and slot not in recurrence.slots:
         return None
     dtype = "float32" if prefix else recurrence.dtype_of(slot)
-    return described(
+    return memory_descriptor(
         library, recurrence.shape(slot, steps, rows), dtype, "any" if slot in FORMATTED and not prefix else ""
     )
 
@@ -124,8 +124,10 @@ class PrimitiveRun:
         weights. forward: None, or the run whose gradient it computes, and whose buffers it shares.
         """
         self.library, self.recurrence, self.steps, self.rows = library, recurrence, steps, rows
-        self.described = description(library, recurrence, steps, rows, forward.described if forward else None)
-        self.primitive = Primitive(self.described)
+        self.descriptor = description(
+            library, recurrence, steps, rows, forward.descriptor if forward else None
+        )
+        self.primitive = Primitive(self.descriptor)
         self.memories: dict[str, MemoryObject] = {}
         self.views: dict[str, Array] = {}
         self.serial = -1
@@ -139,24 +141,28 @@ class PrimitiveRun:
             if gradient:
                 self.add(f"diff_{slot}", None)
         for slot in EXTRA:
-            if self.described.size(slot):
+            if self.descriptor.size(slot):
                 self.add(slot, forward if slot == "workspace" else None)
         self.primitive.set({number_of(name): memory for name, memory in self.memories.items()})
 
     def add(self, name: str, forward: "PrimitiveRun | None") -> None:
-        """Allocates the memory of an argument, zeros, or shares that of `forward`, the run of the forward
-        pass.
+        """Allocates the memory of an argument, with zeros, or shares that of the forward pass.
+
+        name: oneDNN's name of the argument. forward: the run of the forward pass; None to allocate.
         """
         if forward is not None:
             self.memories[name] = forward.memories[name]
             return
-        size = self.described.size(name)
+        size = self.descriptor.size(name)
         self.bytes += size
-        memory_desc = self.described.memory_desc(name)
+        memory_desc = self.descriptor.memory_desc(name)
         self.memories[name] = MemoryObject.over(self.library, memory_desc, aligned(size))
 
     def view(self, name: str) -> Array:
-        """Returns the buffer of an argument as an array of its shape, to be read or written."""
+        """Returns the buffer of an argument as an array of the argument's shape, to be read or written.
+
+        name: oneDNN's name of the argument, with the prefix "diff_" for its gradient.
+        """
         if name not in self.views:
             slot = name.removeprefix("diff_")
             dtype = "float32" if slot != name else self.recurrence.dtype_of(slot)
@@ -171,12 +177,19 @@ class PrimitiveRun:
         return view.reshape(-1, view.shape[-1])
 
     def bind(self, weights: "PackedWeights", serial: int) -> None:
-        """Makes the primitive use weights in the formats that it expects; serial: identifies them."""
+        """Makes the primitive use these weights, which have the formats that it expects.
+
+        serial: a number that identifies the weights, to find out later whether the primitive uses them.
+        """
         self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
         self.serial = serial
 
     def begin(self, slot: str, state: Array | None) -> None:
-        """Writes an initial memory [rows, ...], None for zeros, to argument `slot` (src_iter is h)."""
+        """Writes an initial memory to the buffer of a primitive's argument, before the primitive runs.
+
+        slot: oneDNN's name of the argument: src_iter is the memory h, src_iter_c is c.
+        state: the memory [rows, ...]; None for zeros.
+        """
         if state is None and slot in self.zeros:
             return
         self.view(slot)[0, 0] = 0 if state is None else state
@@ -187,9 +200,9 @@ class PrimitiveRun:
         self.run_on({})
 
     def run_on(self, arrays: Mapping[str, Array]) -> None:
-        """Runs the primitive on the caller's C-contiguous arrays.
+        """Runs the primitive on C-contiguous arrays of the caller, which it reads and writes in place.
 
-        arrays: by argument; all other arguments use the buffers of this object.
+        arrays: by oneDNN's names of the arguments; all other arguments use the buffers of this object.
         """
         for name in self.lent:
             if name not in arrays:
@@ -216,16 +229,18 @@ class PackedWeights:
         self.formats: dict[str, OwnedHandle] = {}
         self.memories: dict[str, MemoryObject] = {}
         for name, array in arrays.items():
-            memory_desc = c_void_p(run.described.memory_desc(name))
+            memory_desc = c_void_p(run.descriptor.memory_desc(name))
             own = OwnedHandle.create(library, "memory_desc", "dnnl_memory_desc_clone", memory_desc)
             self.formats[name] = own
             is_weight = name in FORMATTED
             self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
 
     def fits(self, run: PrimitiveRun) -> bool:
-        """Tells whether a primitive expects the formats of these weights, so that it can use them."""
+        """Tells whether the primitive of a run expects the formats that these weights have, so that it can
+        use them.
+        """
         equal = run.library.functions.dnnl_memory_desc_equal
-        return all(equal(own.handle, run.described.memory_desc(name)) for name, own in self.formats.items())
+        return all(equal(own.handle, run.descriptor.memory_desc(name)) for name, own in self.formats.items())
 
     @property
     def bytes(self) -> int:
@@ -274,7 +289,7 @@ class RecurrenceWeights:
         packed = PACKED.find(key, lambda kept: next((packed for packed in kept if packed.fits(run)), None))
         if packed is None:
             packed = PackedWeights(run, self.arrays)
-            PACKED.put(key, (packed, *(PACKED.held(key) or ())))
+            PACKED.put(key, (packed, *(PACKED.peek(key) or ())))
         run.bind(packed, self.serial)
 
 

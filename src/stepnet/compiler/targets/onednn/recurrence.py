@@ -175,7 +175,9 @@ class OneDnnRecurrence:
         }[slot]
 
     def dtype_of(self, slot: str) -> str:
-        """Returns an argument's dtype: the recurrence's (int8 or uint8 in int8), or float32 only."""
+        """Returns the dtype of the argument `slot`: that of the recurrence (in int8, int8 or uint8), or
+        float32 for arguments that are in float32 in every recurrence.
+        """
         if self.dtype == "int8":
             return QUANTIZED.get(slot, "float32")
         return self.dtype if slot in LOW else "float32"
@@ -219,7 +221,10 @@ class OneDnnRecurrence:
         return replace(self, dtype=precision.dtype, calibration=calibration)
 
     def scaled(self, weights: Mapping[str, Any], largest: int) -> "OneDnnRecurrence":
-        """Returns this recurrence with int8 scales for these weights; unchanged if it is not in int8."""
+        """Returns this recurrence with int8 scales for these weights; unchanged if it is not in int8.
+
+        weights: by oneDNN's names. largest: the int8 number that the largest weight of a unit becomes.
+        """
         if self.calibration is None:
             return self
         scales = weight_scales([weights["weights_layer"], weights["weights_iter"]], largest)

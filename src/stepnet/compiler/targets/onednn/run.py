@@ -22,7 +22,7 @@ LIMITS = local()
 
 
 @dataclass(frozen=True)
-class Ran:
+class RecurrenceResults:
     """Results of a recurrence.
 
     outputs: the output of each step in the caller's layout, [total, output].
@@ -55,7 +55,7 @@ class Start:
         return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
 
     def fill(self, run: PrimitiveRun) -> None:
-        """Writes the initial memories to the buffers of a primitive, before it runs."""
+        """Writes the initial memories to the buffers of the primitive of a run, before it runs."""
         for slot, state in self.states.items():
             run.begin(slot, state)
 
@@ -68,7 +68,8 @@ class Start:
 
 
 def limit_threads(library: OneDnnLibrary, count: int) -> None:
-    """Sets the number of threads of the library for this Python thread, at most one per processor.
+    """Sets the number of threads on which the library runs calls from this Python thread, at most one per
+    processor.
 
     OpenMP starts any requested number of threads, and ends the process if it cannot.
     """
@@ -87,7 +88,9 @@ def run_of(
     weights: RecurrenceWeights | None = None,
 ) -> PrimitiveRun:
     """Returns a primitive that runs a recurrence for a number of steps and rows, from a cache of this Python
-    thread, and limits the threads of the library. weights: those that it shall use; None to leave them unset.
+    thread, and sets the number of threads of the library.
+
+    weights: the weights that the primitive uses; None to leave them unset.
     """
     library.check_process()
     count = threads()
@@ -99,7 +102,7 @@ def run_of(
     return run
 
 
-def ran(
+def run_recurrence(
     library: OneDnnLibrary,
     recurrence: OneDnnRecurrence,
     weights: RecurrenceWeights,
@@ -110,7 +113,7 @@ def ran(
     attention: Array | None = None,
     last_c: bool = False,
     all_c: bool = False,
-) -> Ran:
+) -> RecurrenceResults:
     """Runs a recurrence over sequences, float32, on oneDNN, and returns its results.
 
     x: the inputs in the layout that `padding` describes, [total, inputs].
@@ -127,12 +130,12 @@ def ran(
         output = np.zeros((len(x), recurrence.output), np.float32)
         cells = np.zeros((len(x), recurrence.hidden), np.float32) if all_c else None
         c = start.array("src_iter_c", padding.rows) if last_c else None
-        return Ran(output, start.array("src_iter", padding.rows), c, cells)
+        return RecurrenceResults(output, start.array("src_iter", padding.rows), c, cells)
     if all_c or (last_c and not padding.even):
         return run_in_pieces(library, recurrence, weights, padding, read, start, all_c)
     run = run_of(library, recurrence, padding.steps, padding.rows, weights)
     output, padded = run_padded(run, padding, read, start)
-    return Ran(
+    return RecurrenceResults(
         output, ends(padded, padding, start), np.array(run.view("dst_iter_c")[0, 0]) if last_c else None
     )
 
@@ -141,8 +144,10 @@ def run_padded(
     run: PrimitiveRun, padding: Padding, read: Mapping[str, Array], start: Start
 ) -> tuple[Array, Array]:
     """Runs a primitive on padded sequences; returns its outputs in the caller's layout [total, output], and
-    padded [steps * rows, output]. If the caller's arrays have the padded layout, they are not copied. read:
-    the arguments that have steps, by name, in the caller's layout. start: the initial memories.
+    padded [steps * rows, output]. If the caller's arrays have the padded layout, they are not copied.
+
+    run: the primitive with its buffers. padding: the padded layout of the sequences.
+    read: the arguments that have steps, by name, in the caller's layout. start: the initial memories.
     """
     recurrence = run.recurrence
     start.fill(run)
@@ -164,14 +169,19 @@ def is_readable(values: Array) -> bool:
 
 
 def to_storage(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
-    """Returns the values to store in an argument: quantized if they are the inputs in int8."""
+    """Returns the values as they are stored in the argument `slot` of a primitive: quantized if they are the
+    inputs of a recurrence in int8, else unchanged.
+    """
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
     return values
 
 
 def ends(padded: Array, padding: Padding, start: Start) -> Array:
-    """Returns each sequence's final memory h: its last output in `padded`, or if empty its initial one."""
+    """Returns the final memory h of each sequence: its last output, or if it is empty its initial memory.
+
+    padded: the outputs [steps * rows, ...] in the layout `padding`. start: the initial memories.
+    """
     h = padded.take(padding.last, axis=0).astype(np.float32, copy=False)
     if padding.empty is not None:
         h[padding.empty] = start.array("src_iter", padding.rows)[padding.empty]
@@ -186,10 +196,13 @@ def run_in_pieces(
     read: Mapping[str, Array],
     start: Start,
     all_c: bool,
-) -> Ran:
+) -> RecurrenceResults:
     """Runs a recurrence piece by piece for results with c, which a primitive returns only at its last step.
     The steps are divided into pieces, each run by one primitive, which end where a sequence ends. For c of
-    each step (`all_c`), each step is a piece. read: the arguments that have steps, in the caller's layout.
+    each step (`all_c`), each step is a piece.
+
+    padding: the padded layout of the sequences.
+    read: the arguments that have steps, by name, in the caller's layout. start: the initial memories.
     """
     steps, rows = padding.steps, padding.rows
     padded = {slot: padding.padded(to_storage(recurrence, slot, values)) for slot, values in read.items()}
@@ -219,10 +232,13 @@ def run_in_pieces(
     total = len(read["src_layer"])
     flat = h.reshape(steps * rows, -1)
     cells = padding.unpadded(c.reshape(steps * rows, -1), total) if all_c else None
-    return Ran(padding.unpadded(flat, total), ends(flat, padding, start), last, cells)
+    return RecurrenceResults(padding.unpadded(flat, total), ends(flat, padding, start), last, cells)
 
 
 def copy_memories(before: PrimitiveRun, run: PrimitiveRun) -> None:
-    """Copies the final memories h and c of one run to the initial memories of the next, maybe itself."""
+    """Copies the final memories h and c of one run to the initial memories of the next run.
+
+    before, run: the primitives of both, which may be the same object.
+    """
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

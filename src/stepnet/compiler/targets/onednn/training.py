@@ -33,7 +33,7 @@ from stepnet.compiler.targets.onednn.objects import aligned
 from stepnet.compiler.targets.onednn.padding import Padding, padding
 from stepnet.compiler.targets.onednn.primitives import PrimitiveRun, RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
-from stepnet.compiler.targets.onednn.run import RUNS, Ran, Start, ends, run_of
+from stepnet.compiler.targets.onednn.run import RUNS, RecurrenceResults, Start, ends, run_of
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import computed_once
 
@@ -135,7 +135,7 @@ class Training:
         if not padded_layout.steps:
             c = start.array("src_iter_c", padded_layout.rows) if has_cell else None
             outputs = np.zeros((total, self.recurrence.output), np.float32)
-            return Tape(self, Ran(outputs, start.array("src_iter", padded_layout.rows), c), {})
+            return Tape(self, RecurrenceResults(outputs, start.array("src_iter", padded_layout.rows), c), {})
         primitive = self.primitive
         arguments = primitive.residuals()
         self.fill(arguments, start)
@@ -143,12 +143,16 @@ class Training:
         padded = flat(arguments["dst_layer"])
         c = np.array(arguments["dst_iter_c"][0, 0]) if has_cell else None
         return Tape(
-            self, Ran(padded_layout.unpadded(padded, total), ends(padded, padded_layout, start), c), arguments
+            self,
+            RecurrenceResults(padded_layout.unpadded(padded, total), ends(padded, padded_layout, start), c),
+            arguments,
         )
 
     def fill(self, arguments: Arguments, start: Start) -> None:
-        """Writes inputs, the padding feature if there is one, and initial memories to the arrays of the
-        forward primitive, which must be zeros.
+        """Writes the inputs, the padding feature if there is one, and the initial memories to the arrays of
+        the forward pass.
+
+        arguments: the arrays by argument of the primitive, zeros so far. start: the initial memories.
         """
         x, inputs = flat(arguments["src_layer"]), self.recurrence.inputs
         x[:, inputs:] = 1
@@ -188,8 +192,10 @@ class Training:
         )
 
     def seed(self, run: PrimitiveRun, outputs: Array | None, h: Array | None, c: Array | None) -> None:
-        """Writes the cotangents of outputs and final memories, None for zeros, to the arguments of the
-        backward primitive `run`.
+        """Writes the cotangents (gradients with respect to results) to the buffers of the backward pass.
+
+        run: the primitive of the backward pass, with its buffers.
+        outputs, h, c: the cotangents of the outputs and the final memories; None for zeros.
         """
         padded, padded_layout = run.flat("diff_dst_layer"), self.padding
         padded[...] = 0
@@ -257,7 +263,7 @@ class Primitives:
         for slot in READ_BACK:
             if slot not in self.forward.memories:
                 continue
-            array = aligned(self.forward.described.size(slot))
+            array = aligned(self.forward.descriptor.size(slot))
             if slot != "workspace":
                 shape = self.recurrence.shape(slot, self.steps, self.rows)
                 numbers = array.view(self.recurrence.dtype_of(slot))
@@ -276,7 +282,7 @@ class Tape:
     """Results of a forward pass, with the residuals, the arrays that it saved to compute gradients."""
 
     training: Training
-    ran: Ran
+    results: RecurrenceResults
     residuals: Arguments
 
     def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> RecurrenceGradients:

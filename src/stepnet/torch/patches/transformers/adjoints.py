@@ -28,14 +28,16 @@ from typing import Any
 
 from stepnet.cells.keyed import read, written
 from stepnet.torch.function import is_transformed, wanted_of
-from stepnet.torch.patches.transformers.scan import LENGTHS, dtype_of, own, scan_in
+from stepnet.torch.patches.transformers.scan import LENGTHS, cast_memory, dtype_of, scan_in
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
 
 
-def is_for(*tensors: Any) -> bool:
-    """Tells whether a call needs gradients that this module has: not under torch.func, nor with padding."""
+def needs_gradients(*tensors: Any) -> bool:
+    """Tells whether a call needs gradients, because a tensor requires one, and the autograd functions of this
+    file can compute them: not under torch.func, nor with padding.
+    """
     if is_transformed() or LENGTHS.get() is not None or not torch.is_grad_enabled():
         return False
     return bool(wanted_of(tensors))
@@ -52,7 +54,7 @@ def in_one_dtype(
     first = next(iter(x.values()))
     dtype = dtype_of(first)
     begin = [
-        torch.zeros(len(first), *shape, dtype=dtype) if memory is None else own(memory, dtype)
+        torch.zeros(len(first), *shape, dtype=dtype) if memory is None else cast_memory(memory, dtype)
         for memory, shape in zip(memories, shapes, strict=True)
     ]
     return {name: tensor.to(dtype) for name, tensor in x.items()}, begin
@@ -61,37 +63,44 @@ def in_one_dtype(
 # ---- the steps ---------------------------------------------------------------------------------------------
 
 
-def wide(x: Any, memory: Any) -> Any:
-    """Casts inputs to the dtype of the memory, in which a step of gradients computes."""
+def in_memory_dtype(x: Any, memory: Any) -> Any:
+    """Casts the inputs of a step, a dict x, to the dtype of its memory, in which gradients are computed."""
     return {name: value.astype(memory.dtype) for name, value in x.items()}
 
 
 def decayed(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the forward recurrence h = a h + u B, y = h C, with h [rows, heads, features, states] as its
-    memory. Returns y and h.
+    """Computes a step of the forward recurrence h = a h + u B, y = h C, with h [rows, heads, features,
+    states] as its memory. Returns y and h.
 
-    x: a dict of a [rows, heads], u [rows, heads, features], and B and C [rows, heads, states].
+    x: a dict of the decay a [rows, heads], the input u [rows, heads, features], and B and C [rows, heads,
+        states].
+    params: not read.
     """
     h = x["a"][..., None, None] * memory + x["u"][..., None] * x["B"][:, :, None]
     return (h * x["C"][:, :, None]).sum(-1), h
 
 
 def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step that repeats the recurrence h = a h + u B in the backward pass, for gradients of C and the decay
-    a. Returns (y = h C, the term that a h adds to the decay's gradient) and h. x: a dict of a [rows, heads],
-    u [rows, heads, features], B and C [rows, heads, states], and z, the value whose gradient y is.
+    """Computes a step that repeats the recurrence h = a h + u B in the backward pass, for gradients of C and
+    the decay a. Returns (y = h C, the term that a h adds to the decay's gradient) and h.
+
+    x: a dict of a [rows, heads], u [rows, heads, features], B and C [rows, heads, states], and z, the value
+        whose gradient y is.
+    memory: h [rows, heads, features, states]. params: not read.
     """
-    narrow, x = x["u"].dtype, wide(x, memory)
+    narrow, x = x["u"].dtype, in_memory_dtype(x, memory)
     before = x["a"][..., None, None] * memory
     return read_beside(x, before, narrow), before + x["u"][..., None] * x["B"][:, :, None]
 
 
 def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the backward recurrence G = K + u B, y = G C, K = a G, where K is the cotangent of the state.
-    Returns (y, the term that K adds to the decay's gradient) and the next K. x: a dict of a [rows, heads], u,
-    B, C, and z, the value whose gradient y is.
+    """Computes a step of the backward recurrence G = K + u B, y = G C, K = a G, where K is the cotangent of
+    the state. Returns (y, the term that K adds to the decay's gradient) and the next K.
+
+    x: a dict of a [rows, heads], u, B, C, and z, the value whose gradient y is.
+    memory: K. params: not read.
     """
-    narrow, x = x["u"].dtype, wide(x, memory)
+    narrow, x = x["u"].dtype, in_memory_dtype(x, memory)
     G = memory + x["u"][..., None] * x["B"][:, :, None]
     return read_beside(x, memory, narrow), x["a"][..., None, None] * G
 
@@ -125,12 +134,14 @@ def by_decay(a: Any, products: Any) -> Any:
 
 
 def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the gated delta rule, whose memory is a matrix for each head.
+    """Computes a step of the gated delta rule, whose memory is a matrix for each head.
 
     Returns (the output, w) and the next memory. w is the value minus what its key read from the memory.
-    x: a dict of the query q, the key k, the value v, the decay a, and beta.
+
+    x: a dict of the query q, the key k, the value v, the decay a, and beta, the share of w that is written.
+    params: not read.
     """
-    narrow, x = x["q"].dtype, wide(x, memory)
+    narrow, x = x["q"].dtype, in_memory_dtype(x, memory)
     state = along_key(x["a"]) * memory
     w = x["v"] - read(state, x["k"])
     state = written(state, x["k"], x["beta"][..., None] * w)
@@ -138,27 +149,31 @@ def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the delta rule's backward recurrence, whose memory is the cotangent of the state.
+    """Computes a step of the delta rule's backward recurrence, whose memory is the cotangent of the state.
 
-    Returns the gradient of the written vector beta w, and the next cotangent. x: a dict of the query q, the
-    key k, the decay a, beta, and the gradient do of the output.
+    Returns the gradient of the written vector beta w, and the next cotangent.
+
+    x: a dict of the query q, the key k, the decay a, beta, and the gradient do of the output.
+    params: not read.
     """
-    x = wide(x, memory)
+    x = in_memory_dtype(x, memory)
     G = written(memory, x["q"], x["do"])
     d = read(G, x["k"])
     return d, along_key(x["a"]) * written(G, x["k"], -x["beta"][..., None] * d)
 
 
 def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of the delta rule's backward recurrence G that gives the gradient of the key in the write k u.
+    """Computes a step of the delta rule's backward recurrence G that gives the gradient of the key in the
+    write k u.
 
     The memory is the cotangent K of the state. Returns (the key's gradient G u, the term that K adds to the
     decay's gradient) and the next K.
 
     x: a dict of the query q, the key k, the decay a, the gradient do of the output, the written vector u, and
         the gradient e of the value.
+    params: not read.
     """
-    x = wide(x, memory)
+    x = in_memory_dtype(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
     writes = read(memory, x["u"])
     after = across_key(x["a"]) * written(written(memory, do, q), -x["e"], k)
@@ -166,12 +181,15 @@ def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step that repeats the delta rule in the backward pass, for gradients of the query and of the key as it
-    reads. Returns (the query's gradient, minus the key's gradient e a S, the term that the memory a S adds to
-    the decay's gradient) and the next memory. x: a dict of the query q, the key k, the decay a, the gradient
-    do of the output, the written vector u, and the gradient e of the value.
+    """Computes a step that repeats the delta rule in the backward pass, for gradients of the query and of the
+    key as it reads. Returns (the query's gradient, minus the key's gradient e a S, the term that the memory a
+    S adds to the decay's gradient) and the next memory S.
+
+    x: a dict of the query q, the key k, the decay a, the gradient do of the output, the written vector u, and
+        the gradient e of the value.
+    params: not read.
     """
-    x = wide(x, memory)
+    x = in_memory_dtype(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
     before = across_key(x["a"]) * memory
     dq, reads = read(before, do), read(before, x["e"])
@@ -237,7 +255,12 @@ class Corrected(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, first: Any) -> Any:
-        """Runs the gated delta rule in float64; returns the outputs, the last state, and w for backward."""
+        """Runs the gated delta rule in float64; returns the outputs, the last state, and w for the backward
+        pass.
+
+        q, k, v: queries, keys and values. g: the logarithm of the decay. beta: the share of a correction that
+        is written. first: the initial state.
+        """
         o, w, last = run_step(corrected, first.double(), q=q, k=k, v=v, a=g.exp(), beta=beta)
         ctx.mark_non_differentiable(w)
         ctx.save_for_backward(q, k, v, g, beta, first, w)
@@ -245,7 +268,9 @@ class Corrected(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        """Computes the gradients of all six inputs from those of the outputs and the last state."""
+        """Computes the gradients of q, k, v, g, beta and the first state from those of the outputs and the
+        last state.
+        """
         do, dlast, _ = cotangents
         q, k, v, g, beta, first, w = ctx.saved_tensors
         a, first, dlast = g.exp(), first.double(), dlast.double()

@@ -39,7 +39,7 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
     patch: the table entry of the replacement.
     owner: the class whose method it is, or None for a plain function.
     """
-    names, ours = (named(function) for function in (theirs, patch.ours))
+    names, ours = (argument_names(function) for function in (theirs, patch.ours))
     if names != ours:
         return f"it takes the arguments {', '.join(names)}, and stepnet knows {', '.join(ours)}"
     first = () if owner is None else (owner(config_of(owner, patch.config)) if patch.config else None,)
@@ -76,7 +76,7 @@ def layer_difference(kind: Any) -> str | None:
         engine = ENGINE.set(INTERPRET)
         try:
             token = Token(layer, module, before)
-            token.follow(before)
+            token.bind_to(before)
             ours = token(words[:, 3:], before)
         finally:
             ENGINE.reset(engine)
@@ -87,10 +87,11 @@ def layer_difference(kind: Any) -> str | None:
 
 
 def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int | None:
-    """Finds the first pair of tensors that differ by more than rounding; returns its index, None if none do.
+    """Finds the first pair of tensors of transformers (`theirs`) and of stepnet (`ours`) that differ by more
+    than rounding; returns its index, None if none do.
 
-    They may differ by four times the usual `tolerance` of a step, relative to numbers larger than 1.
-    width: the number of terms in the sums of a step, by which rounding errors grow.
+    They may differ by four times the usual `tolerance` of a step, relative to numbers larger than 1. width:
+    the number of terms in the sums of a step, by which rounding errors grow.
     """
     most = 4 * tolerance("float32", length=SIZES["t"], width=width)
     for number, (x, y) in enumerate(zip(theirs, ours, strict=True)):
@@ -108,7 +109,7 @@ def config_of(kind: Any, options: Any) -> Any:
 
 
 @lru_cache
-def named(function: Callable[..., Any]) -> tuple[str, ...]:
+def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
     """Lists the names of a function's arguments, without **kwargs, to compare and call functions."""
     parameters = inspect.signature(function).parameters.values()
     return tuple(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD)

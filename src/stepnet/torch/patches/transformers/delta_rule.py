@@ -10,7 +10,7 @@ import numpy as np
 
 from stepnet.cells.delta import gated_delta_rule, kda
 from stepnet.compiler.trace.functions import sigmoid, silu, softplus
-from stepnet.torch.patches.transformers.adjoints import Corrected, in_one_dtype, is_for
+from stepnet.torch.patches.transformers.adjoints import Corrected, in_one_dtype, needs_gradients
 from stepnet.torch.patches.transformers.blocks import (
     CONVOLUTION,
     LINEAR,
@@ -135,7 +135,7 @@ def torch_chunk_gated_delta_rule(
     x = {"q": query, "k": key, "v": value, "g": g, "beta": beta}
     shape = value.shape[2], key.shape[3], value.shape[3]
     step = Delta(use_qk_l2norm_in_kernel)
-    if is_for(*x.values(), initial_state):
+    if needs_gradients(*x.values(), initial_state):
         outputs, last = with_gradients(step, x, initial_state, shape)
     else:
         outputs, last = scan(step, x, [initial_state], [shape], {})
@@ -163,8 +163,12 @@ def torch_recurrent_gated_delta_rule(
 def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """Computes the delta rule by the autograd function `Corrected`, whose gradients take little memory.
 
-    Returns the outputs and the last state. step: says whether q and k are divided by their norms. x: query q,
-    key k, value v, g and beta. state: the first state; None for zeros. shape: of one row's state.
+    Returns the outputs and the last state.
+
+    step: says whether q and k are divided by their norms.
+    x: the query q, the key k, the value v, g (the logarithm of the decay) and beta (the share of a correction
+        that is written).
+    state: the first state; None for zeros. shape: of one row's state.
     """
     x, (first,) = in_one_dtype(x, [state], [shape])
     q, k = (unit_tensors(x[name]) if step.normed else x[name] for name in ("q", "k"))

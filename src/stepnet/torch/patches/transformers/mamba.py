@@ -10,7 +10,7 @@ import numpy as np
 
 from stepnet.cells.state_space import mamba, mamba2
 from stepnet.compiler.trace.functions import silu, softplus
-from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, is_for
+from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, needs_gradients
 from stepnet.torch.patches.transformers.blocks import (
     LINEAR,
     NAMES,
@@ -106,7 +106,9 @@ class MambaLayer:
 
 
 def mamba_layer(*eps: float) -> MambaLayer:
-    """Makes the step of a whole layer of Mamba. eps: of its norms of dt, B and C, if it has these."""
+    """Makes the step that runs one token through a Mamba layer. eps: the epsilons of the layer's norms of dt,
+    B and C, which only Falcon-Mamba has.
+    """
     return MambaLayer(eps)
 
 
@@ -240,7 +242,7 @@ def mamba2_chunk_scan(
     heads, features = hidden_states.shape[2:]
     x, params = {"x": hidden_states, "dt": dt, "B": B, "C": C}, given_tensors(A=A, D=D, dt_bias=dt_bias)
     rate, shape = StepSize(dt_softplus, *map(float, dt_limit)), (heads, features, B.shape[-1])
-    if is_for(*x.values(), *params.values(), initial_states):
+    if needs_gradients(*x.values(), *params.values(), initial_states):
         outputs, last = with_gradients(rate, x, initial_states, shape, params)
     else:
         step = StateSpace(rate, heads=True)

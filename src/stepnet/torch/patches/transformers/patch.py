@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from stepnet.torch.patches import Origin, Patch, Patched
-from stepnet.torch.patches.transformers.check import difference, layer_difference, named
+from stepnet.torch.patches.transformers.check import argument_names, difference, layer_difference
 from stepnet.torch.patches.transformers.lengths import with_lengths
 from stepnet.torch.patches.transformers.rebind import globals_read, innermost, is_rebindable, rebound
 from stepnet.torch.patches.transformers.records import FILES, FunctionPatch
@@ -47,7 +47,8 @@ class ClassPatch:
 
 
 def patched(module: Any, holder: Any) -> Patched | None:
-    """Tells `accelerate` how to replace a layer; returns None for a layer that does not run over steps.
+    """Returns how `accelerate` is to replace a layer: by which class, and why functions are left unchanged.
+    None for a layer that does not run over steps.
 
     holder: the module that contains the layer. Its parameters count for a layer without parameters.
     """
@@ -68,7 +69,8 @@ PATCH = Patch("layer of transformers that runs over steps", patched)
 
 @functools.cache
 def class_patch(kind: Any) -> ClassPatch:
-    """Finds the functions of a class of layers that stepnet can replace, and compares each with stepnet's.
+    """Finds the functions of a class of layers (`kind`) that stepnet can replace, and compares each with
+    stepnet's.
 
     There are none in a class that is not derived from one of transformers' models, nor, with the reason, in
     one that overrides the forward of the class that it is derived from.
@@ -106,7 +108,7 @@ def reads(function: Any) -> set[str]:
 
 
 def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
-    """Lists the functions that a class's forward calls and stepnet replaces.
+    """Lists the functions that the forward of a class (`kind`) calls and stepnet replaces.
 
     Each is (name, the function of transformers, table entry of the replacement, None).
     """
@@ -117,7 +119,7 @@ def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
 
 
 def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
-    """Lists the methods of a class that stepnet replaces.
+    """Lists the methods of a class (`kind`) that stepnet replaces.
 
     Each is (name, the method of transformers, table entry of the replacement, the class that defines it).
     """
@@ -131,9 +133,9 @@ def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
 
 
 def without_functions(kind: Any) -> str | None:
-    """Returns the reason why a class of layers that runs over steps is not replaced, or None.
+    """Returns the reason why a class of layers (`kind`) that runs over steps is not replaced, or None.
 
-    Such a class calls methods of caches (`STATES`), but no function of a table.
+    Such a class calls methods of caches (`STATES`), but no function that stepnet replaces.
     """
     members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
     every = {name for member in members for name in names_in_code(member)}
@@ -141,7 +143,9 @@ def without_functions(kind: Any) -> str | None:
 
 
 def names_in_code(member: Any) -> tuple[str, ...]:
-    """Returns the names that a method's code uses, to find methods of caches; empty for other members."""
+    """Returns the names that a method's code uses, to find out which methods it calls; empty for other
+    members.
+    """
     code = getattr(innermost(member), "__code__", None)
     return () if code is None else code.co_names
 
@@ -172,11 +176,11 @@ def accelerated(kind: Any) -> Any:
     """
     known = class_patch(kind)
     own = innermost(kind.forward).__globals__
-    named = reads(kind.forward)
-    others = {name: on_cpu(row, own[name]) for name, row in known.run.items() if name in named}
-    others |= {name: without_kernel(own[name]) for name in named & WHOLE}
+    names_read = reads(kind.forward)
+    others = {name: on_cpu(row, own[name]) for name, row in known.run.items() if name in names_read}
+    others |= {name: without_kernel(own[name]) for name in names_read & WHOLE}
     members: dict[str, Any] = {
-        name: on_cpu(row, getattr(kind, name)) for name, row in known.run.items() if name not in named
+        name: on_cpu(row, getattr(kind, name)) for name, row in known.run.items() if name not in names_read
     }
     if others or known.tokens:
         forward = with_lengths(rebound(kind.forward, others)) if others else kind.forward
@@ -233,14 +237,16 @@ def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
         """Calls stepnet's function with the arguments that it takes, where it can run, or transformers'."""
         if is_elsewhere(args, kwargs) or not (row.runs is None or row.runs(*args, **kwargs)):
             return theirs(*args, **kwargs)
-        names = named(row.ours)
+        names = argument_names(row.ours)
         return untraced(row.ours)(*args, **{name: value for name, value in kwargs.items() if name in names})
 
     return called
 
 
 def without_kernel(theirs: Callable[..., Any]) -> Any:
-    """Wraps a kernel that computes a whole layer: on the CPU it returns None, as if there were no kernel."""
+    """Wraps a function of transformers (`theirs`) that runs a whole layer by one kernel: on the CPU the
+    wrapper returns None, so that the layer calls its separate functions, which stepnet replaces.
+    """
 
     @functools.wraps(theirs)
     def whole(*args: Any, **kwargs: Any) -> Any:
@@ -251,7 +257,9 @@ def without_kernel(theirs: Callable[..., Any]) -> Any:
 
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tells whether transformers' own code must run: in graphs, off the CPU, or for packed sequences."""
+    """Tells whether transformers' own code must run a call with these arguments: in graphs, off the CPU, or
+    for packed sequences.
+    """
     if is_recorded():
         return True
     if any(kwargs.get(name) is not None for name in PACKED):

@@ -37,8 +37,8 @@ def globals_read(function: Any) -> frozenset[str]:
 
 
 def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
-    """Copies a method, with its decorators, so that the copy calls `others` in place of globals of these
-    names, to patch one class alone.
+    """Copies a method (`function`) with its decorators, to patch one class alone: the copy calls the
+    functions in `others` in place of the globals of their names.
     """
     inner: Any = getattr(function, "__wrapped__", None)
     if inner is None:
@@ -52,7 +52,7 @@ def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
 
 
 def holds(cell: CellType, value: Any) -> bool:
-    """Tells whether a cell of a closure contains exactly this object."""
+    """Tells whether a cell of a closure contains the object `value` itself."""
     try:
         return cell.cell_contents is value
     except ValueError:  # the cell is empty

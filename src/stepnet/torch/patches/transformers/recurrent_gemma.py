@@ -13,10 +13,12 @@ torch: Any = pytorch("torch")
 
 
 def linear_recurrence(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of an RG-LRU after its gates: h = a h + x.
+    """Computes a step of an RG-LRU after its gates, h = a h + x; returns (output h, next memory h).
 
     S. De and others, "Griffin: mixing gated linear recurrences with local attention for efficient language
     models", 2024 (arXiv 2402.19427).
+
+    x: a dict of the decay a and the gated input x. params: not read.
     """
     h = x["a"] * memory + x["x"]
     return h, h

@@ -14,12 +14,15 @@ LOWEST = -1e38
 
 
 def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Step of RWKV-4: a mean of values v weighted by exp(k), whose weights decay.
+    """Computes a step of RWKV-4: a mean of values v weighted by exp(k), whose weights decay. Returns (mean,
+    next memory).
 
     B. Peng and others, "RWKV: reinventing RNNs for the transformer era", 2023 (arXiv 2305.13048), appendix D:
-    the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows. The
-    memory is (sum of values, sum of weights, m). The vectors decay, which is added to exponents at each step,
-    and first, which is added to the key of the current one, are parameters, or inputs.
+    the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows.
+
+    x: a dict of the keys k and the values v. memory: (sum of values, sum of weights, m).
+    params: a dict of the vectors decay, which is added to exponents at each step, and first, which is added
+        to the key of the current one. They may be in x instead.
     """
     k, v, (a, b, m) = x["k"], x["v"], memory
     decay, first = (x[name] if name in x else params[name] for name in ("decay", "first"))

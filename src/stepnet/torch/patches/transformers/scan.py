@@ -71,7 +71,7 @@ class ScanKey:
 
 @lru_cache(MOST_KEPT)
 def scan_of(key: ScanKey) -> NetRun:
-    """Compiles the net for a key, once, to run with and without gradients."""
+    """Compiles the net for a key, once, and returns the object that runs it with and without gradients."""
     program = key.program()
     return NetRun(program, Differentiable(program.net))
 
@@ -130,7 +130,7 @@ def scan_in(
     if time == 1 and not params and is_single():
         return single_results(key, rows, (*x.values(), *memories))
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]) for tensor in x.values()]
-    inputs += [None if memory is None else own(memory, dtype) for memory in memories]
+    inputs += [None if memory is None else cast_memory(memory, dtype) for memory in memories]
     inputs += [tensor.to(dtype) for tensor in params.values()]
     results = scan_of(key)(batch_of(rows, time), inputs, ENGINE.get())
     count = len(results) - len(shapes)
@@ -174,9 +174,9 @@ def dtype_of(first: Any) -> Any:
     return torch.float64 if first.dtype == torch.float64 else torch.float32
 
 
-def own(memory: Any, dtype: Any) -> Any:
-    """Casts a memory to the dtype of a scan; copies it if gradients are recorded, for which it must not
-    change. The memory belongs to a cache, which overwrites it with the next one.
+def cast_memory(memory: Any, dtype: Any) -> Any:
+    """Casts an initial memory to the dtype of a scan. Copies it if gradients are recorded: they read it
+    later, and the cache that it belongs to is overwritten.
     """
     return memory.to(dtype, copy=torch.is_grad_enabled())
 

@@ -54,7 +54,7 @@ class Single:
         return [*self.arrays, *map(view_of, self.params)]
 
     def bind(self, engine: Order) -> None:
-        """Binds the machine code to the parameters as they now are, which may include packing them.
+        """Binds the machine code to the parameters as they now are, which may copy them into another layout.
 
         engine: the engines in order of preference; not read if the bound code can take other parameters.
         """

@@ -33,8 +33,8 @@ get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
 
 
 class Seen:
-    """Snapshot of all objects in a layer on which `TokenLayer.refusal` depends: while `holds` says that they
-    are the same, its verdict is valid.
+    """Snapshot of all objects in a layer on which `TokenLayer.refusal` depends: while `is_unchanged` says
+    that they are the same, its verdict is valid.
 
     It is compared for each token, so positions are stored as mappings and keys, which are read without Python
     code. The layer itself is not referenced, because the layer references the object that runs its tokens.
@@ -62,8 +62,10 @@ class Seen:
         self.keys = [key for _, key in places]
         self.values = [mapping.get(key) for mapping, key in places]
 
-    def holds(self, module: Any) -> bool:
-        """Tells whether the layer (`module`) has the same parts, parameters and options, and no hooks."""
+    def is_unchanged(self, module: Any) -> bool:
+        """Tells whether the layer (`module`) has the submodules, parameters and options that it had when this
+        snapshot was made, and no hooks.
+        """
         own: dict[str, Any] = module.__dict__
         return (
             all(map(is_, map(own.get, self.own), self.own_values))
@@ -100,14 +102,16 @@ class Token:
         self.single = Single(program, rows, self.tensors)
 
     def fits(self, module: Any, states: Sequence[Any]) -> bool:
-        """Tells whether the step is valid for the layer as it now is, and for states of these shapes."""
+        """Tells whether the prepared step is still valid: the layer (`module`) has not changed since, and the
+        states have the shapes for which the step was prepared.
+        """
         return (
-            self.seen.holds(module)
+            self.seen.is_unchanged(module)
             and all(state.shape == shape for state, shape in zip(states, self.shapes, strict=True))
             and self.dtype == self.tensors[0].dtype
         )
 
-    def follows(self, states: Sequence[Any]) -> bool:
+    def is_bound_to(self, states: Sequence[Any]) -> bool:
         """Tells whether the step is bound to the cache with these states and its parameters are unchanged."""
         return (
             len(self.states) == len(states)
@@ -115,8 +119,10 @@ class Token:
             and self.marks == marks_of(self.tensors)
         )
 
-    def follow(self, states: Sequence[Any]) -> None:
-        """Binds the prepared step to the cache with these states, and to the current parameters."""
+    def bind_to(self, states: Sequence[Any]) -> None:
+        """Binds the prepared step to the cache that has these states, and to the current parameters. Stores
+        both, so that `is_bound_to` notices a change.
+        """
         self.single.bind(ENGINE.get())
         self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
 
@@ -157,12 +163,12 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
     # The step is removed while in use, as several threads may generate.
     token: Token | None = module.__dict__.pop(TOKEN, None)
     fits = token is not None and token.fits(module, states)
-    if token is None or not fits or not token.follows(states) or x.dtype != token.dtype:
+    if token is None or not fits or not token.is_bound_to(states) or x.dtype != token.dtype:
         if layer.refusal(module) is not None or not fits_step(layer, module, x, states):
             return None
         if token is None or not fits:
             token = Token(layer, module, states)
-        token.follow(states)
+        token.bind_to(states)
     output = token(x, states)
     module.__dict__[TOKEN] = token
     return output

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepnet.cells.xlstm import divided
-from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, is_for
+from stepnet.cells.xlstm import output_fraction
+from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, needs_gradients
 from stepnet.torch.patches.transformers.records import FunctionPatch
 from stepnet.torch.patches.transformers.scan import scan
 from stepnet.torch.pytorch import pytorch
@@ -30,7 +30,7 @@ class MatrixLSTM:
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         """Computes a step of the mLSTM: the output and the next memory (C, n, m) from q, k, v, i and f."""
         query = x["q"] * x["q"].shape[-1] ** -0.5
-        output, over, after = divided({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
+        output, over, after = output_fraction({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
         return output / (over + self.eps)[..., None], tuple(after.values())
 
 
@@ -70,7 +70,7 @@ def mlstm(
     states = c_initial, n_initial, None if m_initial is None else m_initial[..., 0]
     heads, size = key.shape[1], key.shape[3]
     shapes = (heads, size, value.shape[3]), (heads, size), (heads,)
-    if is_for(*x.values(), *states):
+    if needs_gradients(*x.values(), *states):
         outputs, *last = with_gradients(x, states, shapes, self.config.eps)
     else:
         outputs, *last = scan(MatrixLSTM(self.config.eps), x, states, shapes, {})

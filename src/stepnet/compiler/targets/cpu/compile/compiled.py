@@ -136,7 +136,9 @@ class CompiledPlans:
         return entry
 
     def put(self, key: str, entry: CompiledPlan) -> None:
-        """Adds a compiled plan. If the cache is then too large, evicts the plans not used for longest."""
+        """Adds a compiled plan with a key. If the cache is then too large, removes the plans whose last use
+        is longest ago.
+        """
         self.entries[key] = entry
         while (
             sum(entry.bytes for entry in tuple(self.entries.values())) > self.max_bytes

@@ -27,9 +27,10 @@ class CallCode(ThreadCode):
     # ---- records
 
     def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> StageRows:
-        """Addresses `count` rows of the block of steps, from row `base` on, for the loops of a stage.
+        """Makes the addresses by which loops find the values of `count` rows of the block of steps, from row
+        `base` on: in the buffer of the block, in arrays that are used in place, and in other buffers.
 
-        others: the pointers to other records (a record has all values of a row), by name.
+        others: the pointers to the other buffers, by name.
         """
         code, strides = self.code, self.program.strides
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
@@ -56,13 +57,17 @@ class CallCode(ThreadCode):
         )
 
     def block_field(self, row: ir.Value, field: Field) -> ir.Value:
-        """Computes the pointer to a value in a row of the block of steps. field: its place in a row."""
+        """Computes the pointer to a value in a row of the buffer of the block of steps. field: the position
+        of the value in the row.
+        """
         code = self.code
         stride = code.number(self.program.strides["block"])
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
 
     def of_sequence(self, source: RowSource, sequence: ir.Value) -> ir.Value:
-        """Computes the pointer to a sequence's value: in an array, or among those computed per sequence."""
+        """Computes the pointer to a value that each sequence has once, such as an initial memory, for one
+        sequence. source: an array of the call, or a field among the values computed per sequence.
+        """
         code = self.code
         if source.field is None:
             return code.at(self.arrays[source.argument], code.mul(sequence, code.number(source.bytes)))

@@ -96,8 +96,9 @@ class CellCode:
         """Writes the products of one register tile (rows x unit blocks); returns its cells with their sums.
 
         row, block: the first row and the first unit block of the tile.
-        gate_group: the number of the part of the gates (products per unit) to compute, of `tile.turns` equal
-            parts; the sums are then those of the first of the product's `ports`. None for all gates.
+        gate_group: the index of the group of gates (products per unit) to compute, of `tile.gate_groups`
+            equal ones; the cells then have its sums under the first nodes in the product's `ports`. None for
+            all gates.
         """
         code = self.code
         cells = [
@@ -119,7 +120,8 @@ class CellCode:
         returns the accumulators [row][unit block][gate].
 
         row, block: the tile's first row and unit block.
-        gate_group: the part of the gates (products per unit) to compute; None for all.
+        gate_group: the index of the group of gates (products per unit) to compute, if the tile computes
+            several groups in turn; None for all gates.
         """
         sums: Sums | None = None
         for operand in product.operands:
@@ -143,7 +145,8 @@ class CellCode:
         gates: the number of products per unit.
         initial: the sums so far, [row][unit block][gate]; None for zeros.
         row, block: the tile's first row and unit block.
-        gate_group: the part of the gates to compute, of `tile.turns` equal parts; None for all.
+        gate_group: the index of the group of gates to compute, of `tile.gate_groups` equal ones; None for
+            all gates.
 
         Integer products have separate accumulators, which are scaled at the end.
         """
@@ -166,7 +169,7 @@ class CellCode:
             "unit_bytes": unit_bytes,
         }
         if operand.scales is None:
-            return accumulate(code, tile, left, packed_words, kind, **shape, begun=initial)
+            return accumulate(code, tile, left, packed_words, kind, **shape, initial=initial)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
             """Loads line 0 (initial sums) or 1 (scales of columns) before the packed words: [unit][gate]."""
@@ -178,7 +181,7 @@ class CellCode:
             return [[code.read(type_, code.at(packed, index), 4 * width) for index in u] for u in offsets]
 
         totals = accumulate(
-            code, tile, left, packed_words, kind, **shape, begun=[head(0, "int32")] * tile.rows
+            code, tile, left, packed_words, kind, **shape, initial=[head(0, "int32")] * tile.rows
         )
         scales = self.left_operand(operand.scales, operand.scales.offset, tile, row).rows(
             code, tile.rows, code.number(0)
@@ -201,9 +204,12 @@ class CellCode:
     def scaled(
         self, sums: list[ir.Value], scale: ir.Value, columns: list[ir.Value], initial: list[ir.Value] | None
     ) -> list[ir.Value]:
-        """Scales integer sums of a row and unit block, a vector per gate, to float32; adds `initial`, if any.
+        """Writes code that turns the integer sums of an int8 product into float32: each sum times the scale
+        of its row and that of its column of weights, plus its element of `initial`, if any.
 
-        scale, columns: the scale of the row, and those of the weights' columns, per gate.
+        sums: a vector of units for each gate (product of a unit), all of one row.
+        scale: the scale of the row. columns, initial: the scales of the columns, and the float32 numbers to
+            add, as vectors like those of `sums`.
         """
         code = self.code
         values: list[ir.Value] = [code.sitofp(integer_sum, scale.type) for integer_sum in sums]
@@ -213,9 +219,11 @@ class CellCode:
         return [code.fadd(sum_, value) for sum_, value in zip(initial, values, strict=True)]
 
     def left_operand(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> LeftOperand:
-        """Computes the pointers by which a product reads its left operand (of matrix products): the rows of a
-        tile, from `row` on. offset: that of the operand in each row's record. Rows of an array of the call
-        are not a stride apart, so each has a pointer.
+        """Computes the pointers by which a matrix product reads its left operand, for the rows of a tile,
+        from `row` on. Rows of an array of the call are not a stride apart, so each has a pointer.
+
+        source: the field of the operand, which says in which memory it is.
+        offset: the offset of its first element in the memory of a row, in bytes.
         """
         code, rows = self.code, self.stage.rows
         if not source.is_outside:
@@ -238,7 +246,9 @@ class CellCode:
         self.store_results(cells, self.results(cells))
 
     def results(self, cells: list[TileCell]) -> list[ir.Value]:
-        """Writes the elementwise work of cells (row, unit block); returns a vector of cells per store."""
+        """Writes the elementwise work of cells (a row and a unit block each). Returns the values to store:
+        for each of the loop's stores, one vector with the values of all cells side by side.
+        """
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
@@ -277,7 +287,9 @@ class CellCode:
             code.prefetch(pointer, is_written)
 
     def abreast(self, operand: Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
-        """Returns an operand for cells (row, unit block) as a long vector. values: by node, so far."""
+        """Returns an operand for some cells (a row and a unit block each) as one long vector, with the values
+        of all cells side by side. values: the registers computed so far, by node.
+        """
         if isinstance(operand, Register):
             return values[operand.number]
         return join_vectors(

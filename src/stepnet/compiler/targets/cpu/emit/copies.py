@@ -56,9 +56,10 @@ def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
 
 
 def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, position: ir.Value) -> ir.Value:
-    """Writes a load of one index of a row's integer operand, as 64 bits. position: its position there.
+    """Writes a load of one of the indices in a row's operand of a gather, as a 64-bit integer.
 
-    The operand is read with vectors of one element; only its table may have entries per whole vector.
+    position: the position of the index in the operand. It is loaded alone, although a table through which the
+        operand is read may have an entry for a full vector of positions.
     """
     code = stage.code
     narrow = replace(stage, width=1)

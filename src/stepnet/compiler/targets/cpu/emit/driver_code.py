@@ -29,7 +29,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.emit.early import count_steps, ending, write_refill
+from stepnet.compiler.targets.cpu.emit.early import count_steps, read_ending, write_refill
 from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode, at_entry, function_code
 from stepnet.compiler.targets.cpu.emit.timetable import write_timetable
 from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, FRAME, PLAN_WORDS, PROGRESS
@@ -73,10 +73,12 @@ def declared(module: ir.Module, name: str) -> ir.Function:
 
 
 def write_run(code: Code) -> None:
-    """Writes `driver_run(words, ...)`, which computes a call's sequences: a loop over blocks of steps. It
-    returns 0 when a thread is done, and 1 if it is to be called again, to resume.
+    """Writes `driver_run(words, ...)`, which each thread of a call runs to compute the call's sequences, in a
+    loop over blocks of steps. It returns 0 when the thread is done, and 1 if it is to be called again, to
+    resume.
 
-    The arguments after `arguments` are the `PLAN_WORDS`.
+    words: the pointer to the thread's argument words. The other arguments are the `PLAN_WORDS`, such as the
+        addresses of the plan's functions.
     """
     arguments, *plan = code.function.args
     frame = code.inttoptr(code.ptrtoint(code.alloca(I64, code.number(len(FRAME))), I64), POINTER)
@@ -120,13 +122,13 @@ def write_block(code: Code) -> None:
     code.write(code.sub(stop, start), call.cell("steps"), 8)
     with code.when(call.flag["until"]):
         take_sequences(call, start)
-        code.write(ending(call, "steps"), call.cell("steps"), 8)
+        code.write(read_ending(call, "steps"), call.cell("steps"), 8)
     start_ticks = ticks(call)
     code.write(zero, call.cell("waited"), 8)
     with call.by_first_thread():
         code.function_call("driver_timetable", VOID, [frame, start])
     code.function_call("driver_begin", VOID, [frame, zero, call.framed("now", POINTER)])
-    call.of_plan("block")
+    call.call_plan("block")
     with call.by_first_thread():
         pause_or_leave_out(call, start_ticks, deadline)
         reached = code.at(call.pointer["progress"], 8 * PROGRESS.index("reached"))
@@ -139,9 +141,10 @@ def write_block(code: Code) -> None:
 
 
 def await_inputs(call: ThreadCode, start: ir.Value, stop: ir.Value) -> None:
-    """Writes a wait, if layers run at once, until the layer below has computed the steps before `stop`.
+    """Writes a wait until the layer below has computed the steps before `stop`, if the layers of a stack run
+    at the same time, each in a call of its own.
 
-    If that layer pauses, the function returns, for `run` to resume at step `start`.
+    If that layer pauses, the generated function returns, and resumes at step `start` when it is called again.
     """
     code, zero = call.code, call.code.number(0)
     with code.when(call.flag["ahead"]):
@@ -165,11 +168,11 @@ def take_sequences(call: ThreadCode, start: ir.Value) -> None:
     with call.by_first_thread():
         code.function_call("driver_refill", VOID, [call.frame])
     call.wait()
-    all_done = code.icmp_signed("==", ending(call, "at_work"), zero)
+    all_done = code.icmp_signed("==", read_ending(call, "at_work"), zero)
     with code.when(all_done), call.by_first_thread():
         call.set_progress("begin", call.argument["steps"])
     code.return_when(all_done, code.number(1))
-    is_full = code.icmp_signed("!=", ending(call, "is_full"), zero)
+    is_full = code.icmp_signed("!=", read_ending(call, "is_full"), zero)
     with code.when(is_full), call.by_first_thread():
         record_resumption(call, start)
     code.return_when(is_full, code.number(2))
@@ -195,9 +198,11 @@ def pause_or_leave_out(call: ThreadCode, start_ticks: ir.Value, deadline: ir.Val
 
 
 def return_between_blocks(call: ThreadCode, stop: ir.Value) -> None:
-    """Writes the returns between blocks of steps: a thread is done if it is left out, and all pause together.
+    """Writes the ends of `driver_block` after a block of steps. It returns 1, for a thread that is done, if
+    the first thread has lowered the number of threads and this one is no longer needed; and 2 if the call
+    pauses. Otherwise the code goes on, with the present number of threads in the frame.
 
-    A call that pauses records where `run` resumes: at step `stop`.
+    stop: the step after the block, at which a call that pauses will resume.
     """
     code, threads = call.code, call.progress("threads")
     pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
@@ -209,7 +214,9 @@ def return_between_blocks(call: ThreadCode, stop: ir.Value) -> None:
 
 
 def record_resumption(call: ThreadCode, step: ir.Value) -> None:
-    """Writes stores of where `run` resumes: the step, and which of both buffers has the memories."""
+    """Writes stores of what a call that pauses needs to resume: the step at which it goes on, and which of
+    the two buffers has the memories (recurrent states) before that step.
+    """
     code = call.code
     swapped = code.icmp_unsigned("!=", call.framed("now", POINTER), call.pointer["now"])
     call.set_progress("begin", step)
@@ -217,7 +224,9 @@ def record_resumption(call: ThreadCode, step: ir.Value) -> None:
 
 
 def ticks(call: ThreadCode) -> ir.Value:
-    """Writes a read of the clock, in ticks, for pauses and late threads; 0 if the call has neither."""
+    """Writes a read of the clock; returns the time in ticks, or 0 if the call needs no time: it has no limit
+    after which it pauses, and no other thread that may be late.
+    """
     code = call.code
     with at_entry(code):
         scratch, cell = code.alloca(I64, code.number(2)), code.alloca(I64)
@@ -242,38 +251,44 @@ def write_wait(code: Code) -> None:
 
 
 def write_begin(code: Code) -> None:
-    """Writes `driver_begin(frame, step, now)`, which loads initial memories and statics of the sequences that
-    begin in a step of the block, and then waits for the other threads. now: the memories before the step.
+    """Writes `driver_begin(frame, step, now)`, which loads the initial memories (recurrent states) and the
+    statics of sequences that begin in a step of the block, and then waits for the other threads. now: the
+    memories before the step.
     """
     call = ThreadCode.of_frame(code)
-    change(call, "begin", "fresh")
+    call_for_changes(call, "begin", "fresh")
     call.wait()
     code.ret_void()
 
 
 def write_end(code: Code) -> None:
-    """Writes `driver_end(frame, step, following)`, which stores final memories of the sequences that end with
-    a step of the block. following: the memories after the step.
+    """Writes `driver_end(frame, step, following)`, which stores the final memories (recurrent states) of the
+    sequences that end with a step of the block. following: the memories after the step.
     """
-    change(ThreadCode.of_frame(code), "end", "done")
+    call_for_changes(ThreadCode.of_frame(code), "end", "done")
     code.ret_void()
 
 
-def change(call: ThreadCode, name: str, table: str) -> None:
-    """Writes calls, by the first thread, of a function of the plan for each lane (slot for sequences) in
-    which a sequence begins or ends with a step. name: the function, "begin" or "end". table: that of the
-    sequences, by row of the block; below 0 for none.
+def call_for_changes(call: ThreadCode, name: str, table: str) -> None:
+    """Writes calls of a function of the plan for each lane (slot for sequences) in which a sequence begins or
+    ends with a step. The first thread makes them.
+
+    name: the function, "begin" or "end".
+    table: the name of the table that has, for each row of the block, the sequence that begins or ends there,
+        or a number below 0.
     """
     code, (_, step, memories) = call.code, call.code.function.args
     base, rows = call.read("step_base", step), call.read("step_rows", step)
     with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
         sequence = call.read(table, code.add(base, lane))
         with code.when(code.icmp_signed(">=", sequence, code.number(0))):
-            call.of_plan(name, lane, sequence, memories)
+            call.call_plan(name, lane, sequence, memories)
 
 
 def write_count(code: Code) -> None:
-    """Writes `driver_count(frame, step, now)`, which counts a step for each sequence that has not ended."""
+    """Writes `driver_count(frame, step, now)`, which adds 1 to the number of steps of each sequence that has
+    not ended, for results of sequences that end early. now: the memories before the step.
+    """
     call, (_, step, now) = ThreadCode.of_frame(code), code.function.args
     with call.by_first_thread():
         count_steps(call, call.read("step_rows", step), now)

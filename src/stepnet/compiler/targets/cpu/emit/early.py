@@ -28,16 +28,16 @@ def write_refill(code: Code) -> None:
     """
     call, count_cell = ThreadCode.of_frame(code), code.alloca(I64)
     now = call.framed("now", POINTER)
-    code.store(ending(call, "at_work"), count_cell)
+    code.store(read_ending(call, "at_work"), count_cell)
     end_all(call, count_cell, now)
     take_all(call, count_cell, now)
     lanes = code.load(count_cell)
     set_ending(call, "at_work", lanes)
     steps = steps_of_block(call, lanes)
     set_ending(call, "steps", steps)
-    rows = code.add(ending(call, "written"), code.mul(lanes, steps))
-    full = code.icmp_signed(">", rows, ending(call, "room"))
-    set_ending(call, "is_full", code.zext(code.and_(is_appended(call), full), I64))
+    rows = code.add(read_ending(call, "written"), code.mul(lanes, steps))
+    full = code.icmp_signed(">", rows, read_ending(call, "room"))
+    set_ending(call, "is_full", code.zext(code.and_(appends_rows(call), full), I64))
     code.ret_void()
 
 
@@ -54,8 +54,8 @@ def end_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
         is_finished = code.icmp_signed("==", call.read("left", lane), zero)
         with code.when(code.or_(is_finished, has_ended(call, lane, now))):
             sequence = call.read("current", lane)
-            call.of_plan("end", lane, sequence, now)
-            step_counts = code.inttoptr(ending(call, "taken"), POINTER)
+            call.call_plan("end", lane, sequence, now)
+            step_counts = code.inttoptr(read_ending(call, "taken"), POINTER)
             code.write_number(call.read("ran", lane), step_counts, sequence)
             last = code.sub(code.load(count_cell), one)
             code.store(last, count_cell)
@@ -70,8 +70,8 @@ def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
     slot of the number of active lanes. now: the pointer to the memories of all lanes.
     """
     code = call.code
-    waiting = code.word_pointer(code.inttoptr(ending(call, "waiting"), POINTER))
-    sequences, taken_cell = ending(call, "sequences"), code.alloca(I64)
+    waiting = code.word_pointer(code.inttoptr(read_ending(call, "waiting"), POINTER))
+    sequences, taken_cell = read_ending(call, "sequences"), code.alloca(I64)
 
     def takes_one() -> ir.Value:
         """Writes code that takes the next waiting sequence if a lane is free; returns whether it did.
@@ -92,13 +92,15 @@ def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
         call.set("ran", lane, code.number(0))
         with code.when(counts):
             call.set("count", lane, call.read("begun", sequence))
-        call.of_plan("begin", lane, sequence, now)
+        call.call_plan("begin", lane, sequence, now)
         code.store(code.add(lane, code.number(1)), count_cell)
 
 
 def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
-    """Writes the move of a sequence from lane (slot) `source` to `lane`: counters, and the records "now" and
-    "lane", which have its memories and statics. now: the pointer to the memories of all lanes.
+    """Writes code that moves a sequence from lane (slot for sequences) `source` to `lane`: its counters, its
+    memories (recurrent states) and its statics (values that all its steps read).
+
+    now: the pointer to the memories of all lanes.
     """
     code = call.code
     for name in ("current", "left", "ran", "count"):
@@ -118,8 +120,8 @@ def steps_of_block(call: ThreadCode, lanes: ir.Value) -> ir.Value:
     """
     code, one, steps_cell = call.code, call.code.number(1), call.code.alloca(I64)
     some = code.icmp_signed(">", lanes, one)
-    fitting = code.sdiv(ending(call, "most_rows"), code.select(some, lanes, one))
-    steps = code.smaller(fitting, ending(call, "most_steps"))
+    fitting = code.sdiv(read_ending(call, "most_rows"), code.select(some, lanes, one))
+    steps = code.smaller(fitting, read_ending(call, "most_steps"))
     code.store(code.select(code.icmp_signed(">", steps, one), steps, one), steps_cell)
     with code.loop(code.number(0), lanes) as lane:
         code.store(code.smaller(code.load(steps_cell), call.read("left", lane)), steps_cell)
@@ -127,7 +129,8 @@ def steps_of_block(call: ThreadCode, lanes: ir.Value) -> ir.Value:
 
 
 def count_steps(call: ThreadCode, lanes: ir.Value, now: ir.Value) -> None:
-    """Writes code that counts a step for each lane (slot) whose sequence has not ended, by a memory's flag.
+    """Writes code that counts a step for each lane (slot) whose sequence has not ended early, as a flag among
+    its memories (recurrent states) says.
 
     lanes: the number of active lanes. now: the pointer to their memories before the step.
     """
@@ -137,22 +140,26 @@ def count_steps(call: ThreadCode, lanes: ir.Value, now: ir.Value) -> None:
         call.set("ran", lane, code.add(call.read("ran", lane), goes_on))
 
 
-def put_behind(
+def output_row(
     call: ThreadCode, row: ir.Value, sequence: ir.Value, left: ir.Value, place_cell: ir.Value
 ) -> ir.Value:
-    """Writes code that finds where the outputs of a row of the block are stored; returns the output row.
+    """Writes code that chooses the output row for a row of the block, if sequences may end early; returns it.
 
-    It is that number `row` after those of earlier blocks, and its sequence and step are recorded; or, if only
-    last steps are wanted, the index of the sequence. row: the row's number in the block.
-    left: the number of steps of the sequence after this one. place_cell: a stack slot for the output row.
+    If the outputs of all steps are wanted, it is output row `row` after those of earlier blocks, and the
+    tables of output rows get its sequence and step. If only last steps are wanted, it is the index of the
+    sequence.
+
+    row: the row's number in the block.
+    left: the number of steps of the sequence after this one.
+    place_cell: a stack slot, in which the result is formed.
     """
     code = call.code
-    index = code.add(ending(call, "written"), row)
+    index = code.add(read_ending(call, "written"), row)
     code.store(sequence, place_cell)
-    with code.when(is_appended(call)):
+    with code.when(appends_rows(call)):
         step = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
         for name, value in (("row_sequence", sequence), ("row_step", step)):
-            code.write_number(value, code.inttoptr(ending(call, name), POINTER), index)
+            code.write_number(value, code.inttoptr(read_ending(call, name), POINTER), index)
         code.store(index, place_cell)
     return code.load(place_cell)
 
@@ -160,24 +167,32 @@ def put_behind(
 # ---- the words `ENDING` of a set of lanes
 
 
-def ending(call: ThreadCode, name: str) -> ir.Value:
-    """Writes a load of a word of the state of sequences that may end early. name: of `ENDING`, as "steps"."""
+def read_ending(call: ThreadCode, name: str) -> ir.Value:
+    """Writes a load of a 64-bit word of the state that a set of lanes has if its sequences may end early.
+    name: one of `ENDING`, such as "steps".
+    """
     return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def set_ending(call: ThreadCode, name: str, value: ir.Value) -> None:
-    """Writes a store of a word of the state of sequences that may end early. name: of `ENDING`."""
+    """Writes a store of `value` to a 64-bit word of the state that a set of lanes has if its sequences may
+    end early. name: one of `ENDING`, such as "steps".
+    """
     call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
-def is_appended(call: ThreadCode) -> ir.Value:
-    """Writes a test whether each step appends an output row; if not, a sequence has one row, overwritten."""
-    return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
+def appends_rows(call: ThreadCode) -> ir.Value:
+    """Writes a test whether every step of a sequence appends a row to the outputs. If not, a sequence has a
+    single output row, which each of its steps overwrites.
+    """
+    return call.code.icmp_signed("!=", read_ending(call, "room"), call.code.number(0))
 
 
 def has_ended(call: ThreadCode, lane: ir.Value, now: ir.Value) -> ir.Value:
-    """Writes a test whether a lane's sequence has ended, by the flag in its memories (`now` has all)."""
+    """Writes a test whether the sequence of a lane (slot) has ended early. A flag among its memories
+    (recurrent states) says so. now: the pointer to the memories of all lanes.
+    """
     code = call.code
     memory = code.at(now, code.mul(lane, call.framed("now_bytes")))
-    flag = code.read(I8, code.at(memory, ending(call, "flag")), 1)
+    flag = code.read(I8, code.at(memory, read_ending(call, "flag")), 1)
     return code.icmp_unsigned("!=", flag, ir.Constant(I8, 0))

@@ -36,7 +36,9 @@ class EncodeCode:
         self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.target)
 
     def emit(self) -> None:
-        """Writes the loop over rows. For int8, a first pass over a row finds its scale for the encoding."""
+        """Writes a loop over this thread's rows that encodes each of them in int8 or bfloat16, and stores it.
+        For int8, a first pass over a row finds its scale.
+        """
         with self.stage.own_rows() as row:
             inverse = self.scale(row) if self.loop.scales is not None else None
             self.encode(row, inverse)

@@ -64,12 +64,15 @@ def groups_of(loop: FiberLoop) -> int:
 def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
     """Writes one step of the work on fibers (elements summed for a unit) of one group of units of a row."""
     writer = FiberCode(stage, loop, row, group)
-    writer.first()
+    writer.first_pass()
     writer.rest()
 
 
 def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes steps of the work on fibers (elements summed for a unit) of a group: tiled, fused, or singly."""
+    """Writes consecutive steps of the work on fibers (elements summed for a unit) of a group of units of a
+    row. The steps are tiled over the length of the fibers, or each is fused with the beginning of the next,
+    or they run one after the other, as `loop` says.
+    """
     if loop.tile:
         emit_tiles(steps, loop, row, group)
     elif loop.begins_ahead:
@@ -85,7 +88,7 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
     """
     code = steps.code
     first_step = FiberCode(steps.first, loop, row, group)
-    first_step.first()
+    first_step.first_pass()
     numbers = sorted(first_step.values)
 
     def registers_by_node(values: list[ir.Value]) -> Values:
@@ -135,13 +138,16 @@ class FiberCode:
         self.stage = replace(self.stage, width=self.loop.width)
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
-    def first(self) -> None:
-        """Writes the first pass (loop over fiber elements) of a step, and the work on units ahead of it."""
+    def first_pass(self) -> None:
+        """Writes the first loop of a step over the elements of fibers (the matrix elements summed for one
+        unit), and the elementwise work on units ahead of it.
+        """
         self.units(self.loop.passes[0].units)
         self.write_pass(self.loop.passes[0])
 
     def rest(self, following: "FiberCode | None" = None) -> None:
-        """Writes everything of a step after its first pass over the fibers (elements summed for a unit).
+        """Writes the rest of a step, after its first pass over the fibers (elements summed for a unit): the
+        other passes, the work on units and the stores.
 
         following: the next step, whose first pass is fused with the last pass of this step; None for none.
         """
@@ -185,14 +191,20 @@ class FiberCode:
             self.store(self.operand(operand), target, self.group)
 
     def units(self, nodes: Computed) -> None:
-        """Writes elementwise nodes with one value per unit of the group; adds their registers to `values`."""
+        """Writes code for elementwise nodes with one value per unit of the group, and puts their registers
+        into `self.values`. nodes: pairs of a node's number and its operands, in order of computation.
+        """
         for number, operands in nodes:
             self.values[number] = self.computed(
                 number, operands, [self.operand(operand) for operand in operands]
             )
 
     def computed(self, number: int, operands: Iterable[DeepOperand], values: list[ir.Value]) -> ir.Value:
-        """Writes an elementwise node; returns its register. values: the registers of its operands."""
+        """Writes the code of an elementwise node; returns the register of its result.
+
+        number: the number of the node. operands, values: its operands, whose dtypes are needed, and their
+            registers.
+        """
         return pointwise(self.code, self.net.nodes[number], values, [operand.dtype for operand in operands])
 
     def operand(self, operand: Operand) -> ir.Value:

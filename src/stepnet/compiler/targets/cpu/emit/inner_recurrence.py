@@ -78,9 +78,11 @@ class InnerStepsInRecords:
 
 
 def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
-    """Writes an inner recurrence of a step, word after word (step of an inner sequence) for all rows that
-    have it. Rows without words keep their initial memories as final ones. base: the step's first row in the
-    block.
+    """Writes an inner recurrence, which runs over the inner sequence of each row within one step. It takes
+    one word (step of the inner sequences) at a time, for all rows that have so many. The final memories
+    (recurrent states) of rows without words are the initial ones.
+
+    base: the index of the step's first row in the block of steps. loop: the copies and loops to write.
     """
     code, zero = call.code, call.code.number(0)
     now, following = call.pointer["inner_now"], call.pointer["inner_next"]
@@ -139,11 +141,12 @@ def copy_row(
     copies: Sequence[CopyLoop],
     memories: Mapping[str, ir.Value],
 ) -> None:
-    """Writes copies of memories or statics between an inner recurrence's records and the step's, for a row.
+    """Writes copies of one row between an inner recurrence and the step around it: of initial memories and
+    statics to the inner recurrence, or of final memories from it.
 
-    row: its rank by number of words.
-    copies: those of initial memories and statics, or of final memories.
-    memories: the pointers to the memories of the inner recurrence, by record.
+    row: the index of the row among the rows sorted by their number of inner steps.
+    copies: the copies to write.
+    memories: the pointers to the inner recurrence's memories, by the name of their record.
     """
     code, strides = call.code, call.program.strides
     lane_row = stage.rows.single(code, call.read("inner_rows", row))
@@ -177,10 +180,11 @@ def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
 def rows_at(
     call: CallCode, loop: InnerLoop, count: ir.Value, done: ir.Value, memories: Mapping[str, ir.Value]
 ) -> StageRows:
-    """Addresses the active rows of an inner recurrence after `done` of its steps, for the next one.
+    """Makes the addresses of the values that the next step of an inner recurrence reads and writes, for the
+    rows that have such a step.
 
-    count: the number of active rows.
-    memories: the pointers to the memories before and after the step, by record.
+    count: the number of these rows. done: the number of steps before it.
+    memories: the pointers to the memories before and after the step, by the name of their record.
     """
     code, program = call.code, call.program
     ahead = code.sub(code.number(0), done) if loop.reverse else done

@@ -19,9 +19,11 @@ from stepnet.compiler.targets.cpu.lower.loops import LaneLoop
 
 
 def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
-    """Writes the loops that a lane (slot for sequences) completes before the next: over its row, or words.
+    """Writes loops that run lane by lane: a lane (slot for sequences) completes all of them before the next
+    lane begins. A loop goes over the lane's row, or over the words (steps) of an inner sequence of the row.
 
-    A word is a step of an inner sequence of the row. base: the step's first row in the block of steps.
+    base: the index of the step's first row in the block of steps.
+    loop: the loops, each with the axis of its inner sequence, or "" if it goes over the row.
     """
     with stage.own_rows() as lane:
         lane_stage = replace(
@@ -43,10 +45,11 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
 
 
 def inner_rows(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, name: str) -> StageRows:
-    """Addresses the words (steps of an inner sequence) of a lane's row along an axis, as the rows of a stage.
+    """Makes the addresses of the words (steps) of the inner sequence of a lane's row, as the rows of a stage:
+    the code of loops over rows then runs over these words.
 
-    row, name: the addresses of the lane's row, and the axis.
-    base: the step's first row in the block of steps.
+    row: the addresses of the lane's row. name: the axis of the inner sequence.
+    base: the index of the step's first row in the block of steps.
     """
     code, program = call.code, call.program
     first, count = range_of(call, base, lane, name)

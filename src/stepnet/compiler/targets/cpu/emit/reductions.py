@@ -48,13 +48,17 @@ def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
 
 
 def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Combines partial results of a reduction or scan. operation: a key of `COMBINE`, as "cumsum"."""
+    """Writes the combination of two partial results `a` and `b` of a reduction or scan, of a dtype; returns
+    it. operation: the reduction or scan, a key of `COMBINE`, such as "cumsum", whose results are added.
+    """
     node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
 
 def load_numbers(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
-    """Loads `width` numbers of the source, in the dtype of the result: a sum of booleans counts them."""
+    """Writes a load of `width` numbers of a loop's operand from `pointer` on, and their conversion to the
+    dtype of the result: so a sum of booleans counts them.
+    """
     value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
@@ -125,7 +129,9 @@ def combine_vectors(
 def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """Makes a function that loads `width` numbers at an index: `stride` bytes per index, from `base` on."""
+    """Makes a function that writes a load of `width` numbers of a reduction's operand at an index: `index`
+    times `stride` bytes after `base`.
+    """
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 

@@ -47,8 +47,8 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
     def put(result: ir.Value, number: ir.Value) -> None:
         """Stores the results of the scans, from element `number` of each target field on."""
         for pointer, target in zip(targets, loop.targets, strict=True):
-            index = code.at(pointer, code.mul(number, code.number(target.itemsize)))
-            store_vector(code, target.dtype, result, index, target.itemsize)
+            address = code.at(pointer, code.mul(number, code.number(target.itemsize)))
+            store_vector(code, target.dtype, result, address, target.itemsize)
 
     def iteration(index: ir.Value, previous: list[ir.Value]) -> list[ir.Value]:
         """Computes and stores the results at an index of the scanned axis, from those before it."""

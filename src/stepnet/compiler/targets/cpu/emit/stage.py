@@ -38,7 +38,9 @@ class RowsInPlace:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row in the array; to a dummy row for none, and from row `count` on."""
+        """Computes the pointer to the array's element for a row. It points to a dummy if the row has no index
+        in the array, or is not among the first `count` rows.
+        """
         index = code.read_number(self.indices, row)
         has_place = code.icmp_signed(">=", index, code.number(0))
         pointer = code.at(self.pointer, code.mul(index, code.number(self.bytes)))
@@ -99,13 +101,17 @@ class StageRows:
     rows_in_place: Mapping[str, AddressedRows] = field(default_factory=dict[str, AddressedRows])
 
     def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
-        """Computes the pointer to a row of the record (memory with all values of a row) of this name."""
+        """Computes the pointer to a row of a kind of record (the memory with all values of a row), or of an
+        array of the call that is used in place. record: the name of the kind.
+        """
         if record in self.rows_in_place:
             return self.rows_in_place[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
     def single(self, code: Code, row: ir.Value) -> "StageRows":
-        """Addresses one of the rows, as the only row of a stage, so that loops run over it alone."""
+        """Makes the addresses of a stage whose only row is row number `row` of this one, so that loops run
+        over it alone.
+        """
         outside = {
             record: OneRow(array.at(code, row, self.count)) for record, array in self.rows_in_place.items()
         }
@@ -142,13 +148,19 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
-        """Writes a loop over this thread's rows: every n-th of n threads; alone, `abreast` rows at a time."""
+        """Writes a loop over the rows of this thread, and yields their indices. If n threads share the rows,
+        a thread has every n-th row.
+
+        abreast: the number of rows that an iteration takes; more than 1 only if there is a single thread.
+        """
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
-        """Computes this thread's part of the unit blocks (vectors of units): the first and the end.
+        """Computes this thread's share of the unit blocks (vectors of units). Returns the index of its first
+        block, and that of the first block after it.
 
-        It is a number of whole groups of `grain` blocks, but for the last.
+        blocks: the number of unit blocks.
+        grain: the number of blocks in a group; only whole groups are given to a thread.
         """
         code = self.code
         grains = -(-blocks // grain)
@@ -162,7 +174,9 @@ class StageCode:
 
     @contextmanager
     def own_groups(self, groups: int) -> Generator[tuple[ir.Value, ir.Value]]:
-        """Writes a loop over this thread's part of all pairs of a row and a group of units; yields these."""
+        """Writes a loop over this thread's share of all pairs of a row and a group of units. Yields the index
+        of the row and that of the group. groups: the number of groups of units in a row.
+        """
         code, one = self.code, self.code.number(1)
         count = code.number(groups)
         pair_count = code.mul(self.rows.count, count)
@@ -226,7 +240,9 @@ class StageCode:
         return self.by_element(operand.dtype, base, table, code.mul(block, code.number(width)))
 
     def by_element(self, dtype: str, base: ir.Value, table: ir.Value, first: ir.Value) -> ir.Value:
-        """Loads a vector element by element: their offsets from `base` are in `table`, from entry `first`."""
+        """Loads a vector element by element, through a table of indices: the elements' positions after `base`
+        are the entries of `table` from `first` on.
+        """
         code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
         result: ir.Value = undefined(register_type(dtype, width))
         for index in range(width):

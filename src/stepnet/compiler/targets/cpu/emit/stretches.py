@@ -78,7 +78,9 @@ def write_stretch(
 
 
 def loops_of(call: CallCode) -> list[Loop]:
-    """Returns the loops of a step whose units depend on no others: the step then has a single phase."""
+    """Returns the loops of a step in which no unit depends on another unit, so that it has a single phase
+    (loops that run without a barrier between them).
+    """
     (phase,) = call.program.loop
     assert isinstance(phase, list)
     return phase

@@ -44,7 +44,11 @@ class AtEntry(dict[Key, ir.Value]):
 def function_code(
     module: ir.Module, target: Processor, name: str, result: ir.Type, arguments: Sequence[ir.Type]
 ) -> Code:
-    """Begins a function that only its module sees, declared or not; returns the builder of its body."""
+    """Begins the body of an internal function of a module; returns the builder that writes it. If the module
+    already declares the function, that declaration is used.
+
+    result, arguments: the LLVM types of the result and of the arguments.
+    """
     known = module.globals.get(name)
     function = ir.Function(module, ir.FunctionType(result, arguments), name) if known is None else known
     function.linkage = "internal"
@@ -111,24 +115,29 @@ class ThreadCode:
         return self.code.at(self.frame, 8 * FRAME.index(name))
 
     def framed(self, name: str, type_: ir.Type = I64) -> ir.Value:
-        """Writes a load of a word of the frame (the thread's state). name: one of `FRAME`, as "now"."""
+        """Writes a load of a 64-bit word of the frame (the thread's state). name: one of `FRAME`, as "now".
+        type_: the type as which it is loaded.
+        """
         return self.code.read(type_, self.cell(name), 8)
 
-    def of_plan(self, name: str, *arguments: ir.Value) -> None:
-        """Writes a call of the plan's function "block", "begin" or "end" on words, frame and `arguments`."""
+    def call_plan(self, name: str, *arguments: ir.Value) -> None:
+        """Writes a call of a function of the plan. name: "block", which runs a block of steps; "begin" or
+        "end", which begins or ends a sequence. It gets the pointers to the thread's argument words and to its
+        state, then `arguments`.
+        """
         self.code.call_at(self.framed(name), ir.VoidType(), [self.arguments, self.frame, *arguments])
 
     # ---- threads
 
     @cached_property
     def threads(self) -> ir.Value:
-        """The number of threads that share the steps when the function begins."""
+        """The number of threads that share the steps, loaded once, at the beginning of the function."""
         with at_entry(self.code):
             return self.framed("threads")
 
     @cached_property
     def shared(self) -> ir.Value:
-        """The test whether several threads share the steps."""
+        """The test whether several threads share the steps, so that they must wait for each other."""
         with at_entry(self.code):
             return self.code.icmp_signed(">", self.threads, self.code.number(1))
 

@@ -5,7 +5,7 @@ If sequences may end early, lanes begin and end sequences only between blocks (`
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.emit.early import ending, put_behind, set_ending
+from stepnet.compiler.targets.cpu.emit.early import output_row, read_ending, set_ending
 from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode
 from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, ENDS
 from stepnet.compiler.targets.cpu.writing.code import I64, Code
@@ -22,7 +22,7 @@ def write_timetable(code: Code) -> None:
     count_cell, row_cell, changes_cell, place_cell = (code.alloca(I64) for _ in range(4))
     code.store(call.argument["lanes"], count_cell)
     with code.when(call.flag["until"]):
-        code.store(ending(call, "at_work"), count_cell)
+        code.store(read_ending(call, "at_work"), count_cell)
     code.store(code.number(0), row_cell)
     with code.loop(code.number(0), call.framed("steps")) as step:
         with code.when(code.not_(call.flag["until"])):
@@ -38,7 +38,7 @@ def write_timetable(code: Code) -> None:
         noted = code.select(is_first, code.number(ENDS), code.number(BEGINS | ENDS))
         call.set("step_changes", step, code.and_(code.load(changes_cell), noted))
     with code.when(call.flag["until"]):
-        set_ending(call, "written", code.add(ending(call, "written"), code.load(row_cell)))
+        set_ending(call, "written", code.add(read_ending(call, "written"), code.load(row_cell)))
     code.ret_void()
 
 
@@ -104,7 +104,7 @@ def advance(
     call.set("done", row, done)
     call.set("put", row, code.select(call.flag["last_only"], done, where))
     with code.when(ends_early):
-        call.set("put", row, put_behind(call, row, sequence, left, place_cell))
+        call.set("put", row, output_row(call, row, sequence, left, place_cell))
     with code.when(counts):
         count = call.read("count", lane)
         record = code.at(call.pointer["block"], code.mul(row, call.framed("block_bytes")))

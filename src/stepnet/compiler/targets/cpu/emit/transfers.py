@@ -30,10 +30,14 @@ def gather(call: CallCode, rows: ir.Value) -> None:
 
 
 def scatter(call: CallCode, rows: ir.Value) -> None:
-    """Writes copies of outputs from the `rows` rows of the block of steps to the user's arrays.
+    """Writes copies of results from the buffer of a block of steps to the arrays of the call. Threads divide
+    the rows.
 
-    They are the outputs of every step, or of the last step of each sequence, for rows with an entry of 0 or
-    more in the table `put`; and values of every step that the work after the loop needs.
+    The outputs of a row are copied to the row of the user's array that the table `put` names, if that is not
+    below 0: it is the row of the step, or of the sequence if only last steps are wanted. Values of every step
+    that later work needs are copied as well.
+
+    rows: the number of rows in the buffer.
     """
     code = call.code
     if not call.program.outputs and not call.program.kept:
@@ -57,11 +61,12 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
 
 def begin_sequences(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes what precedes a step of the block: loads of initial memories and statics of sequences that begin
-    in it, and, if sequences may end early, a count of the steps of those that have not ended.
+    """Writes what precedes a step of a block. For sequences that begin in it, the initial memories (recurrent
+    states) and statics are loaded. If sequences may end early, a step is counted for those that have not.
 
-    Those that begin in the block's first step are loaded before the block. now: the pointer to the memories
-    before the step.
+    Sequences that begin in the block's first step have been loaded before the block.
+
+    now: the pointer to the memories before the step.
     """
     code = call.code
     with code.when(call.changes(step, BEGINS)):
@@ -71,8 +76,8 @@ def begin_sequences(call: CallCode, step: ir.Value, now: ir.Value) -> None:
 
 
 def end_sequences(call: CallCode, step: ir.Value, following: ir.Value) -> None:
-    """Writes stores of the final memories of the sequences that end with a step of the block. following: the
-    pointer to the memories after the step.
+    """Writes stores of the final memories (recurrent states) of those sequences that end with a step of a
+    block. following: the pointer to the memories after the step.
     """
     code = call.code
     if any(final >= 0 for _, final, _ in call.program.memories):
@@ -81,7 +86,9 @@ def end_sequences(call: CallCode, step: ir.Value, following: ir.Value) -> None:
 
 
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
-    """Writes loads of the initial memories (to buffer `now`) and statics of a sequence that a lane begins."""
+    """Writes code that begins a sequence in a lane (a slot for sequences): its initial memories (recurrent
+    states) are copied to the buffer `now`, and its statics (values that all its steps read) beside them.
+    """
     records = records_of(call, lane, now)
     for (source, _, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
         begin_memory(call, source, sequence, records[field.record], field, relaid[0] if relaid else None)
@@ -90,10 +97,10 @@ def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> 
 
 
 def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
-    """Computes the pointers to the memories of a lane (slot for sequences) by record: "now", and "lane" for
-    those that are updated in place.
+    """Computes pointers to the recurrent state of a lane (slot for sequences), by the name of its buffer.
+    "now" has the values that each step writes to a second buffer; "lane" has those updated in place.
 
-    memories: the buffer of the memories in "now", which is swapped after each step.
+    memories: the pointer to the first of these two buffers, which is swapped after each step.
     """
     pointers = {"now": memories, "lane": call.pointer["lane"]}
     return {
@@ -110,9 +117,10 @@ def begin_memory(
     field: Field,
     into: CopyLoop | None,
 ) -> None:
-    """Writes a load of the initial memory of a sequence to a field of its lane's record (the slot's values).
-    It is zeros if it has no source, or if the caller has given no array.
+    """Writes a copy of the initial value of a memory (recurrent state) of a sequence to its field. The value
+    is zeros if it has no source, or if the caller has given no array.
 
+    record: the pointer to the values of the lane (slot) that runs the sequence, among which the field lies.
     into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
     """
     code = call.code
@@ -150,9 +158,10 @@ def put(
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
-    """Writes stores of a lane's (slot's) final memories, from the buffer `following`, to the caller's arrays.
+    """Writes code that stores the final memories (recurrent states) of a sequence that ends to the caller's
+    arrays.
 
-    sequence: the sequence that ends.
+    lane: the slot that runs the sequence. following: the pointer to the memories after the last step.
     """
     code, records = call.code, records_of(call, lane, following)
     for (source, final, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
@@ -166,10 +175,12 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
 
 
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
-    """Writes a copy of a row's matrix from the caller's order to fibers (elements summed for a unit), or
-    back.
+    """Writes a copy of a row's matrix from C order, in the caller's array, to the order of its fibers (the
+    elements summed for a unit), or back.
 
-    loop: the copy, in either direction. records: the pointers to both, by record: the field's and "caller".
+    loop: the copy, in either direction.
+    records: the pointer to the caller's matrix, under "caller", and the pointer to the record with the other
+        matrix, under the record's name.
     """
     code, program = call.code, call.program
     rows = StageRows(records, dict.fromkeys(records, 0), code.number(1))

@@ -142,10 +142,11 @@ class Tiled:
         return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), full_tiles
 
     def emit(self, counts: ir.Value, full_tiles: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes the tiles (rows x unit blocks) of all rows, over blocks `begin` to `end`, shape by shape.
+        """Writes code that computes all rows of unit blocks `begin` to `end`, in tiles (rows x unit blocks):
+        for each shape of tile, as many tiles as the table says.
 
-        counts, full_tiles: the pointer to the number of tiles of each shape, and the number to add to the
-            first.
+        counts: the pointer to the table with the number of tiles of each shape.
+        full_tiles: a number to add to that of the first, largest shape.
         """
         code = self.code
         code.store(code.number(0), self.next_row)
@@ -198,20 +199,21 @@ class Tiled:
                 self.epilogues(row, block, entries)
 
     def entries_of(self, kind: Tile) -> list[int]:
-        """Lists the numbers of a kind of tile (rows x unit blocks) in the run-time table, as `WORDS` names
-        them.
+        """Lists the entries of a kind of tile in the run-time table: its rows; its unit blocks; the mask and
+        the shift that split the number of a cell; and the index of the kind with as many rows and a single
+        unit block, or 0 if there is none.
 
         Cell c is row c & mask of unit block c >> shift; -1 and 63 make c the row of a single unit block.
         """
         assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
         mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
-        row_and_block_offset = narrow(kind)
+        narrowed = narrow(kind)
         return [
             kind.rows,
             kind.units,
             mask,
             shift,
-            self.kinds.index(row_and_block_offset) if row_and_block_offset in self.kinds else 0,
+            self.kinds.index(narrowed) if narrowed in self.kinds else 0,
         ]
 
     def entries_at(self, kind: ir.Value) -> Entries:
@@ -222,8 +224,8 @@ class Tiled:
 
     def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
         """Writes the products of the tile that begins at a row and a unit block, and stores of their sums to
-        stack memory, where the epilogue of all kinds of tiles reads them. A tile with turns computes only a
-        part of each product's sums at a time.
+        stack memory, where the epilogue of all kinds of tiles reads them. A tile with several groups of gates
+        (products per unit) computes one group after the other.
         """
         if tile.gate_groups == 1:
             self.store_ports(self.unit.tile(tile, row, block), self.ports, self.sums)
@@ -232,15 +234,15 @@ class Tiled:
         with code.loop(code.number(0), code.number(tile.gate_groups)) as gate_group:
             cells = self.unit.tile(tile, row, block, gate_group)
             for product in self.unit.loop.products:
-                row_and_block_offset = product.ports[: len(product.ports) // tile.gate_groups]
-                bytes_ = code.mul(gate_group, code.number(len(row_and_block_offset) * self.bytes))
-                self.store_ports(cells, row_and_block_offset, code.at(self.sums, bytes_))
+                ports = product.ports[: len(product.ports) // tile.gate_groups]
+                bytes_ = code.mul(gate_group, code.number(len(ports) * self.bytes))
+                self.store_ports(cells, ports, code.at(self.sums, bytes_))
 
     def store_ports(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
         """Writes stores of some sums of a tile's cells (row, unit block) to stack memory.
 
-        ports: the nodes of the sums, as `cells` have them. sums: the memory for the first of them in the
-            first cell.
+        ports: the numbers of the nodes whose sums are stored.
+        sums: the pointer to the stack memory of the first cell's sums.
         """
         order = list(self.ports)
         for number, cell in enumerate(cells):
@@ -273,18 +275,21 @@ class Tiled:
     def row_and_block(
         self, number: ir.Value, row: ir.Value, block: ir.Value, entries: Entries
     ) -> tuple[ir.Value, ir.Value]:
-        """Computes the row and unit block of cell `number` of the tile that begins at a row and a block.
+        """Computes the row and the unit block of cell `number` of the tile that begins at `row` and `block`.
 
-        entries: those of the kind of tile in the table, of which `mask` and `shift` split `number`.
+        entries: the table entries of the tile's kind, by name; `mask` and `shift` split `number` into the
+            row and the unit block within the tile.
         """
         code = self.code
-        row_and_block_offset = code.and_(number, entries["mask"]), code.ashr(number, entries["shift"])
-        return code.add(row, row_and_block_offset[0]), code.add(block, row_and_block_offset[1])
+        offsets = code.and_(number, entries["mask"]), code.ashr(number, entries["shift"])
+        return code.add(row, offsets[0]), code.add(block, offsets[1])
 
     def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, entries: Entries) -> TileCell:
-        """Loads a cell (row, unit block) of the tile that begins at a row and block; its sums are in memory.
+        """Writes loads of the sums of one cell (a row and a unit block) of a tile, from stack memory.
 
-        number, entries: the number of the cell, and the entries of the kind of tile in the table.
+        number: the number of the cell in the tile.
+        row, block: the first row and the first unit block (vector of units) of the tile.
+        entries: the sizes and index masks of the tile's kind.
         """
         code = self.code
         at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
@@ -296,11 +301,12 @@ class Tiled:
 
 
 def counts_of(tiling: Tiling) -> list[int]:
-    """Lists the table of how many tiles of each shape cover the rows of a stage, for each number of rows that
-    whole tiles of the largest shape leave.
+    """Computes the table from which code reads how many tiles of each shape cover the rows of a stage. For
+    each number of rows that remain after full tiles of the largest shape, it has a count per shape.
 
-    The first half is for stages without such a tile. The second half is for all others, relative to their
-    number of these tiles: a cheaper cover may replace one of them, so an entry may be -1.
+    The first half is for stages with fewer rows than that shape. The second half is for all others. There the
+    number of full tiles is to be added to the count of the largest shape, which is -1 if other tiles replace
+    one of them, for less work.
     """
     large = tiling.shapes[0].rows
     without_large = [tiling.cover(rows) for rows in range(large)]

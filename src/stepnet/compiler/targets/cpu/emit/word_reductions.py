@@ -81,7 +81,9 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
 
 
 def reduce_features(stage: StageCode, loop: FoldLoop, inner_steps: Sequence[ir.Value]) -> ir.Value:
-    """Combines the features of words (inner steps), vector by vector; returns a vector, a part per word."""
+    """Writes a reduction over the features of some words (inner steps), vector by vector. Returns one long
+    vector of partial results: `stage.width` elements for each word, side by side.
+    """
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 
     def value(block: ir.Value) -> ir.Value:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.plan.fibers import summed
+from stepnet.compiler.plan.fibers import summed_indices
 from stepnet.compiler.plan.passes.rewrite import view_chain
 from stepnet.compiler.targets.cpu.lower.fibers import FiberWork, group_width, in_groups
 from stepnet.compiler.targets.cpu.lower.loops import (
@@ -76,7 +76,7 @@ def depth_of(work: FiberWork, number: int) -> int:
     """Returns the length of the fibers (elements summed for one unit) that a node computes or reduces."""
     if number in work.fibers.indices:
         return len(work.fibers.indices[number])
-    return len(summed(work.net, number))
+    return len(summed_indices(work.net, number))
 
 
 def sums_at(work: FiberWork, level: int) -> list[int]:
@@ -85,7 +85,8 @@ def sums_at(work: FiberWork, level: int) -> list[int]:
 
 
 def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
-    """Lowers work on fibers (elements summed for a unit) of one odd level, a place in its order, to a pass.
+    """Lowers work on fibers (elements summed for a unit) to a pass, a loop over their elements. It is the
+    work of one level, a position in the order of work, on fibers of one length.
 
     depth: the length of the fibers that it computes or sums; others of the level have passes of their own.
     width: the number of units of a group, if the pass begins with the work on units of the level before; 0 if
@@ -163,7 +164,7 @@ def deep_operand(
     if work.has_on_registers(operand, user, level):
         return Register(root, dtype)
     if user in work.fibers.sums:
-        return read_along(stage, root, summed(stage.net, user), dtype, group)
+        return read_along(stage, root, summed_indices(stage.net, user), dtype, group)
     numbers = np.broadcast_to(index, stage.net.nodes[user].type.shape).ravel()
     return read_along(stage, root, numbers[work.fibers.indices[user]], dtype, group)
 
@@ -200,7 +201,8 @@ def constants_along(
     """Chooses how loops over fibers (elements summed for one unit) read a parameter at each depth and
     unit, and packs it in that order.
 
-    If all depths read the same elements, these are packed once; if all units do, one number per depth is.
+    If all depths read the same elements, they are packed once. If all units read the same element at each
+    depth, one number per depth is packed.
 
     indices: the index of the element at each depth and unit, [depth, units].
     group: the number of units of a group.
@@ -224,11 +226,13 @@ def along(
     slack: bool = True,
     size: int = 0,
 ) -> Along:
-    """Makes an operand of work on fibers (elements summed for a unit) that differs by depth, with its
-    positions.
+    """Makes the operand by which loops over fibers (elements summed for a unit) read values that differ from
+    depth to depth (from position to position in the fibers). Its table of positions is added to the
+    constants.
 
-    One element that is broadcast is preferred, then contiguous ones: these need one position per group and
-    depth, or one per group if depths are a constant stride apart. Others need one per unit.
+    If the units of a group read one element, which is broadcast, or contiguous ones, the table has a position
+    per group and depth, or one per group if depths are a constant stride apart. Otherwise it has one per
+    unit.
 
     source: the field of the values, or the offset of an array among the constants.
     indices: the position of each element, [group of units, depth, unit of the group].
@@ -251,7 +255,11 @@ def along(
 
 
 def is_padded_run(indices: Array) -> bool:
-    """Tells whether places [depth, unit] are contiguous along units, but for copies of the last (padding)."""
+    """Tells whether the units of a group read contiguous elements at every depth. The last unit may be
+    repeated, as padding.
+
+    indices: the index of the element that is read, [depth, unit].
+    """
     steps = np.diff(indices, axis=1)
     count = 1 + int(np.argmin(np.append(steps[0] == 1, False)))
     return bool(np.all(steps[:, : count - 1] == 1)) and bool(np.all(steps[:, count - 1 :] == 0))

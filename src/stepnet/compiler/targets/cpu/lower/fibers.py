@@ -32,9 +32,10 @@ Array = np.ndarray
 
 
 def group_width(fibers: Fibers, units: int, width: int) -> int:
-    """Chooses how many units are computed as a group, in whole vectors: as many as have the most values
-    of which each group reads one element or contiguous ones. width: the number of elements of a
-    vector.
+    """Chooses how many units are computed together as a group, in whole vectors: the number for which most
+    values are read by one load, because the units of a group read the same element or contiguous ones.
+
+    fibers: the fibers of a step. units: the number of units. width: the number of elements of a vector.
     """
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
@@ -69,12 +70,16 @@ class FiberStorage:
 
     @cached_property
     def order(self) -> Array:
-        """For each position in memory, the index of the matrix element. Padding repeats the last unit."""
+        """For each position in memory, where the matrix is stored fiber by fiber, the index of the element
+        that is stored there. Padding repeats the last unit.
+        """
         return in_groups(self.indices, self.group).ravel()
 
     @cached_property
     def index(self) -> Array:
-        """For each element of the matrix, its position in memory, at which loops read it."""
+        """For each element of the matrix, in C order, its position in memory. The matrix is stored fiber by
+        fiber; a fiber is the elements that one sum combines.
+        """
         depth, units = self.indices.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
@@ -87,7 +92,11 @@ class FiberStorage:
 
 
 def in_groups(numbers: Array, group: int) -> Array:
-    """Rearranges [depth, units] to [groups, depth, units of a group]: the order of fibers in memory."""
+    """Rearranges an array [depth, units] to [groups, depth, units of a group], the order in which a matrix is
+    stored in memory. The last group is padded with copies of the last unit.
+
+    group: the number of units of a group.
+    """
     depth, units = numbers.shape
     groups = -(-units // group)
     padded = np.concatenate([numbers, np.repeat(numbers[:, -1:], groups * group - units, axis=1)], axis=1)
@@ -135,12 +144,12 @@ class FiberWork:
         return number in self.fibers.indices
 
     def read_by(self, number: int) -> list[int]:
-        """Lists the members of this work that a node reads, directly or through views."""
+        """Lists those nodes of this work (`members`) whose values a node reads, directly or through views."""
         roots = (view_chain(self.net, operand)[0] for operand in self.net.nodes[number].inputs)
         return [root for root in roots if root in self.level]
 
     def earliest(self, number: int) -> int:
-        """Returns the first level (place in the order of work) on which a node can be computed: even for
+        """Returns the first level (position in the order of work) on which a node can be computed: even for
         work on units, odd for work on fibers (elements summed for one unit).
         """
         is_odd = self.is_deep(number) or number in self.fibers.sums
@@ -155,7 +164,7 @@ class FiberWork:
         return level
 
     def latest(self, number: int) -> int:
-        """Returns the last level (place in the order of work) on which a node may be computed."""
+        """Returns the last level (position in the order of work) on which a node may be computed."""
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
             return self.level[number]
@@ -189,8 +198,8 @@ class FiberWork:
     def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
         """Tells whether an operand is in a register, not in memory, when node `user` is computed.
 
-        level: the level (position in the order of work) on which `user` is computed, or recomputed; None for
-            its first.
+        level: the level (position in the order of work) on which `user` is computed or recomputed; None for
+            the one on which it is first computed.
         """
         root, _ = view_chain(self.net, operand)
         if root not in self.level or not joins(self.fibers, operand, user):
@@ -199,7 +208,9 @@ class FiberWork:
         return not self.is_deep(root) or self.level[root] == level or root in self.again.get(level, ())
 
     def leaves_in_place(self, memory: int, following: int) -> bool:
-        """Tells whether node `following`, a memory's next value, may overwrite it: nothing reads it later."""
+        """Tells whether the next value of a memory (recurrent state) may overwrite the old one, because no
+        node reads the old one later. memory, following: the nodes of the old and the next value.
+        """
         last = self.level[following]
 
         def reads_early(user: int, operand: int) -> bool:
@@ -216,7 +227,9 @@ class FiberWork:
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
-        """Lists the elementwise nodes to compute on a level (place in the order of work), operands first."""
+        """Lists the elementwise nodes to compute on a level (position in the order of work), operands before
+        the nodes that read them.
+        """
         nodes = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
         return sorted(nodes | self.again.get(level, set()))
 

@@ -26,7 +26,7 @@ from stepnet.compiler.targets.cpu.lower.tiling import Tiling
 from stepnet.compiler.targets.cpu.machine.target import Processor
 
 
-def load(program: CallLoops, target: Processor) -> Load:
+def estimate_load(program: CallLoops, target: Processor) -> Load:
     """Counts the work of a compiled recurrence (its loops are `program`) per step, to estimate its time."""
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
@@ -87,7 +87,7 @@ def flops(net: Net, loop: Loop) -> int:
     computed = 0
     if isinstance(loop, UnitLoop | InnerReduceLoop | FoldLoop):
         computed = loop.size * sum(net.nodes[number].row.flops for number, _ in loop.nodes)
-    return computed + moved(loop)
+    return computed + moved_elements(loop)
 
 
 def fiber_flops(net: Net, loop: FiberLoop) -> int:
@@ -108,8 +108,10 @@ def fiber_flops(net: Net, loop: FiberLoop) -> int:
     return flops
 
 
-def moved(loop: Loop) -> int:
-    """Counts the elements that a loop copies, encodes or combines per row; 0 for unit loops: they compute."""
+def moved_elements(loop: Loop) -> int:
+    """Counts the elements that a loop copies, encodes or combines per row, to estimate its time; 0 for loops
+    that compute by units.
+    """
     if isinstance(loop, UnitLoop):
         return 0
     if isinstance(loop, ReduceLoop | ScanLoop):

@@ -378,6 +378,10 @@ Phase = list[Loop] | LaneLoop | InnerLoop
 
 
 def is_one_loop(phases: list[Phase]) -> bool:
-    """Tells whether a stage, given by its phases, is one loop over units: its units may then run on alone."""
+    """Tells whether a stage is a single loop over units, so that each thread can run its units through many
+    steps without a barrier.
+
+    phases: the loops of the stage, phase by phase.
+    """
     loops = phases[0] if len(phases) == 1 else ()
     return isinstance(loops, list) and len(loops) == 1 and isinstance(loops[0], FiberLoop | UnitLoop)

@@ -241,5 +241,8 @@ def inner_field(stage: StageLowering, number: int, axis: str) -> Field:
 
 
 def current_inner_field(field: Field, axis: str) -> Field:
-    """Makes the field of each row's current word (inner step) from that of all words along an axis."""
+    """Makes the field by which an inner recurrence reads the current word (inner step) of each row.
+
+    field, axis: the field of all words of a row, and the axis of the words.
+    """
     return field if field.is_outside else replace(field, record=f"at {axis}")

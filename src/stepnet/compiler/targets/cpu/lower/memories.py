@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stepnet.compiler.plan.passes.rewrite import view_chain
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.plan.views import reshaped
+from stepnet.compiler.plan.views import without_reshape
 from stepnet.compiler.targets.cpu.lower.fibers import FiberStorage, FiberWork, group_width, work_on_fibers
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop
 from stepnet.compiler.targets.cpu.lower.stage import field_operand
@@ -38,13 +38,15 @@ class MemoryFields:
 
 
 def assign_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryFields:
-    """Assigns fields (places in memory) to all memories of a step. Matrices summed over an axis are stored
-    fiber by fiber.
+    """Assigns a field (position in the memory of a row) to each recurrent state of a step. Matrices that are
+    summed over an axis are stored fiber by fiber (the elements of a sum together).
 
-    Index tables for their copies are added to the constants. width: the number of elements of a vector.
+    records: the layout of the rows' memory, to which the fields are added.
+    constants: the constants, to which the index tables for copies of matrices are added.
+    width: the number of elements of a vector.
     """
     body, recur = plan.body, plan.recurrence.recur
-    work = work_on_fibers(plan.fibers, plan.loop, {reshaped(body, number) for number in body.results})
+    work = work_on_fibers(plan.fibers, plan.loop, {without_reshape(body, number) for number in body.results})
     # Results that are views of a memory are copied after all phases: it must not be overwritten until then.
     copied = {view_chain(body, number)[0] for number in body.results}
     fields, relaid = dict[int, Field](), list[Relaid | None]()
@@ -54,7 +56,7 @@ def assign_memories(plan: Plan, records: Records, constants: Constants, width: i
             fields[number] = records.field("now", type_)
             relaid.append(None)
             continue
-        last = reshaped(body, after)
+        last = without_reshape(body, after)
         in_place = number not in copied and work[last].leaves_in_place(number, last)
         storage = FiberStorage(indices, group_width(plan.fibers, indices.shape[1], width))
         now = records.fibered("lane" if in_place else "now", type_, storage.order.size)
@@ -68,8 +70,11 @@ def assign_memories(plan: Plan, records: Records, constants: Constants, width: i
 def assign_static(
     plan: Plan, number: int, records: Records, constants: Constants, width: int
 ) -> tuple[Field, CopyLoop | None]:
-    """Assigns a field (place in memory) to a static (a value per sequence), node `number` of the step.
+    """Assigns a field (position in the memory of a row) to a static (a value per sequence), node `number` of
+    the step.
 
+    records, constants: the layout of the rows' memory, to which the field is added; and the constants, to
+        which the index table for the copy of a matrix is added.
     width: the number of elements of a vector.
 
     Returns the field, and the copy that stores the value fiber by fiber; None if it keeps the caller's order.
@@ -83,7 +88,10 @@ def assign_static(
 
 
 def into_fibers(constants: Constants, storage: FiberStorage, target: Field, width: int) -> CopyLoop:
-    """Makes the copy of a matrix in the caller's order to field `target`, where fibers lie side by side."""
+    """Makes the loop that copies a matrix from the caller's array, in C order, to the field `target`, where
+    it is stored fiber by fiber, in the order that `storage` describes. Its index table is added to
+    `constants`.
+    """
     source = caller_field(storage.indices.size, target.dtype)
     return CopyLoop(
         target.size, field_operand(constants, source, storage.order, target.dtype, width), target, 0

@@ -42,7 +42,9 @@ class Needs:
 
     @classmethod
     def of(cls, plan: Plan) -> "Needs":
-        """Finds the arrays that the work after a plan's loop over the steps reads or writes."""
+        """Finds the arrays that a call must allocate for the work after a plan's loop over the steps: final
+        memories, values of all steps that this work reads, reductions over steps, and values computed last.
+        """
         net, rows = plan.net, plan.results(plan.ends.rows)
         last = plan.last
         finals = tuple(
@@ -63,5 +65,7 @@ class Needs:
 
     @property
     def are_none(self) -> bool:
-        """Tells whether nothing but totals (values over all rows) is computed after the loop over steps."""
+        """Tells whether nothing is computed after the loop over steps, except totals (values over all rows):
+        no values of all steps are kept for it, and it has no results per sequence.
+        """
         return not (self.kept or self.reduced or self.ended)

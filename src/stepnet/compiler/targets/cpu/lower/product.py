@@ -55,10 +55,13 @@ def left_operand(
 
 
 def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Field, Field | None]:
-    """Assigns fields (places in memory) to an encoded left operand of products and to its scales (None
-    without scales).
+    """Returns the fields (positions in memory) of an encoded left operand of products and of its scales; None
+    if the encoding has no scales.
 
-    It is encoded before the current phase, once for all its readers. operand, weights: its node and encoding.
+    The first call assigns the fields, and adds a loop that encodes the operand to the work before the current
+    phase. All products with this operand read the same fields.
+
+    operand, weights: the node of the operand, and the encoding.
     """
     if (operand, weights) not in stage.encoded:
         kind, type_ = arithmetic(weights, "float32", stage.width, stage.target), stage.net.type_of(operand)
@@ -73,7 +76,13 @@ def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Fiel
 
 
 def port(stage: StageLowering, number: int, index: int, members: list[int]) -> int:
-    """Returns the node among `members` that is result `index` of node `number`; -1 if that is not read."""
+    """Finds the node that picks one result of a node with several results.
+
+    number, index: the node, and the position of the result.
+    members: the nodes to search.
+
+    Returns -1 if none of them picks it.
+    """
     for member in members:
         node = stage.net.nodes[member]
         if node.operation == "result" and node.inputs[0] == number and node.attributes["of"] == index:

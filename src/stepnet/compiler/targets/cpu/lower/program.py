@@ -9,7 +9,7 @@ from stepnet.compiler.plan.passes.rewrite import view_chain
 from stepnet.compiler.plan.passes.when import When, when
 from stepnet.compiler.plan.plan import Plan, picks
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
-from stepnet.compiler.targets.cpu.lower.loop_load import load
+from stepnet.compiler.targets.cpu.lower.loop_load import estimate_load
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase, is_one_loop
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork, StepResult
 from stepnet.compiler.targets.cpu.lower.lowering import loops, loops_by_phase
@@ -34,9 +34,10 @@ IN_PLACE = ("float32", "float64")
 
 
 def vector_width(plan: Plan, target: Processor) -> int:
-    """Returns the elements of a vector: of the widest floating dtype of products, or else of all values.
+    """Returns the number of elements of a vector, which all loops of a kernel share.
 
-    Without such values, elements have 4 bytes. All loops of a kernel share this width.
+    An element is as large as one of the widest floating dtype: of the products, or of all values if there are
+    no products. Without floating dtypes it has 4 bytes.
     """
     nodes = list(all_nodes(plan.net))
     types = [type_ for node in nodes if node.kind == "matmul" for type_ in node.types if type_.is_float]
@@ -47,7 +48,9 @@ def vector_width(plan: Plan, target: Processor) -> int:
 
 
 def lowered(plan: Plan, target: Processor) -> Lowered:
-    """Lowers a plan (which operation runs when) to loops over records of fields, for a processor."""
+    """Lowers a plan (which operation runs when) to loops over values in memory, from which machine code for a
+    processor is generated.
+    """
     return Lowering(plan, target, vector_width(plan, target)).run()
 
 
@@ -124,7 +127,7 @@ class Lowering:
             before=before,
             loop=loop,
             after=after,
-            strides=strides | swapped_strides(strides) | {"nowhere": self.nowhere(strides)},
+            strides=strides | swapped_strides(strides) | {"nowhere": self.dummy_bytes(strides)},
             width=self.width,
             unroll=self.plan.unroll,
             inputs=tuple(inputs),
@@ -140,14 +143,14 @@ class Lowering:
             axes=tuple(self.axes.values()),
             inner_arrays=tuple(self.inner_arrays),
         )
-        cost = load(program, self.target)
+        cost = estimate_load(program, self.target)
         return Lowered(program, self.constants, sequence, ended, self.arguments, frozenset(rows), cost)
 
     # ---- inputs and results
 
     def field_in_place(self, table: str, argument: int, number: int) -> Field | None:
-        """Makes the field (place in memory) by which loops read or write a value in an array of the call,
-        without a copy.
+        """Makes the field by which loops read or write a value directly in an array of the call, without a
+        copy. A field is the position of a value in the memory of a row.
 
         table: the table of the rows' positions in the array, "where" for reading or "put" for writing.
         argument: the index of the array's pointer in the call's arguments.
@@ -161,17 +164,22 @@ class Lowering:
         self.arrays_in_place.append(CallArray(table, argument, type_))
         return self.arrays_in_place[-1].field
 
-    def nowhere(self, strides: dict[str, int]) -> int:
-        """Returns the bytes of a dummy row, which lanes without a row in an array read and write."""
+    def dummy_bytes(self, strides: dict[str, int]) -> int:
+        """Returns the size in bytes of a dummy row, which lanes without a row in an array read and write. It
+        is as large as the largest row.
+
+        strides: the bytes of a row of each kind of record, by its name.
+        """
         arrays = [array.field.bytes for array in (*self.arrays_in_place, *self.inner_arrays)]
         kept_strides = [stride for record, stride in strides.items() if record.startswith("kept ")]
         return max((*arrays, *kept_strides), default=LINE)
 
     def assign_results(self) -> None:
-        """Assigns an array to every result per step and value that is read after the loop, in `results`.
+        """Assigns an array of the call to every result with a value per step, and to every value per step
+        that is read after the loop; adds them to `self.results`.
 
-        Those that loops write in place also have a field. All others are copied to the array after each
-        block.
+        If loops can write the value to the array directly, it also gets a field there. Other values are
+        copied to the array after each block of steps.
         """
         for kind, table, numbers in (
             ("outputs", "put", self.plan.results(self.plan.ends.steps)),
@@ -189,13 +197,17 @@ class Lowering:
         return picked and self.net.type_of(number).extent == STEPS
 
     def assign_axes(self) -> None:
-        """Assigns an array of offsets to every axis of inner sequences in a step."""
+        """Assigns an array of the call to every axis of inner sequences in a step: the offsets at which each
+        row's inner sequence begins.
+        """
         extents = (type_.extent for node in self.body.nodes for type_ in node.types)
         for axis in dict.fromkeys(extent[-1] for extent in extents if len(extent) > 1):
             self.assign_axis(axis)
 
     def assign_axis(self, axis: str) -> None:
-        """Assigns an array of offsets to an axis of inner sequences, unless it has one already."""
+        """Assigns an array of the call to an axis of inner sequences, unless it has one already: the offsets
+        at which each row's inner sequence begins.
+        """
         if axis not in self.axes:
             table = "where" if axis == STEPS[-1] else "owner"
             self.axes[axis] = Axis(axis, self.new_argument("offsets"), table)
@@ -225,9 +237,11 @@ class Lowering:
         return inputs
 
     def assign_inner_array(self, number: int, kind: str) -> None:
-        """Assigns an array to an input with a value per word (step of an inner sequence), read in place.
+        """Assigns an array of the call to an input with a value per word (step of an inner sequence). Loops
+        read it in place.
 
-        kind: the kind of the array, "inputs" or "statics".
+        number: the node of the input.
+        kind: "inputs" if each step of a sequence has an inner sequence, "statics" if each sequence has one.
         """
         type_ = self.net.type_of(number)
         padded = -(-max(type_.size, 1) // self.width) * self.width
@@ -238,7 +252,9 @@ class Lowering:
         self.sources[number] = self.inner_arrays[-1].field
 
     def sequence_source(self, number: int) -> RowSource:
-        """Returns the source of a node's value per sequence: an array of the call, or a field of a record."""
+        """Returns the source from which the loop reads a node with one value per sequence: an array of the
+        call, or the field of a value computed before the sequence's first step.
+        """
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         if number in self.row_arguments:
@@ -246,7 +262,9 @@ class Lowering:
         return RowSource(-1, self.sequence_fields[number], bytes_)
 
     def initial_source(self, number: int) -> RowSource:
-        """Returns the source of a memory's initial value: zeros, an array of the call, or a field."""
+        """Returns the source from which a memory (recurrent state) gets its initial value: zeros, an array of
+        the call, or a value computed per sequence. number: the node of the initial value.
+        """
         if is_zeros(self.net, number):
             type_ = self.net.type_of(number)
             return RowSource(-1, None, type_.size * type_.itemsize)
@@ -333,7 +351,9 @@ class Lowering:
         )
 
     def lower_before(self) -> list[list[Loop]]:
-        """Lowers the work over all steps of a block before the loop, for what steps read, to loops."""
+        """Lowers the work that is done for all steps of a block before the loop over the steps, such as
+        products of inputs with parameters, to loops. Its results are what the steps read.
+        """
         targets_of: dict[int, list[Field]] = {}
         early = {n for numbers in self.plan.before for n in numbers}
         # The work after the loop reads a view from the field of its source, which therefore needs a field.
@@ -383,10 +403,13 @@ class Lowering:
         return loops_by_phase(self.stage(body, self.plan.loop, "lane", sources, targets_of)), index
 
     def output_fields(self, number: int) -> list[Field]:
-        """Lists the fields (places in memory) in which the loop stores an output of the recurrence.
+        """Lists the fields (positions in memory) in which the loop stores an output of the recurrence.
 
-        These are the fields in place, and one of the block of steps if later work reads the output and cannot
-        read it in place.
+        number: the number of the output's node.
+
+        The list has the rows of the result arrays that the loop can write directly. It also has a field in
+        the buffer of the block of steps if work after the loop, or a copy, reads the output, and the result
+        array cannot be read again.
         """
         in_place = [result.field for result in self.results if result.number == number and result.field]
         read = [operand for n in self.late for operand in self.net.nodes[n].inputs]
@@ -401,10 +424,11 @@ class Lowering:
     def lower_after(
         self,
     ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
-        """Lowers the work over all steps of a block after the loop.
+        """Lowers the work over all steps of a block that follows the loop over the steps.
 
-        Returns its loops by phase, and the outputs and the kept values that are copied out: the index of the
-        array's pointer, and the field of each.
+        Returns its loops by phase; the outputs to copy from the block of steps to arrays of the call; and the
+        values to copy likewise that later work reads. Each copy is a pair: the index of the array's pointer
+        among the call's arguments, and the field of the value.
         """
         sources = {**self.sources, **self.output_sources}
         targets_of: dict[int, list[Field]] = {}
@@ -444,13 +468,19 @@ class Lowering:
 
 
 def is_zeros(net: Net, number: int) -> bool:
-    """Tells whether a node is a constant of zeros, expanded to sequences or not, which needs no copy."""
+    """Tells whether a node is a constant of zeros, or such a constant broadcast to all sequences. Memory is
+    then set to zero, and nothing need be copied.
+    """
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
 
 
 def swapped_strides(strides: dict[str, int]) -> dict[str, int]:
-    """Returns the strides of the records "next" and "inner next": those of the records they swap with."""
+    """Returns the row strides, in bytes, of the buffers of new memories, "next" and "inner next", by name.
+
+    They equal the strides of "now" and "inner now", with which the buffers are swapped after each step.
+    strides: the strides of the other records (buffers with a row per sequence), by name.
+    """
     pairs = {"now": "next", "inner now": "inner next"}
     return {following: strides[now] for now, following in pairs.items() if now in strides}

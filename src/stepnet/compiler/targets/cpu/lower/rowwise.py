@@ -60,16 +60,17 @@ def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
         index = [slice(None)] * len(node.type.shape)
         index[axis] = slice(begin, begin + size)
         if (operand, begin) not in inside:
-            loops += part_copies(stage, operand, indices[tuple(index)], number)
+            loops += operand_copies(stage, operand, indices[tuple(index)], number)
         begin += size
     return loops
 
 
-def part_copies(stage: StageLowering, operand: int, indices: np.ndarray, user: int) -> list[CopyLoop]:
-    """Makes the copies of one operand into a concatenation: one per contiguous run in the result.
+def operand_copies(stage: StageLowering, operand: int, indices: np.ndarray, user: int) -> list[CopyLoop]:
+    """Makes the copies of one operand of a concatenation into the result, one per contiguous run of elements.
 
-    operand, indices: its node, and the index in the result of each of its elements.
-    user: the node of the concatenation.
+    operand: the number of the operand's node.
+    indices: for each element of the operand, its index in the result.
+    user: the number of the concatenation's node.
     """
     type_ = stage.net.type_of(operand)
     if not type_.size:

@@ -76,11 +76,13 @@ class Segments:
         return self.net.nodes[number].operation == "recur" or is_of_recurrence(self.net, number)
 
     @cached_property
-    def numbers(self) -> tuple[list[int], set[int]]:
-        """The segment of each phase (0 for none), and the phases that begin a segment after work on rows.
+    def numbering(self) -> tuple[list[int], set[int]]:
+        """Two results: for each phase, the number of its segment, or 0 if it is in none; and the indices of
+        the phases that begin a segment.
 
-        A segment, which runs lane by lane, begins with a phase that has work on words (inner steps). It ends
-        with the last such phase before a phase with a product of rows, which needs all rows at once.
+        A segment is a run of phases that one lane (slot for a sequence) completes before the next lane. It
+        begins with a phase that has work on words (inner steps). It ends with the last such phase before a
+        phase with a matrix product over rows, which needs all rows at once.
         """
         nodes = self.net.nodes
         has_inner_steps = [any(map(self.is_per_inner_step, phase)) for phase in self.phases]
@@ -106,13 +108,13 @@ class Segments:
 
     def segment_of(self, phase: int) -> int:
         """Returns the segment (a run of phases, done lane by lane) of a phase; 0 if it runs for all rows."""
-        return self.numbers[0][phase]
+        return self.numbering[0][phase]
 
     def begins(self, phase: int) -> bool:
         """Tells whether a phase begins a segment (a run of phases that one lane completes before the next),
         so that its loops over rows come before the lanes' work.
         """
-        return phase in self.numbers[1]
+        return phase in self.numbering[1]
 
     def are_separated(self, first: int, second: int) -> bool:
         """Tells whether other lanes (sequences) run between two phases, which are in different segments."""

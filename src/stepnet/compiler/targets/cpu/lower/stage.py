@@ -16,7 +16,7 @@ from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.plan.fibers import Fibers
 from stepnet.compiler.plan.passes.rewrite import value_read, view_chain
 from stepnet.compiler.plan.phases import joins
-from stepnet.compiler.plan.views import reshaped, view_indices
+from stepnet.compiler.plan.views import view_indices, without_reshape
 from stepnet.compiler.targets.cpu.lower.fibers import FiberStorage, FiberWork, group_width
 from stepnet.compiler.targets.cpu.lower.fusion import fused_into
 from stepnet.compiler.targets.cpu.lower.loops import (
@@ -91,7 +91,7 @@ class StageLowering:
         """
         targets_of_root = dict[int, list[Field]]()
         for number, targets in self.targets_of.items():
-            targets_of_root.setdefault(reshaped(self.net, number), []).extend(targets)
+            targets_of_root.setdefault(without_reshape(self.net, number), []).extend(targets)
         self.targets_of = targets_of_root
         self.phase_of = {number: index for index, numbers in enumerate(self.phases) for number in numbers}
         self.fused_into = fused_into(self.segments, self.targets_of)
@@ -110,8 +110,8 @@ class StageLowering:
 
         value: the number of the value's node, or its type.
         kept: whether a value of words (steps of inner sequences) is read after other lanes (slots that run a
-            sequence each) have run. It then has memory for each lane. Lanes of a thread share that of other
-            values of words.
+            sequence each) have run. It then has memory for each lane; for other values of words, all lanes of
+            a thread use the same memory.
         """
         if isinstance(value, int):
             if (storage := self.storage(value)) is not None:
@@ -134,7 +134,9 @@ class StageLowering:
     def assign_fields(self) -> dict[int, list[Field]]:
         """Assigns fields in memory to each node that is read outside its own loop; returns them by node.
 
-        A piece of a concatenation may get a part of its field. It also fills `kept` and `rearranged`.
+        An operand of a concatenation may get a slice of the concatenation's field, so that it need not be
+        copied. Nodes that are read after other lanes have run are added to `kept`. Of results that loops
+        store fiber by fiber, fields in another order are put into `rearranged`.
         """
         needed: set[int] = set()
         for number in self.phase_of:
@@ -172,8 +174,8 @@ class StageLowering:
         return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
 
     def pieces_inside(self, number: int) -> list[tuple[int, int]]:
-        """Lists operands of a concatenation of vectors that are stored directly into its field, with their
-        offsets.
+        """Lists the operands of a concatenation of vectors that loops store directly into the field of the
+        result, so that no copy is needed, each with its offset there.
 
         These are the operands that loops of this stage compute as whole vectors, and that begin at a vector.
         """
@@ -213,7 +215,9 @@ class StageLowering:
         return self.phase_of[root] == self.phase_of[user] and joins(self.fibers, operand, user)
 
     def targets(self, number: int) -> tuple[Field, ...]:
-        """Returns the fields (places in memory) that store a node's value; none if it stays in registers."""
+        """Returns the fields (positions in the memory of a row) that store the value of a node; none if it
+        stays in registers.
+        """
         return tuple(self.fields.get(number, ()))
 
     # ---- operands
@@ -221,7 +225,8 @@ class StageLowering:
     def operand(
         self, number: int, user: Type, reader: int, part: np.ndarray | None = None, width: int = 0
     ) -> Operand:
-        """Returns how a loop reads a node, as an operand: a number, a constant, a register, or a load.
+        """Returns the description of how a loop reads the value of a node: as a number, a constant, a
+        register, or a load from memory.
 
         number: the node, which may be a view.
         user: the type that the node is broadcast to.
@@ -241,7 +246,10 @@ class StageLowering:
         return self.field_operand(self.field_of(root), self.stored_indices(root, indices), dtype, width)
 
     def value_at(self, number: int) -> tuple[int, np.ndarray]:
-        """Returns the node that a chain of views and expansions shows, and each element's index in it."""
+        """Finds the node whose stored value is read through a chain of views (node `number` is the last).
+
+        Returns its number, and for each element of `number` the index of the element there.
+        """
         root, _ = view_chain(self.net, number)
         indices = view_indices(self.net, number)
         node = self.net.nodes[root]
@@ -258,8 +266,8 @@ class StageLowering:
         return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
 
     def stored_indices(self, number: int, indices: np.ndarray) -> np.ndarray:
-        """Returns where elements of a node lie in its field (place in memory). indices: their indices in the
-        node's value.
+        """Returns the positions at which elements of a node are stored in its field, from the indices of the
+        elements in the node's value. They differ for matrices that are stored fiber by fiber.
         """
         storage = self.storage(number)
         return indices if storage is None else storage.index[indices]
@@ -271,7 +279,7 @@ class StageLowering:
         return ConstantNode(self.inside, number, self.net.type_of(number))
 
     def field_of(self, root: int) -> Field:
-        """Returns the field (place in a record) from which the value of a node is read."""
+        """Returns the field (position in the memory of a row) from which loops read the value of a node."""
         fields = [self.sources[root]] if root in self.sources else self.fields[root]
         return next(field_ for field_ in fields if field_.is_readable)
 
@@ -288,10 +296,8 @@ class StageLowering:
         return self.constants.add_array(indices.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
-        """Returns a field (place in memory) in which a node's elements are contiguous, and the index of the
-        first.
-
-        Others are copied to a new field before the current phase.
+        """Returns a field (position in memory) in which a node's elements are contiguous, and the index of
+        the first. If there is none, it is a new field, to which they are copied before the current phase.
 
         by_number: whether they are read one by one, not in vectors that may extend past the last.
         """

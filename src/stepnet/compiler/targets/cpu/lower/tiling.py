@@ -9,7 +9,14 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
-from stepnet.compiler.targets.cpu.products.tiles import FAR_BYTES, LARGE_BYTES, Tile, computing, cover, tiles
+from stepnet.compiler.targets.cpu.products.tiles import (
+    FAR_BYTES,
+    LARGE_BYTES,
+    Tile,
+    cover,
+    cycles_in_cache,
+    tiles,
+)
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 
 ELEMENTARY_LENGTH = 16
@@ -40,9 +47,8 @@ class Tiling:
 
     @classmethod
     def of(cls, net: Net, loop: UnitLoop, width: int, target: Processor) -> "Tiling":
-        """Chooses the tiling of a loop with products: the sizes of its register tiles, and the work that
-        threads share.
-        width: the number of elements of a vector.
+        """Chooses the tiling of a loop with matrix products: the sizes of its register tiles, and the groups
+        of work that threads divide among them. width: the number of elements of a vector.
         """
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
@@ -52,10 +58,10 @@ class Tiling:
                 kind = arithmetic(operand.weights, operand.field.dtype, width, target)
                 vectors_per_word = max(vectors_per_word, kind.vectors_per_word)
                 unit_bytes += len(product.ports) * kind.word_count(operand.inner) * kind.word_bytes
-        keeps_sums = length(net, loop) > 2 * gates
+        keeps_sums = instruction_count(net, loop) > 2 * gates
         is_large = keeps_sums and unit_bytes * loop.size >= LARGE_BYTES
         takes_turns = is_large and unit_bytes * loop.size < FAR_BYTES
-        divisor = gates_of_each(loop) if takes_turns else 1
+        divisor = most_gate_groups(loop) if takes_turns else 1
         shapes = tiles(
             target, gates, blocks, max(1, vector_bytes // target.vector_bytes), vectors_per_word, divisor
         )
@@ -67,28 +73,35 @@ class Tiling:
         return cover(self.shapes, rows, self.gates, self.vector_bytes)
 
     def cost(self, rows: int) -> float:
-        """Estimates the time of `rows` rows from tiles' cycles, as a number of rows of the largest tile."""
-        cycles = [computing(shape, self.gates) for shape in self.shapes]
+        """Estimates the time of `rows` rows from the cycles of the tiles that cover them, in units of the
+        time of one row of the largest tile.
+        """
+        cycles = [cycles_in_cache(shape, self.gates) for shape in self.shapes]
         total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
         return total / cycles[0] * self.shapes[0].rows
 
 
-def length(net: Net, loop: UnitLoop) -> int:
+def instruction_count(net: Net, loop: UnitLoop) -> int:
     """Estimates the instructions, per vector, of a loop's elementwise work, to decide how it is tiled."""
     operations = (net.nodes[number].operation for number, _ in loop.nodes)
     return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
 
 
-def gates_of_each(loop: UnitLoop) -> int:
-    """Returns in how many turns, at most, a loop can compute the gates (sums) of its products, equally
-    many of each product in each turn; 1 if a sum is not read.
+def most_gate_groups(loop: UnitLoop) -> int:
+    """Returns the largest number of equal groups into which the gates (sums per unit) of each of a loop's
+    products can be divided, to be computed one group after the other; 1 if some sum is not read.
     """
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
 
 
 def grain_of(blocks: int, units: int) -> int:
-    """Returns the unit blocks in a group that threads do not divide: `units`, or less for even groups."""
+    """Returns the number of unit blocks in a group. Threads divide the groups among them, but not a group.
+
+    blocks: the number of all unit blocks (vectors of units).
+    units: the number of unit blocks in the largest group. It is halved until there is an even number of full
+        groups, or a group has a single block; it stays if one group has all blocks.
+    """
     while 1 < units < blocks and blocks % (2 * units):
         units //= 2
     return units

@@ -98,11 +98,16 @@ class JointAllocation:
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """Makes the arrays as views of `memory`, of at least `bytes` bytes, whose contents do not change."""
+        """Makes the arrays as views of a buffer, one after the other, so that all share one allocation.
+
+        memory: the buffer, of at least `self.bytes` bytes. Its contents are left as they are.
+        """
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.array_specs]
 
     def new(self) -> list[Array]:
-        """Allocates the arrays, uninitialised. Large memory returns to the pool with the last of them."""
+        """Allocates the arrays, uninitialised. If they are large, their memory returns to the pool of memory
+        when the last of them is deleted.
+        """
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
@@ -143,7 +148,9 @@ def maker_of(shape: Shape) -> Callable[[], Array]:
 
 
 def fixed_maker(new: Callable[[], Array]) -> Callable[[int], Array]:
-    """Makes a function that allocates an array whose size does not depend on the number of steps."""
+    """Adapts a function that allocates an array of fixed size to callers that give the number of steps, as
+    they do for arrays whose size depends on it. new: the function, without arguments.
+    """
 
     def of_steps(_: int) -> Array:
         """Allocates the array; its size does not depend on the number of steps, the argument."""

@@ -100,7 +100,7 @@ def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
                 others = (n for n in range(1, processors()) if n not in threads or not threads[n].is_alive())
                 if (number := next(others, None)) is not None:
                     thread = threading.Thread(target=work, args=(number,))
-                    if starts(thread):
+                    if try_to_start(thread):
                         threads[number] = thread
         work(0)
     finally:
@@ -125,7 +125,7 @@ def frequent_switches() -> Generator[None]:
         sys.setswitchinterval(interval)
 
 
-def starts(thread: threading.Thread) -> bool:
+def try_to_start(thread: threading.Thread) -> bool:
     """Starts a thread; returns False if the system has no more threads, or no memory for one."""
     try:
         with reserve(THREAD_BYTES):
@@ -187,9 +187,12 @@ class LoadedCode:
 
 
 def loaded_by_llvm(code: ObjectCode, functions: Mapping[str, int]) -> tuple[LoadedCode, dict[str, int], int]:
-    """Loads object code by LLVM, in a thread that signals do not interrupt. functions: the addresses of those
-    that it calls by name, other than the C library's. Returns its owner, the functions' addresses by name,
-    and the bytes of its instructions.
+    """Loads object code by LLVM, in a thread that signals do not interrupt.
+
+    functions: the addresses of the functions that the code calls, by name, other than the C library's.
+
+    Returns the object that keeps the code in memory, the addresses of the code's functions by name, and the
+    number of bytes of its instructions.
     """
     return run_in_thread(lambda: loaded(code, functions))
 

@@ -193,8 +193,10 @@ class Records:
         return Field(record, start, type_.size, type_.dtype)
 
     def fibered(self, record: str, type_: Type, count: int) -> Field:
-        """Assigns memory in a record to a matrix that is stored fiber by fiber (the elements that one sum
-        combines), as `count` elements, padding included.
+        """Assigns memory in a record (all values of a row) to a matrix, fiber by fiber: the elements that one
+        sum combines lie together. Returns the field of the matrix.
+
+        type_: the type of the matrix. count: the number of stored elements, with padding.
         """
         return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
 

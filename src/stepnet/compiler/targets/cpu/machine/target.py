@@ -104,10 +104,10 @@ def available_targets() -> tuple[Processor, ...]:
     wider than the environment variable STEPNET_CPU names. The variable is read once per process. Raises
     `InputError` if it names no instruction set of this processor.
     """
-    return up_to(asked(), supported_targets())
+    return up_to(requested(), supported_targets())
 
 
-def asked() -> str:
+def requested() -> str:
     """Returns the value of the environment variable STEPNET_CPU; "" if it is not set."""
     return os.environ.get(VARIABLE, "").strip()
 
@@ -135,7 +135,7 @@ def target_texts() -> tuple[str, ...]:
     environment variable STEPNET_CPU chose it.
     """
     first, *others = map(str, available_targets())
-    return f"{first}: {VARIABLE} is {asked()}" if asked() else first, *others
+    return f"{first}: {VARIABLE} is {requested()}" if requested() else first, *others
 
 
 @cache

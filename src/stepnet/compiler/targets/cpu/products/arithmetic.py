@@ -66,13 +66,17 @@ class Arithmetic:
         return -(-terms // self.terms)
 
     def left_size(self, terms: int, width: int) -> int:
-        """Returns the bytes of a left operand of `terms` elements: whole vectors of `width`, and words."""
+        """Returns the bytes of a left operand of `terms` elements in memory, padded to full vectors of
+        `width` elements and to full packed words.
+        """
         whole = max(-(-terms // width) * width, self.word_count(terms) * self.terms)
         return whole * bytes_of(self.stored)
 
     @property
     def heads(self) -> int:
-        """The number of vectors before the words of a gate: initial sums and scales for int8, else 0."""
+        """The number of vectors that precede the packed words of each gate (product of a unit): for int8 one
+        of initial sums and one of scales; 0 for other encodings.
+        """
         return HEADS if self.terms == 4 else 0
 
     @property
@@ -112,7 +116,9 @@ def arithmetic(weights: str | None, dtype: str, width: int, target: Processor) -
 
 
 def unchanged_words(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Returns packed words of plain values as the only part, unchanged: only encoded words need unpacking."""
+    """Returns a list of the packed words alone: a word of plain values, unlike an encoded one, has a single
+    value and need not be unpacked.
+    """
     return [words]
 
 
@@ -193,9 +199,10 @@ WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad,
 
 
 def pack_words(code: Code, kind: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
-    """Packs the elements of two rows into words of bfloat16; with one term per word, returns the row itself.
+    """Writes code that packs rows into words: the elements of two rows as pairs of bfloat16, or a single row
+    unchanged, if a word has one element (`kind.terms` is 1). Returns the words.
 
-    values: for each of the `kind.terms` rows of a word, one or two, a vector or scalar of elements.
+    values: the elements of each row, as a vector or scalar.
     is_left: whether the words are those of a left operand, which some arithmetics store as float32.
     """
     if kind.terms == 1:

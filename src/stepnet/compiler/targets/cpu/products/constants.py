@@ -70,11 +70,16 @@ class Elements:
         return (self.constant,)
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
-        """Writes the elements to memory, from its start. values: the array of the constant, the only item."""
+        """Copies the chosen elements of a constant to the start of `memory`, as the kernel reads them.
+
+        values: a list whose only item is the array of the constant.
+        """
         self.filler(memory, target)(values)
 
     def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
-        """Makes a function that writes the elements to memory. It takes a list: the array of the constant."""
+        """Makes a function that copies the chosen elements of a constant to `memory`. It takes a list whose
+        only item is the array of the constant.
+        """
         type_, indices = self.constant.type, self.indices
         count = type_.size if indices is None else len(indices)
         numbers = memory[: count * type_.itemsize].view(type_.dtype)
@@ -85,7 +90,7 @@ class Elements:
             numbers[...] = values[0].reshape(-1)
 
         def put_some(values: Sequence[Array]) -> None:
-            """Copies the elements with the indices `places` of the only array in `values` to `numbers`."""
+            """Copies the elements at `indices` of the only array in `values` to `numbers`."""
             numbers[...] = values[0].reshape(-1)[indices]
 
         return put_all if in_order else put_some
@@ -166,7 +171,9 @@ class Scaled:
 
     @property
     def lines(self) -> int:
-        """The number of vectors of a gate in each unit block: initial sums, scales and words."""
+        """The number of packed vectors per unit block and gate (product of a unit): one of initial sums, one
+        of scales, and one for each packed word.
+        """
         return HEADS + word_count(self.sources[0].type.shape[0], "int8")
 
     @property
@@ -189,13 +196,18 @@ class Scaled:
             packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
 
     def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
-        """Makes a function that writes parameters in int8 to memory. It takes a list: a matrix per source."""
+        """Makes a function that encodes parameters in int8 and packs them into `memory`. It takes a list of
+        matrices, one per gate (product of a unit).
+        """
         return partial(self.fill, memory, target=target)
 
 
 def scaled_lines(value: Array, shift: int) -> Array:
-    """Encodes a parameter [k, n] in int8, as 32-bit words: a line of initial sums, one of scales, then
-    four int8 each. shift: added to the left operand's integers, for which the initial sums correct.
+    """Encodes a matrix of parameters [k, n] in int8, a scale per column. Returns 32-bit words [2 + k / 4, n]:
+    a row of initial sums (int32), a row of scales (float32), then rows of four int8 per word.
+
+    shift: the number that is added to the left operand's integers to make them unsigned. The initial sums,
+        -shift times the sum of each column, cancel it.
     """
     integers, scales = whole_numbers(value, 0)
     initial = -shift * integers.sum(axis=0, keepdims=True, dtype=np.float64)

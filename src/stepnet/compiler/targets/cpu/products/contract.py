@@ -106,12 +106,16 @@ class BlockSizes:
 
     @property
     def group_bytes(self) -> int:
-        """The bytes from a packed group of left columns (BLOCK rows) to the next, with a line of padding."""
+        """The bytes from one packed group of left columns, with BLOCK rows, to the next. A cache line of
+        padding is included.
+        """
         return BLOCK * self.group * self.itemsize + LINE
 
     @property
     def unit_bytes(self) -> int:
-        """The bytes from a packed unit (BLOCK rows of a vector of right columns) to the next, and padding."""
+        """The bytes from one packed unit, with BLOCK rows of a vector of right columns, to the next. A cache
+        line of padding is included.
+        """
         return BLOCK * self.width * self.itemsize + LINE
 
 
@@ -209,7 +213,9 @@ class Contract(ParallelCalls):
 
     @property
     def is_single(self) -> bool:
-        """Whether a single call, in one thread, sums all rows: they take less than AT_ONCE."""
+        """Tells whether a single call, in one thread, sums all rows, because they take less than AT_ONCE
+        multiply-adds.
+        """
         return super().is_single and len(self.indices) <= self.rows_at_once
 
     def __call__(self) -> None:

@@ -74,8 +74,8 @@ class ContractCode:
         right = OperandPacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
         last = self.argument("last_row")
         with code.when(code.icmp_signed("==", self.argument("first_row"), code.number(0))):
-            for own, _, size in self.each_row():
-                code.zero_bytes(own, size)
+            for total, _, size in self.each_row():
+                code.zero_bytes(total, size)
         with code.loop(self.argument("first_row"), last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
             word_count = self.quotient(count, kind.terms)
@@ -84,13 +84,14 @@ class ContractCode:
                 self.pack(operand, first, count, word_count, padded)
             self.multiply(padded)
         with code.when(self.is_padded):
-            for own, result, size in self.each_row():
-                code.copy_bytes(result, own, size)
+            for total, result, size in self.each_row():
+                code.copy_bytes(result, total, size)
         code.ret(code.number(0))
 
     def each_row(self) -> Iterator[tuple[ir.Value, ir.Value, ir.Value]]:
-        """Writes a loop over the rows of the result that the thread computes; yields the pointers to its part
-        of a row in the total and in the result, and the size of this part in bytes.
+        """Writes a loop over the rows of the result that the thread computes. Yields two pointers to the
+        thread's part of a row, in the memory where the sum accumulates and in the result; and the size of
+        this part in bytes.
         """
         code, sizes = self.code, self.sizes
         group, unit = code.number(sizes.group), code.number(sizes.width * sizes.itemsize)
@@ -101,10 +102,12 @@ class ContractCode:
         with code.loop(code.mul(self.argument("first_group"), group), end) as row:
             yield self.total_at(row, begin), code.at(result, code.mul(row, stride)), size
 
-    def total_at(self, row: ir.Value, behind: ir.Value) -> ir.Value:
-        """Computes the pointer to a row of the total, `behind` bytes after its start."""
+    def total_at(self, row: ir.Value, offset: ir.Value) -> ir.Value:
+        """Computes a pointer into the memory in which the sum of products accumulates: `offset` bytes after
+        the start of a row.
+        """
         code = self.code
-        return code.at(code.at(self.total, code.mul(row, self.argument("total_stride"))), behind)
+        return code.at(code.at(self.total, code.mul(row, self.argument("total_stride"))), offset)
 
     def quotient(self, value: ir.Value, divisor: int) -> ir.Value:
         """Writes the division of an integer by a positive one, rounded up."""
@@ -120,12 +123,13 @@ class ContractCode:
         word_count: ir.Value,
         padded: ir.Value,
     ) -> None:
-        """Writes code that packs rows of one operand as [block][word][column], in the order in which the
-        microkernel reads them. A word has some consecutive rows of a column, encoded.
+        """Writes code that packs some rows of one operand as [block of columns][word][column], the order in
+        which the product reads them. A word has one or more consecutive rows of a column, encoded.
 
-        operand: the operand, and the sizes of its parts: groups of left columns, or units of right columns.
-        first, count: the first row, as a place in the list of rows, and the number of rows.
-        word_count, padded: the number of packed words, and that up to which further words are zeros.
+        operand: the operand, and the sizes of its blocks of columns.
+        first, count: the position of the first row in the list of row indices, and the number of rows.
+        word_count: the number of packed words for these rows.
+        padded: the number of words after padding; those from `word_count` on are set to zero.
         """
         code, itemsize = self.code, self.sizes.itemsize
         target, source = self.pointer(f"packed_{operand.name}"), self.pointer(operand.name)
@@ -165,7 +169,8 @@ class ContractCode:
         For a row that does not exist, the pointer is that of the last row of the block.
 
         source, stride: the pointer to the operand, and the bytes from row to row.
-        first, count: the block of rows, as a first place in the list of rows and a number of rows.
+        first, count: the block of rows: the position of its first row in the list of row indices, and its
+            number of rows.
         """
         code, places = self.code, self.pointer("places")
         begin = code.mul(word, code.number(self.kind.terms))
@@ -187,16 +192,17 @@ class ContractCode:
         code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
         offset = code.mul(column, code.number(itemsize))
         values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
-        for place, (_, exists) in enumerate(rows[1:], 1):
-            values[place] = code.select(exists, values[place], code.splat(values[place].type, 0))
+        for index, (_, exists) in enumerate(rows[1:], 1):
+            values[index] = code.select(exists, values[index], code.splat(values[index].type, 0))
         return pack_words(code, self.kind, values, is_left=operand.name == "left")
 
     # ---- multiplying
 
     def multiply(self, inner: ir.Value) -> None:
-        """Writes code that adds the product of the packed operands to the total, in register tiles.
+        """Writes code that multiplies the packed operands, in register tiles, and adds the product to the sum
+        in memory. Units (vectors of right columns) that do not fill a tile are computed one by one.
 
-        Units that do not fill a tile are computed one by one. inner: the packed words of k (the rows).
+        inner: the number of packed words of the summed axis k, which are those of the rows.
         """
         code, tile = self.code, self.sizes.tile
         units = code.sub(self.argument("last_unit"), self.argument("first_unit"))
@@ -207,7 +213,8 @@ class ContractCode:
                 self.add_tile(shape, unit, group, inner)
 
     def add_tile(self, shape: Tile, unit: ir.Value, group: ir.Value, inner: ir.Value) -> None:
-        """Writes code that computes the sums of one register tile, and adds them to the total.
+        """Writes code that multiplies the packed operands for one register tile, and adds the products to the
+        sum in memory.
 
         shape: the numbers of left columns (`rows`) and of units of right columns in the tile.
         unit, group: its first unit of right columns, and its group of left columns.
@@ -231,7 +238,7 @@ class ContractCode:
         column = code.mul(code.add(unit, self.argument("first_unit")), code.number(vector_bytes))
         stride, line = self.argument("total_stride"), self.total_at(row, column)
         for units in sums:
-            for place, (value,) in enumerate(units):
-                target = code.at(line, place * vector_bytes)
+            for unit_index, (value,) in enumerate(units):
+                target = code.at(line, unit_index * vector_bytes)
                 code.write(code.fadd(code.read(value.type, target, itemsize), value), target, itemsize)
             line = code.at(line, stride)

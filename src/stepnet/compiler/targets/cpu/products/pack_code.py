@@ -87,10 +87,11 @@ class PackCode:
             code.write(number, code.at(packed, code.mul(lane, itemsize)), self.itemsize)
 
     def line(self, block: ir.Value, word: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Computes the pointers to word number `word` of a unit block (columns that fill a vector).
+        """Computes the pointers for packing word number `word` of a unit block (as many columns as fill a
+        vector). A word has `self.terms` consecutive elements of each column.
 
-        A word has `terms` consecutive k of each column. Returns the pointer to the matrix element of its
-        first k and first column, then that to the packed word.
+        Returns the pointer to the matrix element in its first row and first column, and the pointer to the
+        packed word.
         """
         code, arguments = self.code, self.arguments
         k = code.mul(word, code.number(self.terms))
@@ -102,17 +103,22 @@ class PackCode:
         return source, code.at(code.inttoptr(arguments["packed"], POINTER), offset)
 
     def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
-        """Writes code that packs words `first` to `last` - 1 of the `full` first unit blocks (vectors of
-        columns) by `move`, which packs `step` words at a time.
+        """Writes loops that pack words `first` to `last` - 1 of unit blocks (vectors of columns) 0 to
+        `full` - 1.
+
+        move: writes the code that packs `step` words. It takes the pointer to their elements, the pointer to
+            the packed words, and the number of the first.
         """
         code = self.code
         with code.loop(code.number(0), full) as block, code.loop(first, last, step) as word:
             move(*self.line(block, word), word)
 
     def encoded(self, type_: ir.Type, source: ir.Value, word: ir.Value) -> ir.Value:
-        """Loads and encodes packed word number `word`, for one column or a vector of columns (by `type_`).
+        """Writes loads of the elements of packed word number `word`, and their encoding; returns the word.
 
-        source: the pointer to the elements of its first k. Elements beyond the last k are 0.
+        type_: the type of an element, to pack one column; or of a vector, to pack as many columns.
+        source: the pointer to the word's first row k of the matrix, at the first column. Rows beyond the last
+            are zeros.
         """
         code = self.code
         values = [code.read(type_, source, 1)]
@@ -125,19 +131,26 @@ class PackCode:
         return self.pack_words(values)
 
     def pack_words(self, values: list[ir.Value]) -> ir.Value:
-        """Packs vectors of elements, one for each k (row of the matrix) of a word; plain elements stay."""
+        """Writes code that packs the elements of a word; plain elements, which are not encoded, stay.
+
+        values: for each row k of the matrix that the word combines, its element, or a vector of columns.
+        """
         return values[0] if self.kind is None else pack_words(self.code, self.kind, values, is_left=False)
 
     def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs word `word` of a unit block from contiguous elements (at `source`)."""
+        """Writes code that packs one word of each column of a unit block, if the elements of a row are
+        contiguous.
+
+        source, packed: the pointers to its elements and to the packed word. word: the number of the word.
+        """
         vector = ir.VectorType(self.element, self.width)
         self.code.write(self.encoded(vector, source, word), packed, self.itemsize)
 
     def transpose(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs a square of a matrix whose columns are contiguous: as many rows k as a
-        vector has elements.
+        """Writes code that packs a square part of a matrix whose columns are contiguous, with as many rows k
+        and columns as a vector has elements. It is read by columns and transposed in registers.
 
-        It is read by columns and transposed in registers. source: the address of its first element.
+        source, packed: the pointers to its first element and to its first packed word. word: not used.
         """
         code, width = self.code, self.width
         vector = ir.VectorType(self.element, width)
@@ -156,7 +169,11 @@ class PackCode:
             packed = code.at(packed, self.arguments["step_bytes"])
 
     def gather(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs word `word` of a unit block from elements (at `source`) a stride apart."""
+        """Writes code that packs one word of each column of a unit block, if the elements of a row are a
+        stride apart: each is loaded separately.
+
+        source, packed: the pointers to its elements and to the packed word. word: the number of the word.
+        """
         code = self.code
         for element in range(self.width):
             number = self.encoded(self.element, source, word)

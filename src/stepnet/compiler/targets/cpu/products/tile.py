@@ -59,34 +59,37 @@ def accumulate(
     width: int,
     line_bytes: int | None = None,
     unit_bytes: int | None = None,
-    begun: Sums | None = None,
+    initial: Sums | None = None,
 ) -> Sums:
-    """Writes the microkernel, which multiplies rows of a left operand with packed parameters in one tile.
+    """Writes the inner loop of a matrix product, for one register tile: some rows of the left operand times
+    some unit blocks (vectors of columns) of packed parameters. All its sums stay in registers.
 
     packed: the pointer to the tile's first unit block of packed parameters.
-    kind: the arithmetic.
-    inner: the number of words of k (the summed axis); if it is known only at run time, it must be a positive
-        multiple of `UNROLLED`.
+    kind: the encoding of the operands, and the instructions that multiply them.
+    inner: the length of the summed axis k, in packed words (of one or more elements); if it is known only at
+        run time, it must be a positive multiple of `UNROLLED`.
     gates, width: the number of products per unit, and the elements of a vector.
-    line_bytes, unit_bytes: the distance from one word of k, and from one unit block, to the next; None if
-        contiguous.
-    begun: initial accumulators; None for zeros.
+    line_bytes, unit_bytes: the bytes from one packed word of a column to the next, and from one unit block to
+        the next; None if contiguous.
+    initial: the initial values of the sums; None for zeros.
 
-    Returns the accumulators [row][unit block][gate].
+    Returns the sums [row][unit block][gate], each a vector.
     """
     line_bytes = line_bytes or gates * width * kind.word_bytes
     if unit_bytes is None:
         assert isinstance(inner, int)
         unit_bytes = inner * line_bytes
     zero = code.splat(vector_of(kind.sums, width), 0)
-    begun = begun or [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
+    initial = initial or [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
     step = UNROLLED
     if isinstance(inner, int):
         most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
         step = next(size for size in (most, 2, 1) if inner % size == 0)
     iteration = TileIteration(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
-    flat = code.carry(0, inner, iteration.flat(begun), partial(iteration.summed, step), step=step, runs=True)
-    return iteration.by_place(flat)
+    flat = code.carry(
+        0, inner, iteration.flat(initial), partial(iteration.summed, step), step=step, runs=True
+    )
+    return iteration.nested(flat)
 
 
 @dataclass(frozen=True)
@@ -110,24 +113,30 @@ class TileIteration:
         """Flattens accumulators [row][unit block][gate] to a list, as the loop carries them."""
         return [value for units in sums for gates in units for value in gates]
 
-    def by_place(self, flat: Sequence[ir.Value]) -> Sums:
+    def nested(self, flat: Sequence[ir.Value]) -> Sums:
         """Arranges accumulators (sums in registers) from a flat list as [row][unit block][gate]."""
         values = iter(flat)
         shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
         return [[[next(values) for _ in shape[2]] for _ in shape[1]] for _ in shape[0]]
 
     def summed(self, count: int, first: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
-        """Adds the products of `count` words of the summed axis k, from word `first` on, to a flat list of
-        accumulators; returns their new values.
+        """Writes the products of `count` packed words of the summed axis k, from word `first` on, added to
+        the sums of the tile; returns the new sums.
+
+        flat: the sums so far, as a flat list of registers, as `flat` makes it.
         """
         code, kind, tile = self.code, self.kind, self.tile
-        sums = self.by_place(flat)
+        sums = self.nested(flat)
         k_bytes = kind.left_bytes if self.left.step is None else self.left.step
         weights = code.at(self.packed, code.mul(first, code.number(self.line_bytes)))
         pointers = self.left.rows(code, tile.rows, code.mul(first, code.number(k_bytes)))
 
         def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
-            """Adds to `sums` the products of a left element and a vector of parameters, part by part."""
+            """Adds the products of one word of a row and one of a vector of columns to their sum.
+
+            numbers, column: the elements of the left word, each broadcast to a vector, and the vectors of
+                parameters that they are multiplied by.
+            """
             for number, vector in zip(numbers, column, strict=True):
                 sums[row][unit][gate] = kind.multiply_add(code, number, vector, sums[row][unit][gate])
 
@@ -135,7 +144,9 @@ class TileIteration:
         for k in range(count):
 
             def numbers(row: int, k_offset: int = k * k_bytes) -> list[ir.Value]:
-                """Loads a row's elements for the word `k_offset` bytes behind the first, for each part."""
+                """Loads the elements of a row's word `k_offset` bytes after the first, each broadcast to a
+                vector.
+                """
                 pointer, row_offset = pointers[row]
                 return self.spread(code.at(pointer, row_offset + k_offset))
 

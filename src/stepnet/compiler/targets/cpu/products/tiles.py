@@ -68,7 +68,8 @@ def tiles(
     blocks: the number of unit blocks (vectors of units).
     vectors: the registers that one vector of the work takes.
     vectors_per_word: the number of vectors into which packed parameters are unpacked.
-    divisor: tiles may compute their gates in any number of turns that divides this.
+    divisor: a tile may compute its gates in several equal groups, one after the other (in turns). Their
+        number divides this.
 
     The last tile has one row. The registers of a tile hold all accumulators of a turn; the parameters of all
     columns or the elements of all rows, whichever are fewer; and one of the other kind.
@@ -117,7 +118,8 @@ def tiles(
 def by_gate_groups(
     large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int], int]
 ) -> Iterator[Tile]:
-    """Yields the tile of more rows than `large` that computes its gates (products per unit) in turns.
+    """Yields a tile of more rows than `large`, whose gates (products per unit) are computed in several equal
+    groups, one after the other (in turns), so that the sums of a group fit the registers.
 
     Yields none if `large` has several unit blocks, or if each such tile takes more cycles per row.
 
@@ -142,8 +144,8 @@ def power_of_two(most: int) -> int:
 
 
 def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
-    """Estimates the cycles that a tile, all its rows, takes for one k (element of the summed axis) of one
-    unit block.
+    """Estimates the cycles that a tile takes, with all its rows, for one k (element of the summed axis) of
+    one unit block. A tile may compute its gates in several groups, one after the other (in turns).
 
     They are the maximum of the cycles for: multiply-adds; loads of vectors of parameters, and of elements of
     rows, which its unit blocks share and each turn repeats; bytes of parameters from the L2 cache; and the
@@ -164,14 +166,19 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
     )
 
 
-def computing(tile: Tile, gates: int) -> float:
-    """Estimates a tile's cycles for one k (of the summed axis) of one unit block, weights in the L1 cache."""
+def cycles_in_cache(tile: Tile, gates: int) -> float:
+    """Estimates the cycles that a tile takes for one element of the summed axis and one unit block, with its
+    fixed costs, if the parameters are in the L1 cache. gates: the products per unit.
+    """
     return cycles(tile, gates, 0) + TILE_CYCLES + ROW_CYCLES * tile.rows
 
 
 @lru_cache(maxsize=1024)
 def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) -> tuple[int, ...]:
-    """Returns how many tiles of each shape compute at least `rows` rows in the fewest cycles (`cheapest`)."""
+    """Returns how many tiles of each shape together compute at least `rows` rows in the fewest cycles.
+
+    gates, vector_bytes: the products per unit, and the bytes of a vector of parameters.
+    """
     return cheapest(shapes, rows, gates, vector_bytes)[1]
 
 

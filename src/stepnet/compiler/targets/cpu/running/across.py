@@ -53,20 +53,27 @@ def refusal_of(across: Across) -> str | None:
 
 
 def function_of(across: Across) -> tuple[str, str]:
-    """Names the machine code of a repeat or reduction over steps: its name, and its dtype, "" for copies."""
+    """Returns the name (such as "repeat", "last" or "sum") and the dtype of the machine code of a repeat or
+    reduction over steps. The dtype is "" if the code only copies values.
+    """
     if across.operation == "expand":
         return across.how if across.how == "repeat" else f"at_{across.how}", ""
     return across.how, "" if across.how in ENDS else across.source.dtype
 
 
 def size_of(across: Across) -> int:
-    """Returns the size of a value as its machine code takes it: in bytes for copies, else in numbers."""
+    """Returns the size of one value of a repeat or reduction over steps, as an argument of its machine code:
+    in bytes if the code only copies values, else in numbers.
+    """
     return across.source.size * (1 if function_of(across)[1] else across.source.itemsize)
 
 
 @cache
 def across_code(target: Processor, name: str, dtype: str) -> NativeFunction:
-    """Returns the machine code of a repeat or reduction over steps. name, dtype: those of `function_of`."""
+    """Returns the machine code of a repeat or reduction over the steps of sequences, compiled once.
+
+    name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
+    """
     return machine_code("running.across", target, name, dtype).function("across", ctypes.c_int64)
 
 
@@ -78,7 +85,7 @@ class AcrossTask(ParallelCalls):
     positions: where the steps of the sequences lie.
     rows: allocates arrays for the result.
     count: the number of entries of the result.
-    values: the arrays that the words point to, in a call that is not prepared.
+    values: the arrays of the operand and the result, which the words point to in a call that is not prepared.
     """
 
     values: tuple[Array, ...] = ()
@@ -105,7 +112,9 @@ class AcrossTask(ParallelCalls):
         return self.across.result.extent == STEPS
 
     def result_of(self, source: Array) -> Array:
-        """Allocates the operation's result for the values `source`; points the words to both. Returns it."""
+        """Allocates and returns the array of the operation's result, which a later call of the task fills.
+        The argument words then point to the operand `source` and to the result.
+        """
         result = self.rows.new(self.count)
         self.values = source, result
         self.point(pointer(source), pointer(result))

@@ -14,8 +14,10 @@ ABREAST, BLOCK = 8, 128
 
 
 def write_across(target: Processor, name: str, dtype: str) -> ir.Module:
-    """Generates the LLVM module of the function `across`, which repeats values over steps or reduces over
-    steps; its argument is the pointer to the argument words. name, dtype: those of `across_function`.
+    """Generates the LLVM module of the function `across`, which repeats values over the steps of sequences or
+    reduces over the steps. The function takes a pointer to its arguments, listed in `WORDS`.
+
+    name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     """
     module = ir.Module("across")
     module.triple = ""
@@ -36,23 +38,23 @@ def across_function(
     module: ir.Module, target: Processor, name: str, dtype: str, from_zero: bool = False
 ) -> ir.Function:
     """Generates, once per module, the function of a repeat or reduction over the steps of sequences; returns
-    it. Its arguments are the `WORDS`.
+    it. Its arguments, listed in `WORDS`, point to the operand, the result and the tables of the sequences.
 
     name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     from_zero: whether a sum begins at zero and adds one value after the other, as the machine code of steps
         does. Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.
     """
-    whole = "_".join(("across", name, dtype, *(["from_zero"] if from_zero else [])))
-    known = module.globals.get(whole)
+    full_name = "_".join(("across", name, dtype, *(["from_zero"] if from_zero else [])))
+    known = module.globals.get(full_name)
     if isinstance(known, ir.Function):
         return known
     types = [POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
-    made = ir.Function(module, ir.FunctionType(ir.VoidType(), types), whole)
-    made.linkage = "internal"
-    code = Code(made.append_basic_block("entry"), target)
-    written = CopyCode(code, made) if not dtype else ReductionCode(code, made, dtype, from_zero)
-    written.write(name)
-    return made
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), types), full_name)
+    function.linkage = "internal"
+    code = Code(function.append_basic_block("entry"), target)
+    writer = CopyCode(code, function) if not dtype else ReductionCode(code, function, dtype, from_zero)
+    writer.write(name)
+    return function
 
 
 class CopyCode:
@@ -64,7 +66,12 @@ class CopyCode:
         self.source, self.result, self.rows, self.starts, self.lengths, self.steps, self.size = function.args
 
     def write(self, name: str) -> None:
-        """Writes the function's body. name: "first" or "last" (step); "repeat", "at_first", "at_last"."""
+        """Writes the body of the function that copies values between sequences and their steps.
+
+        name: "first" or "last" to copy that step of each sequence to the sequence's value. "repeat" to copy
+            the value of each sequence to all of its steps, "at_first" or "at_last" to copy it to one step,
+            with zeros at the others.
+        """
         for row, begin, length in self.each_row():
             if name in ENDS:
                 self.pick(row, begin, length, name == "last")
@@ -72,8 +79,9 @@ class CopyCode:
                 self.spread(row, begin, length, name)
 
     def each_row(self) -> Iterator[tuple[ir.Value, ir.Value, ir.Value]]:
-        """Writes a loop over all sequences; yields the number of one, its first entry and its steps, and ends
-        the function behind the loop.
+        """Writes a loop over all sequences, and the function's return after it. Yields the values of one
+        round, for which the caller writes the loop's body: the index of the sequence, the index of its first
+        entry, and its number of steps.
         """
         code = self.code
         with code.loop(code.number(0), self.rows) as row:
@@ -81,11 +89,14 @@ class CopyCode:
         code.ret_void()
 
     def entry(self, pointer: ir.Value, number: ir.Value) -> ir.Value:
-        """Computes the pointer to value number `number` of the array of values at a pointer."""
+        """Returns the pointer to the value at index `number` in the array of values at `pointer`."""
         return self.code.at(pointer, self.code.mul(number, self.size))
 
     def pick(self, row: ir.Value, begin: ir.Value, length: ir.Value, last: bool) -> None:
-        """Writes a copy of the first or last step of a sequence (`row`) to its result; zeros if empty."""
+        """Writes a copy of the first or last step of a sequence to its result; zeros if it has no steps.
+
+        row: the index of the sequence. begin: the index of its first entry. length: the number of its steps.
+        """
         code, own = self.code, self.entry(self.result, row)
         empty = code.icmp_signed("==", length, code.number(0))
         with code.when(empty):
@@ -96,9 +107,10 @@ class CopyCode:
             code.copy_bytes(own, self.entry(self.source, place), self.size)
 
     def spread(self, row: ir.Value, begin: ir.Value, length: ir.Value, name: str) -> None:
-        """Writes copies of a sequence's value to its steps: to all ("repeat"), or to one, with zeros at the
-        others. row: the sequence. begin, length: its first step and their number. name: "repeat", "at_first"
-        or "at_last".
+        """Writes copies of a sequence's value to its steps.
+
+        row: the index of the sequence. begin: the index of its first entry. length: the number of its steps.
+        name: "repeat" for all steps; "at_first" or "at_last" for one step, with zeros at the others.
         """
         code, own, one = self.code, self.entry(self.source, row), self.code.number(1)
         end = code.add(begin, length)
@@ -124,7 +136,9 @@ class ReductionCode(CopyCode):
         self.numbers, self.size = self.size, code.mul(self.size, code.number(self.itemsize))
 
     def write(self, name: str) -> None:
-        """Writes the body of the function, a reduction called `name`: vectors of columns, then the rest."""
+        """Writes the body of the function that reduces the steps of each sequence, vectors of columns at a
+        time, and then single columns. name: the reduction, "sum", "mean" or "max".
+        """
         code, width = self.code, max(1, self.code.target.vector_bytes // self.itemsize)
         for row, begin, length in self.each_row():
             own = self.entry(self.result, row)
@@ -142,8 +156,11 @@ class ReductionCode(CopyCode):
                         code.write(value, code.at(own, place), self.itemsize)
 
     def reduced(self, name: str, first: ir.Value, length: ir.Value, width: int) -> ir.Value:
-        """Writes the reduction of some columns over the steps of a sequence; returns the values. name: "sum",
-        "mean" or "max". first: the pointer to the columns of its first step. length: the number of its steps.
+        """Writes the reduction of some columns over the steps of a sequence; returns its values.
+
+        name: "sum", "mean" or "max".
+        first: the pointer to the columns of the first step. length: the number of steps.
+        width: the number of columns that are reduced side by side, as one vector.
         """
         code, type_ = self.code, vector_of(MEMORY_TYPES[self.dtype], width)
 
@@ -151,24 +168,26 @@ class ReductionCode(CopyCode):
             """Writes a load of the columns at a step."""
             return code.read(type_, self.entry(first, step), self.itemsize)
 
-        begun = ir.Constant(type_, None) if self.from_zero and name != "max" else at(code.number(0))
+        start_value = ir.Constant(type_, None) if self.from_zero and name != "max" else at(code.number(0))
         start = 0 if self.from_zero and name != "max" else 1
         if name == "max" or not self.floats or self.from_zero:
             combine = self.larger if name == "max" else code.fadd if self.floats else code.add
-            (total,) = code.carry(start, length, [begun], lambda step, now: [combine(now[0], at(step))])
+            (total,) = code.carry(start, length, [start_value], lambda step, now: [combine(now[0], at(step))])
         else:
             others = code.sub(length, code.number(1))
             function = pairwise_sum(code.module, code.target, self.dtype, width)
             added = code.call(function, [self.entry(first, code.number(1)), others, self.size])
             alone = code.icmp_signed("==", others, code.number(0))
-            total = code.select(alone, begun, code.fadd(begun, added))
+            total = code.select(alone, start_value, code.fadd(start_value, added))
         if name != "mean":
             return total
         count = code.sitofp(length, MEMORY_TYPES[self.dtype])
         return code.fdiv(total, code.spread(count, width))
 
     def larger(self, current: ir.Value, value: ir.Value) -> ir.Value:
-        """Writes the larger of two values, in which a NaN wins; of zeros of either sign the last."""
+        """Writes the maximum of two values: NaN if one of them is NaN, and `value` if they are zeros of
+        either sign. current: the maximum so far.
+        """
         code = self.code
         if not self.floats:
             return code.select(code.icmp_signed(">=", current, value), current, value)
@@ -177,8 +196,11 @@ class ReductionCode(CopyCode):
 
 
 def pairwise_sum(module: ir.Module, target: Processor, dtype: str, width: int) -> ir.Function:
-    """Generates, once per module, the function pairwise(numbers, count, stride), which adds in NumPy's order;
-    returns it. stride: the bytes from one number to the next. width: the columns that are added side by side.
+    """Generates, once per module, the function pairwise(numbers, count, stride), which adds numbers in
+    NumPy's order, so that the sum has the same bits; returns it. stride: the bytes from one number to the
+    next.
+
+    dtype: that of the numbers. width: the number of columns that are added side by side.
 
     Fewer than 8 numbers are added one by one, up to 128 in 8 parallel sums, more in two halves (see NumPy's
     `pairwise_sum`).
@@ -188,10 +210,10 @@ def pairwise_sum(module: ir.Module, target: Processor, dtype: str, width: int) -
     if isinstance(known, ir.Function):
         return known
     type_, itemsize = vector_of(MEMORY_TYPES[dtype], width), np.dtype(dtype).itemsize
-    made = ir.Function(module, ir.FunctionType(type_, [POINTER, I64, I64]), name)
-    made.linkage = "internal"
-    code = Code(made.append_basic_block("entry"), target)
-    numbers, count, stride = made.args
+    function = ir.Function(module, ir.FunctionType(type_, [POINTER, I64, I64]), name)
+    function.linkage = "internal"
+    code = Code(function.append_basic_block("entry"), target)
+    numbers, count, stride = function.args
     abreast = code.number(ABREAST)
 
     def at(place: ir.Value) -> ir.Value:
@@ -215,8 +237,8 @@ def pairwise_sum(module: ir.Module, target: Processor, dtype: str, width: int) -
     half = code.sdiv(count, code.number(2))
     half = code.sub(half, code.srem(half, abreast))
     behind = code.at(numbers, code.mul(half, stride))
-    first = code.call(made, [numbers, half, stride])
-    code.ret(code.fadd(first, code.call(made, [behind, code.sub(count, half), stride])))
+    first = code.call(function, [numbers, half, stride])
+    code.ret(code.fadd(first, code.call(function, [behind, code.sub(count, half), stride])))
     code.position_at_end(block)
     whole = code.sub(count, code.srem(count, abreast))
     places = [code.number(place) for place in range(ABREAST)]
@@ -232,4 +254,4 @@ def pairwise_sum(module: ir.Module, target: Processor, dtype: str, width: int) -
     while len(parts) > 1:
         parts = [code.fadd(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
     code.ret(with_rest(parts[0], whole))
-    return made
+    return function

@@ -39,10 +39,11 @@ class Arrangement:
     blocks: list[int]
 
     def set(self, places: Sequence[int], ways: Sequence[CallPartition], block: int = 0) -> None:
-        """Sets how threads divide the calls of the kernels at these positions. ways: for each kernel, the
-        division.
+        """Sets how threads divide the calls of some kernels.
 
-        block: the steps of a wavefront's block; 0 for no wavefront.
+        places: the positions of the kernels.
+        ways: for each of them, how threads divide its call.
+        block: the number of steps of a block, if the kernels run as a wavefront; 0 if they do not.
         """
         for place, way in zip(places, ways, strict=True):
             self.ways[place], self.blocks[place] = way, block
@@ -71,7 +72,7 @@ class Arranger:
         most, waves = threads(), list[tuple[int, ...]]()
         sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
         ways = [native.partition(size, most).chosen for native, size in zip(self.natives, sizes, strict=True)]
-        made = Arrangement((), ways, [0] * len(ways))
+        arrangement = Arrangement((), ways, [0] * len(ways))
         # The progress of a kernel whose sequences may end early is unknown, so it cannot lead a wavefront.
         able = most > 1 and all(call.until is None for call in calls)
         lines = {line[0]: line for line in self.lines if able and have_same_lanes(line, laid)}
@@ -79,11 +80,11 @@ class Arranger:
         for wave in self.waves:
             first = wave[0]
             if first in lines:
-                waves += self.groups(lines[first], sizes, most, made)
+                waves += self.groups(lines[first], sizes, most, arrangement)
             elif first not in behind:
-                waves += self.abreast(wave, sizes, most, made)
-        made.waves = tuple(waves)
-        return made
+                waves += self.abreast(wave, sizes, most, arrangement)
+        arrangement.waves = tuple(waves)
+        return arrangement
 
     def abreast(
         self, wave: tuple[int, ...], all_sizes: Sequence[CallSize], most: int, made: Arrangement
@@ -119,19 +120,24 @@ class Arranger:
         return tuple(groups)
 
     def loads(self, places: Sequence[int]) -> tuple[list[Load], Machine]:
-        """Returns the work of the kernels at these positions, and the machine's rates, to estimate times."""
+        """Returns the work of the kernels at the positions `places`, and the machine's rates, from which
+        times are estimated.
+        """
         natives = [self.natives[place] for place in places]
         return [native.compiled.load for native in natives], machine_for(natives[0].target.vector_bytes)
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
-    """Tells whether the kernels at positions `line` run over the same sequences. laid: those of each call."""
+    """Tells whether kernels run over the same sequences, and so in the same lanes (slots of the loop).
+
+    line: the positions of the kernels. laid: for each kernel, the layout of the sequences of its call.
+    """
     return all(laid[place] is laid[line[0]] for place in line)
 
 
 def kept(known: dict[Key, Decided], key: Key, decide: Callable[[], Decided]) -> Decided:
     """Returns the cached decision for a key; if there is none, calls `decide` and caches its result. A full
-    cache is emptied first.
+    cache is emptied first. known: the cache.
     """
     answer = known.get(key)
     if answer is None:

@@ -78,7 +78,11 @@ class Turn(NamedTuple):
 
 
 def turn_of(task: ParallelCalls, wave: int) -> Turn:
-    """Makes the turn of a task that one call of machine code does, without progress. wave: as for `Turn`."""
+    """Makes the entry of a call block for a task that one call of machine code does and that reports no
+    progress, such as a reduction over steps.
+
+    wave: the position of the wave of kernels that the task belongs to, for progress reports.
+    """
     unused = pointer(UNUSED), pointer(UNUSED) + 8 * len(PROGRESS)
     return Turn(task.function, task.tasks[0], *unused, task.sources, wave)
 

@@ -39,8 +39,9 @@ class BlockCode:
         self.copies, self.tasks = (code.inttoptr(self.head[name], POINTER) for name in ("copies", "tasks"))
 
     def write(self) -> None:
-        """Writes the function: copies for a new call, then the tasks until one pauses. It returns PAUSED, and
-        after the last task DONE, or INDEX_OUTSIDE if the status of a task says so.
+        """Writes the body of the function that runs a call block. For a new call it first copies the
+        addresses and resets the tasks. It runs the tasks one after the other, and returns PAUSED if one
+        pauses. After the last task it returns DONE, or INDEX_OUTSIDE if the status of a task says so.
         """
         code, zero = self.code, self.code.number(0)
         outside = code.alloca(I64)
@@ -68,8 +69,8 @@ class BlockCode:
         return self.code.read_number(self.tasks, place)
 
     def copy(self) -> None:
-        """Writes code that copies the addresses of the elements of the call's arrays to the argument words of
-        the tasks. It returns NO_ARRAY at the first object of another type.
+        """Writes code that copies the addresses of the elements of the call's arrays to the arguments of the
+        tasks. The code returns NO_ARRAY at the first object of another type.
         """
         code = self.code
         with code.loop(code.number(0), self.head["copy_count"]) as copy:

@@ -53,8 +53,9 @@ class HasSets(Protocol):
     """Protocol of a class that divides a call's sequences into sets of lanes (slots), one for each thread."""
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes (slots that run sequences), each with its argument words.
-        seconds: the estimated time of the whole call, on which the number of lanes may depend.
+        """Returns at most `count` sets of lanes (slots that run sequences), one for each thread: for each
+        set, the number of lanes and the arguments that describe it. seconds: the estimated time of the whole
+        call, on which the number of lanes may depend.
         """
         ...
 
@@ -86,14 +87,16 @@ class KernelChain:
     def prepared(
         self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
     ) -> PreparedChain:
-        """Returns workspaces (scratch memory) for calls, one for each kernel, with all arguments written.
-        They are those of an earlier run of the same shape, or new ones. arrays: the arrays of each call.
+        """Returns the workspaces (scratch memory) of the calls of all kernels, with all arguments written:
+        those that an earlier run of the same shape has left, or new ones.
+
+        calls, arrays: for each kernel, its call and the arrays of the call.
         ending: divides the sequences of a single call among threads if these may end early; None for other
-        calls.
+            calls.
         """
-        laid = [SequenceLayout.of(call.positions) for call in calls]
-        arranged = self.arranger.arranged(calls, laid)
-        makers: Sequence[HasSets] = laid if ending is None else (ending,)
+        layouts = [SequenceLayout.of(call.positions) for call in calls]
+        arranged = self.arranger.arranged(calls, layouts)
+        makers: Sequence[HasSets] = layouts if ending is None else (ending,)
         # The time of all kernels together: the layers of a wavefront need the same lanes.
         seconds = sum(way.seconds for way in arranged.ways)
         sets = [own.sets(way.sets, seconds) for own, way in zip(makers, arranged.ways, strict=True)]
@@ -106,9 +109,10 @@ class KernelChain:
         return prepared
 
     def end(self, forms: Sequence[CallForm], arrays: Sequence[CallArrays]) -> None:
-        """Does the work that follows the machine code, such as totals by NumPy, and returns temporary
-        buffers. Does nothing if all kernels run machine code only. forms, arrays: those of each kernel's
-        call.
+        """Does the work that follows the machine code, such as totals by NumPy, and returns temporary buffers
+        to the pool. Does nothing if all kernels run machine code only.
+
+        forms, arrays: for the call of each kernel, the work after the loop and the arrays.
         """
         if not self.defers:
             for native, form, own in zip(self.natives, forms, arrays, strict=True):
@@ -123,7 +127,9 @@ class KernelChain:
         return None
 
     def give_back(self, prepared: PreparedChain) -> None:
-        """Keeps scratch memory of a finished run for a later one. The oldest is dropped beyond `SPARE`."""
+        """Keeps the scratch memory of a finished run for later runs of the same shape. Of more than `SPARE`,
+        the oldest is dropped.
+        """
         # Each of these operations on a list is atomic, so no lock is needed.
         self.spare.append(prepared)
         del self.spare[:-SPARE]
@@ -136,7 +142,9 @@ class KernelChain:
 
 
 def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bool:
-    """Removes an element from a list that threads share; returns False if another thread was faster."""
+    """Removes scratch memory from the list `spare`, which threads share, to use it; returns False if another
+    thread has taken it already.
+    """
     try:
         spare.remove(prepared)
     except ValueError:
@@ -176,11 +184,11 @@ class Started:
         """Groups the operations between kernels (repeats and reductions over steps) by the wave after which
         they run: its index in `waves` (kernels that run at the same time), or -1 ahead of the first one.
         """
-        made = dict[int, list[ParallelCalls]]()
+        groups = dict[int, list[ParallelCalls]]()
         for task, (_, needs) in zip(self.across, self.chain.between, strict=True):
             last = max((n for n, wave in enumerate(waves) if not needs.isdisjoint(wave)), default=-1)
-            made.setdefault(last, []).append(task)
-        return made
+            groups.setdefault(last, []).append(task)
+        return groups
 
     def run(self) -> None:
         """Runs the kernels of the chain, which fills the result arrays of all calls. Raises `InputError` if
@@ -229,7 +237,7 @@ class Started:
 
         links: the values that each kernel reads and computes, and those that a call is given and returns.
         positions: those of the sequences whose lengths are arguments of later calls; None if all are fixed.
-            Calls at other positions always have the same ones.
+            The positions of other calls never change.
         """
         prepared = self.prepared()
         if prepared is None:
@@ -240,8 +248,9 @@ class Started:
         return made
 
     def frozen_kernel(self, any_lengths: bool) -> FrozenCall | None:
-        """Prepares further calls of a single kernel; None if that would not be faster. any_lengths: whether
-        their lengths are arguments, or those of this call.
+        """Prepares later calls of a chain's only kernel on other arrays; None if they would not be faster.
+
+        any_lengths: whether their sequences may have other lengths than those of the call that was added.
         """
         frozen = late_import("running.frozen")
         (form,), (call,) = self.forms, self.calls
@@ -257,16 +266,23 @@ class Started:
         return FrozenCall(run, chain.bytes, chain.longest)
 
     def follow(self, positions: Positions | None) -> list[bool]:
-        """Tells for each call if its sequences lie at `positions`, whose lengths later calls may change."""
+        """Returns, for each call, whether its sequences are those whose lengths later calls may change.
+
+        positions: the positions of those sequences; None if all lengths are fixed.
+        """
         return [positions is not None and call.positions is positions for call in self.calls]
 
     @property
     def is_chain(self) -> bool:
-        """True if a single kernel has nothing to do after its loop, and outputs of their own."""
+        """Whether the machine code of the only kernel does all of its work, and each of its outputs has a
+        buffer of its own.
+        """
         (form,) = self.forms
         return form.kind.is_plain and len(form.separate) == len(form.kind.outputs)
 
     @property
     def tables(self) -> list[SequenceLayout]:
-        """The layouts of all calls' sequences, which prepared calls keep: argument words point to them."""
+        """The layouts of the sequences of all calls. Prepared calls must keep them, as the arguments of the
+        machine code point to them.
+        """
         return [SequenceLayout.of(call.positions) for call in self.calls]

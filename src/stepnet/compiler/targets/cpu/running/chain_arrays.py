@@ -74,8 +74,8 @@ class Keys(NamedTuple):
     def in_order(self) -> tuple[Key, ...]:
         """The keys of all arrays, in the order in which the kernel takes its arrays."""
         of_kind = self.of_kind
-        begun = *of_kind["inputs"], *of_kind["initial"]
-        return (*begun, *self.final, *of_kind["statics"], *of_kind["outputs"], *self.others)
+        inputs = *of_kind["inputs"], *of_kind["initial"]
+        return (*inputs, *self.final, *of_kind["statics"], *of_kind["outputs"], *self.others)
 
 
 class ChainArrays(NamedTuple):
@@ -100,8 +100,12 @@ class ChainArrays(NamedTuple):
     def of(
         cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
     ) -> "ChainArrays":
-        """Collects the arrays of calls that are prepared to run again. prepared, started: the workspaces and
-        the calls. links: the values that each kernel reads and computes. positions: as for `FrozenChain.of`.
+        """Collects the arrays of a chain's calls that are prepared to run again, and the functions that
+        allocate new ones.
+
+        prepared: the workspaces (scratch memory) of the calls. started: the calls and their arrays.
+        links: the numbers of the values that each kernel reads and computes.
+        positions: those of the sequences whose lengths later calls give; None if all lengths are fixed.
         """
         forms, follow, steps = started.forms, started.follow(positions), positions is not None
         keys = [Keys.of(place, *pair) for place, pair in enumerate(zip(links.kernels, forms, strict=True))]
@@ -142,9 +146,11 @@ class ChainArrays(NamedTuple):
         return cls(keys, makers, {*growing}, zeros, between, joint)
 
     def divided(self, links: Links, most: int) -> tuple[dict[Key, Array], list[Key], list[Joint]]:
-        """Divides the arrays that the chain does not return: those that all calls share, of less than `most`
-        bytes, and the keys of those that are new at each call. Returns these, and the joint allocations of
-        new arrays.
+        """Divides the arrays that the chain does not return into arrays that all later calls share, which
+        have less than `most` bytes, and arrays that are new at each call.
+
+        Returns the shared arrays by key, the keys of the new arrays with buffers of their own, and the joint
+        allocations of the other new arrays. links: the numbers of the values that the chain returns.
         """
         anew = [key for key, array in self.between.items() if key in self.grows or array.nbytes >= most]
         kept = {key: array for key, array in self.between.items() if key not in anew}
@@ -163,8 +169,9 @@ class ChainArrays(NamedTuple):
         """Returns, for each kernel, the addresses of its arrays in the order of its argument words (0 for
         those that change), and the words that change, each with the index of its address in a call.
 
-        fixed: the addresses of arrays that all calls share.
-        order: for each array that changes, the index of its address.
+        prepared: the workspaces of the calls, with their kernels.
+        fixed: the addresses of arrays that all calls share, by key.
+        order: for each array that changes, the index of its address among those of a call.
         """
         words = [
             [own.in_order[place] for place in native.in_words]
@@ -177,8 +184,10 @@ class ChainArrays(NamedTuple):
 
 
 def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
-    """Yields the key (value number) of each result of a kernel that has a buffer of its own, with a function
-    that allocates its array.
+    """Yields, for each result of a kernel that has a buffer of its own, its key (the number of the value) and
+    a function that allocates its array.
+
+    keys: the keys of the kernel's arrays. form: makes the arrays of its calls.
     """
     for key, rows in zip(keys.of_kind["outputs"], form.separate, strict=False):
         yield key, form.output(rows)
@@ -190,7 +199,10 @@ def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
 
 
 def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:
-    """Yields keys of initial memories of a kernel, with the zeros that replace them where a call has none.
+    """Yields keys of initial memories of a kernel, each with the zeros that replace the memory where a call
+    has none.
+
+    keys: the keys of the kernel's arrays. form: makes the arrays of its calls. native: the kernel.
 
     The machine code takes the address 0 for zeros, but for memories that it copies (`CallForm.filled`). A
     call that may give a memory has zeros for it in any case, so that both cases run the same prepared call.

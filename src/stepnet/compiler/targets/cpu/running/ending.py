@@ -65,8 +65,8 @@ class Room:
             self.words[PLACE[name]] = value
 
     def get(self, space: Workspace) -> None:
-        """Allocates a buffer for output rows, and writes its addresses to the arguments of the call. space:
-        the workspace (scratch memory and arguments) that uses the buffer.
+        """Allocates new arrays for the next output rows, and writes their addresses to the arguments of the
+        machine code. space: the workspace (scratch memory and arguments) whose lanes write the rows.
         """
         outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
         self.part = OutputRows(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
@@ -76,7 +76,9 @@ class Room:
         write_words(space, self.native.pack_pointers, POINTERS, pointers)
 
     def keep(self) -> None:
-        """Adds the output rows that machine code has written to `full`, the list of filled buffers."""
+        """Adds the rows that machine code has written to the current output buffer to `full`, the list of
+        filled buffers. A new buffer may replace it then.
+        """
         written = int(self.words[PLACE["written"]])
         outputs, sequences, steps = self.part
         self.full.append(
@@ -105,8 +107,9 @@ class Ending:
         self.spaces: Sequence[Workspace] = ()
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes (slots that run sequences), with their arguments. All take
-        their sequences from one queue, so the estimated time `seconds` is not used.
+        """Returns at most `count` sets of lanes (slots that run sequences), one for each thread: for each
+        set, the number of lanes and the arguments that describe it. All lanes take their sequences from one
+        queue, so the estimated time `seconds` is not used.
         """
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)
@@ -115,8 +118,10 @@ class Ending:
         return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
 
     def room(self, number: int) -> Room:
-        """Makes the arguments `ENDING` (for sequences that may end early) of the set of lanes (slots that run
-        sequences) with this number. It has no output buffer yet.
+        """Makes the object that holds the output buffers of a thread's set of lanes (slots that run
+        sequences), and writes its arguments for sequences that may end early. It has no output buffer yet.
+
+        number: the number of the set.
         """
         call, native = self.call, self.native
         assert call.until is not None
@@ -170,8 +175,11 @@ class Ending:
                 room.get(space)
 
     def in_order(self, parts: Sequence[OutputRows]) -> list[Array]:
-        """Sorts output rows from the order of computation: returns, per output, the steps that were taken,
-        sequence by sequence; or the last step of each sequence, if the call wants only these.
+        """Sorts output rows from the order of computation: returns, for each output, an array of the steps
+        that were taken, sequence by sequence; or of the last step of each sequence, if the call wants only
+        these.
+
+        parts: the output rows in the buffers of all threads.
         """
         call, taken, kinds = self.call, self.taken, self.native.kind.outputs
         offsets = offsets_of(taken)
@@ -193,7 +201,9 @@ class Ending:
 
 
 def put(whole: Array, places: Array, rows: Array) -> None:
-    """Copies rows to the indices `places` of an array. A row is viewed as one element, to halve the time."""
+    """Copies rows to the indices `places` of the array `whole`. A row is viewed as one element, to halve the
+    time.
+    """
     size = rows.itemsize * prod(rows.shape[1:])
     if size and len(rows):
         row = np.dtype((np.void, size))

@@ -53,7 +53,11 @@ class Finish:
     @classmethod
     def of(cls, plan: Plan, needs: Needs, values: Values, target: Processor) -> "Finish | None":
         """Describes the work of a plan after its loop; None if there is none: its results are outputs and
-        final memories only. values: the constants of the plan, computed from the parameters.
+        final memories only.
+
+        needs: the arrays that the work reads, such as final memories.
+        values: the constants of the plan, computed from the parameters.
+        target: the processor to compile for.
         """
         in_order = [slot.index for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
         if in_order and needs.are_none and not plan.ends.totals:
@@ -113,7 +117,13 @@ class FinishCall:
         self.hidden = JointAllocation(self.shapes)
 
     def slot(self, number: int, place: int = -1) -> Slot:
-        """Returns the array of a node's value: the result per row at a position; for -1 a new hidden one."""
+        """Assigns an array to the value of a node, and returns its kind and position among those of this
+        kind.
+
+        number: the node of the net.
+        place: the position of the value among the results per row; -1 for a value that is no such result,
+            which gets a new hidden array.
+        """
         found = "rows", place
         if place < 0:
             type_, found = self.plan.net.type_of(number), ("hidden", len(self.shapes))
@@ -123,7 +133,9 @@ class FinishCall:
         return found
 
     def reads_rest(self, number: int) -> bool:
-        """Tells whether a node reads a value that NumPy computes, or a constant."""
+        """Tells whether a node reads a value that NumPy computes, or a constant, so that NumPy must compute
+        the node too. number: the node of the net.
+        """
         return any(n in self.rest or n not in self.where for n in self.plan.net.nodes[number].inputs)
 
     def task(self, node: Node) -> Contract | Sums | None:
@@ -149,8 +161,12 @@ class FinishCall:
         return Sums(sizes[0], dtype, places, np.array([0, rows]), target) if in_order else None
 
     def laid(self, kinds: Mapping[str, Sequence[T]]) -> tuple[list[T], list[T], dict[int, T]]:
-        """Sorts arrays by kind, or other data on them: those that machine code writes for this work, `final`
-        and `others`, and those of all nodes.
+        """Selects the arrays of this work, or other data on arrays such as their keys, from those of a call.
+
+        kinds: the arrays of the call, by kind: "inputs", "initial", "statics", "rows", "totals" and "hidden".
+
+        Returns the arrays that the machine code of the loop writes for this work (final memories, and then
+        others), and all arrays that this work reads or writes, by node of the net.
         """
         final = [kinds[kind][place] for kind, place in self.final]
         others = [kinds[kind][place] for kind, place in self.others]
@@ -159,16 +175,22 @@ class FinishCall:
     def changed(
         self, keys: Mapping[int, Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
     ) -> list[Contract | Sums]:
-        """Makes the tasks those of a prepared call, which runs again and again on other arrays; returns them.
-        keys: those of the arrays, by node. fixed, order: as for `ParallelCalls.change`.
+        """Prepares the tasks of machine code to be run again and again on other arrays; returns the tasks.
+
+        keys: for each node of the net, the key of its array.
+        fixed: the addresses of the arrays that all runs share, by key.
+        order: for each array that changes from run to run, the index of its address among those of a run.
         """
         for number, task in self.tasks.items():
             task.change([keys[n] for n in (*self.plan.net.nodes[number].inputs, number)], fixed, order)
         return [*self.tasks.values()]
 
     def run(self, numbers: Sequence[int], values: dict[int, Array]) -> None:
-        """Computes reductions or totals, into their arrays or new ones. values: the arrays of all nodes, and
-        constants, to which those are added.
+        """Computes reductions of sequences or totals, and writes them to the arrays that `values` has for
+        them; others are added to `values` in new arrays.
+
+        numbers: the nodes of the net to compute, in order.
+        values: the arrays of the call by node, and the constants that the nodes read.
         """
         for number in numbers:
             node, task = self.plan.net.nodes[number], self.tasks.get(number)
@@ -182,7 +204,9 @@ class FinishCall:
                 values[number] = self.by_numpy(node, read)
 
     def by_numpy(self, node: Node, operands: Sequence[Array]) -> Array:
-        """Computes a reduction over the steps of each sequence, or a total, that has no task."""
+        """Computes the value of a node that has no machine code: a reduction over the steps of each sequence,
+        or a total. operands: the values of the node's inputs.
+        """
         if node.type.extent == ROWS:
             return reduced(node.attributes["how"], operands[0], self.places, self.offsets, self.target)
         types = [self.plan.net.type_of(number) for number in node.inputs]
@@ -191,20 +215,26 @@ class FinishCall:
         return total(node, packed, self.target)
 
     def copy(self, values: Mapping[int, Array], totals: Sequence[Array]) -> None:
-        """Writes those totals that are constants or equal to others to their arrays."""
+        """Copies the totals that no task writes, as they are constants or equal to others, to their arrays.
+
+        values: the values of the nodes. totals: the arrays of all totals.
+        """
         for number, place in self.copied:
             totals[place][...] = values[number]
 
     def release(self) -> None:
-        """Returns the buffers kept for contracts (gradients of weights) to the pool."""
+        """Returns the buffers of the tasks that compute gradients of weights to the pool."""
         for task in self.tasks.values():
             if isinstance(task, Contract):
                 task.release()
 
 
 def reduced(how: str, values: Array, places: Array, offsets: Array, target: Processor) -> Array:
-    """Reduces the values of a node over the steps of each sequence. how: such as "mean" or "max". places: the
-    rows of the values, sequence by sequence. offsets: where each sequence begins in `places`, and the end.
+    """Computes the reduction of a node's values over the steps of each sequence.
+
+    how: the reduction, such as "mean" or "max".
+    places: the indices of the steps in `values`, sequence by sequence.
+    offsets: where each sequence begins in `places`, and where the last one ends.
     """
     if how == "mean":
         return mean_of(sums(values, places, offsets, target), offsets)
@@ -213,7 +243,7 @@ def reduced(how: str, values: Array, places: Array, offsets: Array, target: Proc
 
 def total(node: Node, operands: Sequence[Array], target: Processor) -> Array:
     """Computes the value of a node that combines all rows: by machine code for a contract (the gradient of a
-    weight), else by NumPy.
+    weight), else by NumPy. operands: the values of the node's inputs.
     """
     if node.operation == "contract":
         left, right = operands

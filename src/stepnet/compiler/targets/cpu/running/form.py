@@ -118,7 +118,7 @@ class CallForm:
         self.offsets = offsets_by_axis(kind.axes, positions)
 
     def release(self) -> None:
-        """Frees the memory kept for the work after the loop. No more calls of this form may follow."""
+        """Frees the memory for the work after the loop over steps. No call may use this object later."""
         if self.finish is not None:
             self.finish.release()
 
@@ -131,7 +131,9 @@ class CallForm:
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
     def other_outputs(self) -> list[Array]:
-        """Allocates the outputs that have one buffer together."""
+        """Allocates the outputs without a buffer of their own, as arrays in one common buffer; zeros if no
+        step writes some of their rows.
+        """
         return [self.cleared(output) for output in self.others.new()]
 
     def output(self, rows: RowAllocator) -> Callable[[], Array]:
@@ -140,23 +142,25 @@ class CallForm:
         return new if self.whole else lambda: self.cleared(new())
 
     def cleared(self, output: Array) -> Array:
-        """Fills a new array with zeros if no step writes some of its rows; returns it."""
+        """Fills the new array of an output with zeros if no step writes some of its rows; returns it."""
         if not self.whole:
             output[...] = 0
         return output
 
     def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
-        """Copies those of the arrays whose rows belong to inner sequences and are not whole vectors: machine
-        code reads their rows padded with zeros. Returns all arrays. kind: "inputs" or "statics".
+        """Returns the arrays of a call with rows that are padded with zeros to whole vectors where the
+        machine code needs it: those of inner sequences. Other arrays are returned as they are.
+
+        kind: the kind of the arrays, "inputs" or "statics".
         """
-        made = list(arrays)
+        padded = list(arrays)
         for (own, place), (type_, size) in self.kind.padded.items():
-            array = made[place] if own == kind else None
+            array = padded[place] if own == kind else None
             if array is not None:
                 rows = np.zeros((len(array), size), array.dtype)
                 rows[:, : type_.size] = array.reshape(len(array), type_.size)
-                made[place] = rows
-        return made
+                padded[place] = rows
+        return padded
 
     def whole_memory(self, initial: OptionalArrays) -> OptionalArrays:
         """Replaces missing initial memories (None) by zeros where the machine code needs an array."""
@@ -167,9 +171,11 @@ class CallForm:
     def in_order(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> list[Array | None]:
-        """Lists a call's arrays in the order of the argument words, for kernels that need no others."""
-        begun = self.whole_memory(initial)
-        return [*sequences, *begun, *results.final, *statics, *results.outputs, *self.offsets]
+        """Lists a call's arrays in the order of the kernel's argument words, for kernels that need no further
+        arrays. initial: the initial memories; None for zeros. results: the arrays of the results.
+        """
+        memories = self.whole_memory(initial)
+        return [*sequences, *memories, *results.final, *statics, *results.outputs, *self.offsets]
 
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
@@ -181,14 +187,14 @@ class CallForm:
         if self.kind.is_plain:
             in_order = self.in_order(sequences, initial, statics, results)
             return CallArrays(in_order, results.final, results, None, self.batch, {}, None)
-        begun = self.whole_memory(initial)
+        memories = self.whole_memory(initial)
         sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
         final, others, nodes, hidden = results.final, list[Array](), dict[int, Array](), None
         if self.finish is not None:
             hidden = POOL.take(self.finish.hidden.bytes, zeroed=False)
             kinds: dict[str, Sequence[Any]] = {
                 "inputs": sequences,
-                "initial": begun,
+                "initial": memories,
                 "statics": statics,
                 "rows": results.final,
                 "totals": results.totals,
@@ -196,7 +202,7 @@ class CallForm:
             }
             final, others, nodes = self.finish.laid(kinds)
         record = POOL.take(self.record) if self.record else None
-        in_order = [*sequences, *begun, *final, *statics, *results.outputs, *others, *self.offsets]
+        in_order = [*sequences, *memories, *final, *statics, *results.outputs, *others, *self.offsets]
         return CallArrays(in_order, final, results, record, self.batch, nodes, hidden)
 
 
@@ -218,8 +224,12 @@ def is_appended(call: Call) -> bool:
 
 
 def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
-    """Lists, for each axis of inner sequences, their offsets as machine code reads them: one for each
-    sequence or each step, and the end.
+    """Returns, for each axis of inner sequences, their offsets as machine code reads them: where the inner
+    sequence of each sequence or each step begins, and where the last one ends.
+
+    axes: the axes; an axis of the table "owner" has an inner sequence for each sequence, others for each
+    step.
+    positions: the positions of the sequences, which have the offsets.
     """
     owned = [axis.table == "owner" for axis in axes]
     offsets = [
@@ -233,7 +243,7 @@ def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
 
 
 def words_of(axes: Sequence[Axis], positions: Positions) -> tuple[int, ...]:
-    """Returns, for each axis, the mean number of words (steps of inner sequences) of a row, to estimate
+    """Returns, for each axis of inner sequences, the mean number of steps of an inner sequence, to estimate
     times. It is rounded up to a power of two, so that calls of about the same size share decisions.
     """
     means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, positions))

@@ -128,8 +128,10 @@ class FrozenChain:
         return 0 if self.tables is None else self.tables.longest
 
     def run(self, given: OptionalArrays, offsets: Array | None = None) -> list[Array]:
-        """Runs the calls on the given arrays (None for an initial memory of zeros); returns new arrays of the
-        values that the chain returns. offsets: those of the sequences, if lengths are arguments.
+        """Runs the chain on other arrays; returns its results in new arrays.
+
+        given: the arrays of all values that the chain takes; None for an initial memory of zeros.
+        offsets: where the sequences lie end to end; None if their lengths are fixed.
 
         Raises `InputError` if an index is outside its table.
         """
@@ -146,23 +148,33 @@ class FrozenChain:
 
 
 def whole(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
-    """Returns the given arrays of a call as plain arrays, with zeros in place of missing initial memories."""
+    """Returns the arrays that a call gives as plain arrays, with zeros in place of missing initial memories
+    (None).
+
+    zeros: for each array, the zeros that replace it if it is missing.
+    """
     pairs = zip(given, zeros, strict=True)
     return [filling if array is None else np.asarray(array) for array, filling in pairs]
 
 
 def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Mapping[Key, int]) -> Rest:
-    """Makes the function that does what has no machine code of the work after the loop of a kernel.
+    """Makes the function that does, by NumPy, the work after the loop of a kernel that has no machine code,
+    such as a mean. It takes the arrays of a call.
 
-    keys: those of the kernel's arrays. kept: the arrays that all calls share. order: the positions of the
-    others among those of a call.
+    finish: the work after the loop.
+    keys: the keys by which the kernel's arrays are found in `kept` and `order`.
+    kept: the arrays that all calls share, by key.
+    order: for each array that changes from call to call, its position among the arrays of a call.
     """
     nodes = {number: order[key] for number, key in keys.nodes.items() if key in order}
     held = {number: kept[key] for number, key in keys.nodes.items() if key not in order}
     totals = [order[key] for key in keys.of_kind["totals"]]
 
     def run(arrays: Sequence[Array]) -> None:
-        """Computes the rest from the arrays of a call, into those of its results."""
+        """Computes the values that have no machine code, and writes those that a call returns to its arrays.
+
+        arrays: all arrays of a call, those of its results included.
+        """
         values = {number: arrays[place] for number, place in nodes.items()} | held | finish.constants
         finish.run(finish.rest, values)
         finish.copy(values, [arrays[place] for place in totals])
@@ -181,15 +193,20 @@ class FrozenPlain:
     rows: int
 
     def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
-        """Runs the kernel, as `FrozenCall.run`."""
+        """Runs the kernel on other arrays; returns its results in new arrays.
+
+        given: the sequences, initial memories (None for zeros) and statics.
+        offsets: where the sequences lie end to end; None if their lengths are fixed.
+        """
         results = self.chain.run(given, offsets)
         return Results(results[: self.outputs], results[self.outputs : self.rows], results[self.rows :])
 
 
 def links_of_kernel(call: Call, form: CallForm) -> Links:
-    """Numbers the values of a kernel that runs alone as a chain, which takes and returns all of them:
-    sequences, initial memories, statics, outputs, results per row and totals, in this order. Returns the
-    chain's links.
+    """Makes the links of a chain of a single kernel, which number all values that it reads and computes.
+
+    The sequences, initial memories and statics of the call come first: a call of the chain gives them. The
+    outputs, results per row and totals follow: it returns them. form: has the kinds of the results.
     """
     made = len(form.kind.outputs) + len(form.kind.rows) + len(form.kind.totals.array_specs)
     counts = len(call.sequences), len(call.initial), len(call.statics), made
@@ -206,16 +223,17 @@ def runner(
     behind: Mapping[int, Sequence[ParallelCalls]],
     first: Sequence[Turn] = (),
 ) -> Run:
-    """Makes the function that runs prepared calls on `count` arrays. If each wave of the chain (kernels that
-    run at once) and each other task runs in one thread, it is one call of machine code; else they run one by
-    one.
+    """Makes the function that runs the prepared calls of a chain on some arrays. If each wave of the chain
+    (kernels that run at once) and each other task runs in one thread, the function is one call of machine
+    code; else it runs them one by one.
 
-    fixed: for each kernel the addresses of all its arrays, in the order of the argument words; any number for
-        those that change.
-    sources: for each kernel, the words that change, and the address (among `count`) of each.
+    fixed: for each kernel, the addresses of all its arrays, in the order of its arguments; any number for
+        arrays that change.
+    sources: for each kernel, the arguments that change, each with the index of its address.
+    count: the number of arrays.
     behind: the other tasks (repeats and reductions over steps, contracts and sums), by the wave of kernels
-        behind which they run.
-    first: the tasks that run ahead of all; none if the waves run on several threads.
+        after which they run.
+    first: the tasks that run before all others; none if the waves run on several threads.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
@@ -254,7 +272,10 @@ def runner(
 
 
 def turn_of_kernel(prepared: PreparedChain, wave: int, sources: Sequence[Sources]) -> Turn:
-    """Makes the task that runs the only kernel of a wave, in one thread. sources: by kernel, words to set."""
+    """Makes the entry of a call block that runs the only kernel of a wave, in one thread.
+
+    wave: the position of the wave. sources: for each kernel, the arguments that each call sets.
+    """
     (place,) = prepared.shape.waves[wave]
     (space,) = prepared.spaces[place]
     function, unit = prepared.natives[place].compiled.run, (pointer(space.progress), pointer(space.status))

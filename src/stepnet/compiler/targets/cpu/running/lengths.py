@@ -76,13 +76,20 @@ class LengthTables:
         }
 
     def fit(self, prepared: PreparedChain, follow: Sequence[bool]) -> bool:
-        """Tells whether calls may change lengths: all in one thread, on as many lanes as the tables have."""
-        lanes = [own for own, follows in zip(prepared.shape.lanes, follow, strict=True) if follows]
-        return prepared.is_in_turn and all(own == (min(self.count, LANES),) for own in lanes)
+        """Tells whether prepared calls may run with other lengths: if each runs in one thread, and those
+        whose lengths change have as many lanes (slots that run sequences) as these tables.
+
+        follow: for each kernel, whether the lengths of its sequences change.
+        """
+        lanes = [sets for sets, follows in zip(prepared.shape.lanes, follow, strict=True) if follows]
+        return prepared.is_in_turn and all(sets == (min(self.count, LANES),) for sets in lanes)
 
     def turn(self, spaces: Sequence[Workspace], across: Sequence[AcrossTask], source: int) -> Turn:
-        """Points the argument words of workspaces, and of repeats and reductions over steps, to the tables of
-        lengths; returns the task that fills these. source: the index of the offsets among a call's arrays.
+        """Points the argument words of kernels, and of repeats and reductions over steps, to these tables;
+        returns the task that fills the tables, which a call runs ahead of its kernels.
+
+        spaces: the workspaces of the kernels. across: the repeats and reductions. source: the index of the
+            offsets of the sequences among the arrays of a call.
         """
         for space in spaces:
             for name, address in self.pointers.items():
@@ -97,7 +104,9 @@ class LengthTables:
         return turn_of(self.work, 0)
 
     def point_across(self, task: AcrossTask) -> None:
-        """Points the argument words of a repeat or reduction over steps to the tables of lengths."""
+        """Points the argument words of a repeat or reduction over steps to these tables, so that it runs with
+        the lengths of each call.
+        """
         if task.across.source.extent != CONST:
             for name, table in (("starts", "starts"), ("lengths", "lengths"), ("steps", "step_offsets")):
                 task.arguments[0, ACROSS[name]] = self.pointers[table]

@@ -17,8 +17,9 @@ from stepnet.compiler.targets.cpu.writing.word_code import WordCode
 
 
 def write_lengths(target: Processor) -> ir.Module:
-    """Generates the LLVM module of the function `lengths`, which fills the tables of a call's sequences from
-    their offsets. It has the argument words `WORDS` at the pointer that is its argument.
+    """Generates the LLVM module of the function `lengths`, which fills the tables of a call's sequences
+    (their lengths and lanes) from their offsets. The function takes a pointer to its arguments, listed in
+    `WORDS`.
     """
     module = ir.Module("lengths")
     module.triple = ""
@@ -46,10 +47,13 @@ def write_lengths(target: Processor) -> ir.Module:
 def internal(
     module: ir.Module, target: Processor, name: str, result: ir.Type, arguments: list[ir.Type]
 ) -> tuple[ir.Function, WordCode]:
-    """Adds a function that only its module calls; returns it, and a builder that writes at its start."""
-    made = ir.Function(module, ir.FunctionType(result, arguments), name)
-    made.linkage = "internal"
-    return made, WordCode(made.append_basic_block("entry"), target)
+    """Adds a function that only the module calls; returns it, and a builder that writes code at its start.
+
+    name, result, arguments: the name of the function, and the types of its result and its arguments.
+    """
+    function = ir.Function(module, ir.FunctionType(result, arguments), name)
+    function.linkage = "internal"
+    return function, WordCode(function.append_basic_block("entry"), target)
 
 
 def write_lay(module: ir.Module, target: Processor, name: str) -> ir.Function:
@@ -58,22 +62,22 @@ def write_lay(module: ir.Module, target: Processor, name: str) -> ir.Function:
     the table `laid` at the offsets `LAID`. memory: `PER_SEQUENCE` bytes for each sequence.
     """
     compare = write_compare(module, target, f"{name}_compare")
-    made, code = internal(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER])
-    lengths, count, pairs, laid = made.args
+    function, code = internal(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER])
+    lengths, count, pairs, laid = function.args
     Lay(code, compare, lengths, count, pairs, laid).write()
-    return made
+    return function
 
 
 def write_compare(module: ir.Module, target: Processor, name: str) -> ir.Function:
     """Generates the comparison of (length, number) pairs for `qsort`: longest first, then by number, which is
     the index of the sequence. Returns the function.
     """
-    made, code = internal(module, target, name, I32, [POINTER, POINTER])
-    (a, b), (i, j) = ([code.word(side, place) for side in made.args] for place in (0, 8))
+    function, code = internal(module, target, name, I32, [POINTER, POINTER])
+    (a, b), (i, j) = ([code.word(side, place) for side in function.args] for place in (0, 8))
     by_length = code.sub(code.zext(code.less(a, b), I32), code.zext(code.less(b, a), I32))
     by_number = code.sub(code.zext(code.less(j, i), I32), code.zext(code.less(i, j), I32))
     code.ret(code.select(code.icmp_signed("==", a, b), by_number, by_length))
-    return made
+    return function
 
 
 class Lay:
@@ -103,9 +107,9 @@ class Lay:
         self.filled_cell, self.sorted_cell, self.best_cell = (code.alloca(I64) for _ in range(3))
 
     def write(self) -> None:
-        """Generates the whole body of `lay`: sorts sequences by length, assigns them to lanes (slots that run
-        one after another), and fills the table `laid`. In it the sequences stand lane by lane, the lane with
-        the most steps first.
+        """Writes the body of the function `lay`, which sorts sequences by length, assigns them to lanes
+        (slots that run one sequence after another), and fills the table `laid`. The table has the sequences
+        lane by lane, the lane with the most steps first.
         """
         code, zero = self.code, self.code.number(0)
         self.make_pairs()

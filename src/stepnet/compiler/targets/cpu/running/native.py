@@ -139,9 +139,9 @@ class Native:
         return same and self.finish is None
 
     def room(self, call: Call) -> int:
-        """Returns the number of words (steps of inner sequences) for which a call needs scratch memory: more
-        than the longest inner sequence, a power of two and some slack, so that similar calls share it. 0
-        without any.
+        """Returns the number of steps of inner sequences for which a call needs scratch memory; 0 if there
+        are no inner sequences. It is rounded up from the longest one, so that similar calls can share the
+        memory.
         """
         longest = [
             int(np.diff(array).max(initial=0))
@@ -174,21 +174,30 @@ class Native:
     # ---- the work before and after the steps
 
     def begin(self, call: Call, arrays: CallArrays) -> None:
-        """Runs a call's work before its steps: values per sequence, and final memories of empty ones."""
+        """Does the work of a call before its steps: computes the values that each sequence has once, and
+        copies the initial memories of empty sequences to their final memories. arrays: all arrays of the
+        call.
+        """
         if self.compiled.sequences is not None:
             self.for_each_sequence(self.compiled.sequences, arrays)
         self.keep_idle(call, arrays)
 
     def made_of(self, arrays: CallArrays) -> list[bytes]:
-        """Returns the contents, as bytes, of the arrays from which values are computed once per sequence. If
-        they are equal at the next call, the values are too. arrays: all arrays of the call.
+        """Returns the contents, as bytes, of the arrays from which values are computed once per sequence.
+        They are compared with those of the next call: if they are equal, the values need not be computed
+        again.
+
+        arrays: all arrays of the call.
         """
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
         read = (by_word[word] for word in self.compiled.sequence_arguments)
         return [array.tobytes() for array in read if array is not None]
 
     def keep_idle(self, call: Call, arrays: CallArrays) -> None:
-        """Copies the initial memories of empty sequences to their final memories, as no step does."""
+        """Copies the initial memories of empty sequences to their final memories, as no step does.
+
+        arrays: all arrays of the call, which have both.
+        """
         positions = call.positions
         if SequenceLayout.of(positions).filled == positions.rows:
             return
@@ -206,7 +215,8 @@ class Native:
 
     def for_each_sequence(self, function: NativeFunction, arrays: CallArrays) -> None:
         """Runs a function of machine code that computes values once per sequence, some sequences at a time so
-        that interrupts are handled. Raises `InputError` if an index is outside its table.
+        that interrupts are handled. It reads and writes the arrays of a call. Raises `InputError` if an index
+        is outside its table.
         """
         status = np.zeros(1, np.int64)
         words = np.zeros(self.compiled.argument_count, np.int64)
@@ -220,8 +230,10 @@ class Native:
             raise InputError(OUTSIDE)
 
     def end(self, form: CallForm, arrays: CallArrays) -> None:
-        """Does the work of a call after its steps: reductions of sequences, values once per sequence, and
-        totals of all rows. Does nothing if the plan has none.
+        """Does the work of a call after its steps: computes reductions of sequences, values that each
+        sequence has once, and totals of all rows. Does nothing if the plan has none.
+
+        form: has the work after the loop. arrays: all arrays of the call.
         """
         if form.finish is None:
             return

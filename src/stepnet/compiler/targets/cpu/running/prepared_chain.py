@@ -41,7 +41,11 @@ class Shape:
 
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-    """Writes argument words of each thread of a workspace at a byte offset. pack: a `Struct.pack_into`."""
+    """Writes numbers to the arguments of the machine code, for each thread of a workspace.
+
+    pack: the `pack_into` of a `Struct` that has the format of the numbers. offset: the byte offset of the
+        first one among the arguments.
+    """
     for row in space.rows:
         pack(row, offset, *numbers)
 

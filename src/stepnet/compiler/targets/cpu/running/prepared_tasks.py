@@ -85,8 +85,10 @@ class PreparedTasks:
             self.orders = self.orders_for(tasks, progress, most)
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> TaskGroup:
-        """Makes the object that runs several tasks on at most `most` threads (None: one per task), waking
-        those that sleep. progress: the words that tasks of one call share; None for independent tasks.
+        """Makes the object that runs several tasks on threads, and wakes those that sleep.
+
+        progress: the words that tasks of one call share; None for independent tasks.
+        most: the largest number of threads; None for one per task.
         """
         return TaskGroup(WORKER_POOL, tasks, progress, max_threads=most)
 
@@ -138,7 +140,11 @@ class DividedTasks(PreparedTasks):
     ended = roused = 0.0
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> TaskGroup:
-        """Makes the runner of tasks on at most `most` awake threads. progress: the words that they share."""
+        """Makes the object that runs several tasks on the threads that are awake.
+
+        progress: the words that the tasks share.
+        most: the largest number of threads; None for one per task.
+        """
         return TaskGroup(WORKER_POOL, tasks, progress, wake=False, max_threads=most)
 
     def share(self) -> None:

@@ -37,7 +37,9 @@ class ParameterView(NamedTuple):
     strides: tuple[int, ...]
 
     def of(self, parameters: Sequence[Array]) -> Array:
-        """Makes an array that is the same view of other parameters of the same shapes."""
+        """Returns the array that this object describes: a view, such as a transpose, of one of the given
+        parameters, which have the shapes of those that it was made for.
+        """
         # NumPy checks that the view stays inside the buffer of the parameter.
         buffer = parameters[self.parameter]
         return np.ndarray(self.shape, self.dtype, buffer, self.offset, self.strides)
@@ -113,8 +115,9 @@ class Refill:
         ]
 
     def key(self, inside: bool, number: int) -> Key:
-        """Returns the key under which a constant is computed. A constant that the body (the net of a step)
-        reads as an input has that of the outer net. inside: whether `number` is a node of the body.
+        """Returns the key of a constant in the tables of views and fixed values: whether it belongs to the
+        body (the net of a step), and its node. An input of the body has the key of the outer net's node that
+        it reads. inside: whether `number` is a node of the body.
         """
         return self.outside.get((inside, number), (inside, number))
 
@@ -132,9 +135,11 @@ class Refill:
             return {n: self.value((False, n), parameters, known) for n in self.wanted}
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
-        """Returns the value of a constant for these parameters: a fixed one, a view of a parameter, or
-        computed. key: whether it belongs to the body, and its node. known: the values computed so far, to
-        which it is added.
+        """Returns the value of a constant for these parameters: a fixed value, a view of a parameter, or a
+        value computed now.
+
+        key: whether the constant belongs to the body (the net of a step), and its node.
+        known: the values found so far, to which this one is added.
         """
         if key in self.fixed:
             return self.fixed[key]

@@ -79,7 +79,10 @@ class Runner:
         return run_whole
 
     def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
-        """Prepares further calls with the lengths of this one, or of any; None if it cannot be prepared."""
+        """Prepares later calls with other arrays, which are then faster; None if they cannot be prepared.
+
+        any_lengths: whether their sequences may have other lengths than those of this call.
+        """
         started = self.chain.started()
         started.add(call)
         return started.frozen_kernel(any_lengths)
@@ -91,6 +94,7 @@ def chained(
     """Makes the chain that runs several kernels in one go; None if one of them has work for NumPy, or is of
     another engine.
 
+    bounds: the kernels with their parameters.
     waves, lines: the kernels that do not depend on each other, and the layers of a stack, by position.
     between: the repeats and reductions over steps that run between the kernels.
     """

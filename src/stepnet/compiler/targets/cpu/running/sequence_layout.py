@@ -101,11 +101,13 @@ class SequenceLayout:
 
     @classmethod
     def of(cls, positions: Positions) -> "SequenceLayout":
-        """Returns the lengths and lanes (slots) of sequences at these positions; made once, kept there."""
-        laid = positions.derived.get(KNOWN)
-        if laid is None:
-            laid = positions.derived[KNOWN] = cls(positions)
-        return laid
+        """Returns the layout (lengths and lanes) of the sequences at these positions. It is made once and
+        stored with the positions.
+        """
+        layout = positions.derived.get(KNOWN)
+        if layout is None:
+            layout = positions.derived[KNOWN] = cls(positions)
+        return layout
 
     @computed_once
     def no_steps(self) -> Array:
@@ -145,16 +147,19 @@ class SequenceLayout:
         return min(LANES, max(FEWEST_LANES, power_of_two(working)))
 
     def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
-        """Returns the number of lanes (slots for sequences), and the argument words that describe them, from
-        `until` on: 0 for no early ends, the number of steps, and pointers to tables, which this object keeps.
+        """Returns the number of lanes (slots that run sequences), and the arguments that describe them to
+        machine
+        code: 0 for no early ends, the number of steps, and pointers to tables, which this object keeps alive.
         """
         tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
         self._held += tables
         return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self.places)
 
     def waiting(self, order: Array, endings: Sequence[Array]) -> list[tuple[int, ...]]:
-        """Lists the argument words, from `until` on, of threads that take sequences from one queue during the
-        call, as these may end early. order: the sequences in the queue. endings: the words `ENDING` of each
-        thread.
+        """Returns the arguments that describe the lanes (slots that run sequences) of each thread, for
+        threads that take sequences from one queue during the call, as these may end early.
+
+        order: the indices of the sequences in the queue.
+        endings: for each thread, the words that its machine code needs for early ends.
         """
         return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self.places) for own in endings]

@@ -38,7 +38,7 @@ ABREAST = 4
 def sums(values: Array, places: Array, offsets: Array, target: Processor) -> Array:
     """Computes the sum of the values [rows, ...] of each sequence by machine code; zeros for an empty one.
 
-    places: the rows of the values, sequence by sequence.
+    places: the indices of the rows in `values`, sequence by sequence.
     offsets: where each sequence begins in `places`, and where the last one ends.
     """
     if values.dtype.name not in DTYPES or not values.size:

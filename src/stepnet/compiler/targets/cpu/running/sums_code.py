@@ -47,8 +47,8 @@ class SumsCode:
         code.ret(code.number(0))
 
     def add(self, total: ir.Value, row: ir.Value) -> None:
-        """Writes the addition of the row at one pointer to the sum at another: an unrolled vector loop, and a
-        scalar loop for the rest.
+        """Writes the addition of a row to a sum, column by column: an unrolled vector loop, and a scalar loop
+        for the rest. total, row: the pointers to the sum and to the row.
         """
         code, columns = self.code, self.words["columns"]
         step = self.width * ABREAST

@@ -39,7 +39,7 @@ START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
 def block_rows(layout: Layout) -> int:
     """Returns the largest number of rows (sequences x steps) that work outside the loop processes at a time,
-    so that their values fit into a cache.
+    so that their values fit into a cache. layout: has the bytes of a row and the work outside the loop.
     """
     # Large parameters of the work outside the loop are read once per block. If blocks were small, they would
     # evict the parameters of the steps from the last cache.
@@ -49,9 +49,12 @@ def block_rows(layout: Layout) -> int:
 
 
 def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
-    """Returns the sizes in bytes of the parts of a workspace (scratch memory), in whole cache lines, by the
-    argument that points to each. strides: the bytes of each record (values of one row). lanes: the largest
-    number of lanes. rows, steps: the largest numbers of rows and steps of a block.
+    """Returns the sizes in bytes of the buffers and tables of a workspace (scratch memory), in whole cache
+    lines, by the name of the argument of the machine code that points to each.
+
+    strides: the bytes of each kind of record (the values of one row).
+    lanes: the largest number of lanes (slots that run sequences).
+    rows, steps: the largest numbers of rows and steps of a block.
     """
     slots, rows = lanes + SLACK, rows + SLACK
     sizes = {
@@ -166,7 +169,9 @@ class Workspace:
         self.words[:, WORD["ahead"]] = pointer(ahead.progress)
 
     def go_on(self) -> None:
-        """Lets the machine code go on after a pause. No thread may run it meanwhile."""
+        """Clears the word that pauses the machine code, so that its next call goes on with the steps. The
+        machine code must not be running.
+        """
         self._begun[PAUSE] = 0
 
     def begin(self) -> None:
@@ -205,10 +210,12 @@ class Workspace:
             return Done(-left, 0, -lanes, 0)
         order = self._table("order", ending["sequences"])
         lengths = self._table("lengths", int(order.max(initial=-1)) + 1)[order]
-        begun = min(int(numbers_at(ending["waiting"], 1)[0]), len(order))
+        taken = min(int(numbers_at(ending["waiting"], 1)[0]), len(order))
         all_steps = int(lengths.sum())
-        return Done(int(lengths[:begun].sum()) - left, all_steps, begun - lanes, len(order))
+        return Done(int(lengths[:taken].sum()) - left, all_steps, taken - lanes, len(order))
 
     def _table(self, name: str, count: int) -> Array:
-        """Returns the first `count` integers of a table of the call, by the argument that points to it."""
+        """Returns the first `count` integers of a table of the call. name: that of the argument that points
+        to the table.
+        """
         return numbers_at(self.rows[0][WORD[name]], count)

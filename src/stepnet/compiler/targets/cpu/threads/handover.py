@@ -3,9 +3,8 @@
 Waking a sleeping thread takes 50 microseconds and more, as long as a small recurrence takes. So an idle
 worker spins for a while, and then sleeps, also in machine code.
 
-A *place* is a mailbox on which one thread waits for another: a word, and a semaphore for sleeping. The state
-of the word is NOTHING (no message), THERE (a message was sent), or ASLEEP (the waiting thread sleeps on the
-semaphore).
+One thread waits for another on a *mailbox*: a word, and a semaphore for sleeping. The state of the word is
+EMPTY (no message), SENT (a message was sent), or ASLEEP (the waiting thread sleeps on the semaphore).
 
 A threaded call is one call of `lead`: it claims workers, hands out tasks, runs its own task and waits for
 the others. No Python code runs in between, so no interrupt can raise an exception there. So no memory is
@@ -22,14 +21,14 @@ from stepnet.compiler.targets.cpu.machine.target import host_target
 
 EMPTY, SENT, ASLEEP = range(3)
 MAX_POLLS, MAX_YIELDS = 1000, 60
-"""LOOKS: the polls of a word before a waiting thread yields its processor, some 15 microseconds. TURNS: the
-yields before it sleeps. A training step takes half a millisecond from one call to the next, and PyTorch's
-threads, which need the processor in between, would be blocked by a thread that never yields.
+"""MAX_POLLS: the polls of a word before a waiting thread yields its processor, some 15 microseconds.
+MAX_YIELDS: the yields before it sleeps. A training step takes half a millisecond from one call to the next,
+and PyTorch's threads, which need the processor in between, would be blocked by a thread that never yields.
 """
 
-# Byte offsets in a worker's memory. First line: the place for a new task, the task's function and argument,
-# and its result. Second line: the place for its completion. Third line: whether the worker is claimed, and
-# the address of the next worker. Then the semaphores of both places.
+# Byte offsets in a worker's memory. First line: the mailbox for a new task, the task's function and argument,
+# and its result. Second line: the mailbox for its completion. Third line: whether the worker is claimed, and
+# the address of the next worker. Then the semaphores of both mailboxes.
 BEGIN, FUNCTION, TASK, RESULT = 0, 16, 24, 32
 END, CLAIMED, NEXT, SEMAPHORES = 64, 128, 136, 192
 HANDLE = 8
@@ -50,7 +49,7 @@ GROUP_FIELDS = (
     "waited",
 )
 TASK_FIELDS = ("function", "task", "worker")
-"""The words of `Orders`, followed by three words for each task. Words of the orders:
+"""The words of a `TaskGroup`, followed by three words for each task. Words of the group:
 
     crew: the pointer to the address of the first worker, followed by the number of leading threads.
     gate: 0 for independent tasks. For shared tasks, the pointer to the word for the number of threads, on
@@ -74,10 +73,10 @@ Words of a task:
 class HandoverFunctions:
     """Compiled functions of the handover of tasks between threads. Each takes one pointer.
 
-    look(place): waits for a message (the word is THERE) and takes it. say(place): sends a message, and wakes
-    the thread that sleeps there. rouse(place): wakes the thread that sleeps there, which then spins for a
-    while. serve(worker): waits for tasks and runs them, for ever. lead(orders): runs all tasks, the first one
-    in this thread; returns whether there is more to do.
+    receive(mailbox): waits for a message (the word is SENT) and takes it. send(mailbox): sends a message, and
+    wakes the thread that sleeps there. wake(mailbox): wakes the thread that sleeps there, which then spins
+    for a while. serve(worker): waits for tasks and runs them, for ever. lead(task_group): runs all tasks, the
+    first one in this thread; returns whether there is more to do.
     """
 
     receive: NativeFunction

@@ -30,7 +30,7 @@ from stepnet.compiler.targets.cpu.writing.system_code import write_ticks, write_
 
 
 def write_handover(target: Processor) -> ir.Module:
-    """Generates the LLVM module of the functions by which threads hand over tasks (`Signals`)."""
+    """Generates the LLVM module of the functions by which threads hand over tasks (`HandoverFunctions`)."""
     module = ir.Module("handover")
     receive, send = write_receive(module, target), write_send(module, target)
     write_wake(module, target)
@@ -54,11 +54,12 @@ def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
     return code.extract_value(swapped, 1)
 
 
-# ---- places ------------------------------------------------------------------------------------------------
+# ---- mailboxes ---------------------------------------------------------------------------------------------
 
 
 def call_semaphore(code: Code, name: str, mailbox: ir.Value, *numbers: int) -> None:
-    """Writes a call of a system function on the semaphore of a place (a mailbox on which one thread waits).
+    """Writes a call of a system function on the semaphore of a mailbox, on which one thread waits.
+
     name: the function, "system_wait" or "system_post". numbers: its further arguments.
     """
     handle = code.read(I64, code.at(mailbox, HANDLE), 8)
@@ -66,13 +67,13 @@ def call_semaphore(code: Code, name: str, mailbox: ir.Value, *numbers: int) -> N
 
 
 def wake(code: Code, mailbox: ir.Value) -> None:
-    """Writes code that wakes the thread that sleeps at a place, a mailbox with a semaphore."""
+    """Writes code that wakes the thread that sleeps on the semaphore of a mailbox."""
     call_semaphore(code, "system_post", mailbox, 1, 0)
 
 
 def write_send(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes the function say(place), which sends a message to the thread that waits at a place (a mailbox):
-    sets the word to THERE, and wakes the thread if it sleeps. It returns the word as it was before.
+    """Writes the function send(mailbox), which sends a message to the thread that waits on the mailbox: sets
+    its word to SENT, and wakes the thread if it sleeps. The function returns the word as it was before.
     """
     function, code = new_function(module, target, "send")
     mailbox = function.args[0]
@@ -86,11 +87,11 @@ def write_send(module: ir.Module, target: Processor) -> ir.Function:
 def poll_until(
     code: Code, mailbox: ir.Value, comparison: Literal["==", "!="], found: ir.Block, max_polls: ir.Value
 ) -> Any:
-    """Writes a loop that polls the word of a place (a mailbox on which a thread waits), up to `max_polls`
-    times. The code that follows runs if the polls do not end the loop.
+    """Writes a loop that polls the word of a mailbox, on which a thread waits, up to `max_polls` times. The
+    code that follows runs if no poll ends the loop.
 
-    comparison: the comparison of the word with THERE that ends the loop.
-    found: the block to go to when it ends the loop.
+    comparison: the loop ends when this comparison of the word with SENT (a message was sent) is true.
+    found: the block to which the code then goes.
 
     Returns the phi node that counts the polls. A branch to its block begins another round.
     """
@@ -112,8 +113,8 @@ def poll_until(
 
 
 def write_receive(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes the function look(place), which waits for a message at a place (a mailbox): spins, then yields
-    the processor between polls, and later sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING.
+    """Writes the function receive(mailbox), which waits for a message in the mailbox: spins, then yields the
+    processor between polls, and later sleeps (ASLEEP), until the word is SENT; then sets it to EMPTY.
     """
     function, code = new_function(module, target, "receive")
     mailbox, yields = function.args[0], code.alloca(I64)
@@ -149,9 +150,9 @@ def write_receive(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_withdraw(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes the function taken(place, most), which checks whether a message at a place (a mailbox) was
-    received. After `max_polls` polls of the word it takes the message back. It returns NOTHING if the
-    receiver took the message, THERE if it was taken back.
+    """Writes the function taken(mailbox, max_polls), which withdraws a message that nobody receives in time.
+    It polls the mailbox's word up to `max_polls` times, and then takes the message back. It returns EMPTY if
+    the receiver has taken the message, or SENT if the message was taken back.
     """
     function, code = new_function(module, target, "taken", 1)
     function.linkage = "internal"
@@ -166,8 +167,8 @@ def write_withdraw(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_wake(module: ir.Module, target: Processor) -> None:
-    """Writes the function rouse(place), which wakes the thread that sleeps at a place (a mailbox) without a
-    message: if the word is ASLEEP, sets it to NOTHING and wakes the thread.
+    """Writes the function wake(mailbox), which wakes the thread that sleeps on a mailbox, without a message:
+    if the word is ASLEEP, sets it to EMPTY and wakes the thread.
     """
     function, code = new_function(module, target, "wake")
     mailbox = function.args[0]
@@ -178,8 +179,8 @@ def write_wake(module: ir.Module, target: Processor) -> None:
 
 def write_serve(module: ir.Module, target: Processor, receive: ir.Function, send: ir.Function) -> None:
     """Writes the function serve(worker), which a worker thread runs for ever: it waits for a task, runs it,
-    stores its result (whether there is more to do), and reports its completion. receive, send: wait for a
-    message, and send one.
+    stores its result (whether there is more to do), and reports its completion. receive, send: the functions
+    that wait for a message and send one.
     """
     function, code = new_function(module, target, "serve")
     worker = function.args[0]
@@ -194,7 +195,7 @@ def write_serve(module: ir.Module, target: Processor, receive: ir.Function, send
 
 
 def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
-    """Writes a call of a task's function, by address, with the task's pointer; returns if more is to do."""
+    """Writes a call of the function at an address with a task's pointer; returns whether more is to do."""
     return code.call_at(address, I64, [code.inttoptr(task, POINTER)])
 
 
@@ -202,59 +203,59 @@ def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
 
 
 class TaskGroupFields:
-    """Access, in generated code, to the words of orders (tasks run together)."""
+    """Access, in generated code, to the words of a task group (tasks run together)."""
 
     def __init__(self, code: Code, pointer: ir.Value) -> None:
-        """Takes the builder of the code, and the pointer to the words of the orders at run time."""
+        """Takes the builder of the code, and the pointer to the task group's words at run time."""
         self.code, self.pointer = code, pointer
 
     def field(self, name: str) -> ir.Value:
-        """Writes a load of word `name`, one of `GROUP_FIELDS`, of orders (tasks run together)."""
+        """Writes a load of the word `name`, one of `GROUP_FIELDS`, of the task group; returns its value."""
         return self.code.read(I64, self.code.at(self.pointer, 8 * GROUP_FIELDS.index(name)), 8)
 
     def set_field(self, name: str, value: ir.Value) -> None:
-        """Writes a store to word `name`, one of `GROUP_FIELDS`, of orders (tasks run together)."""
+        """Writes a store of a value to the word `name`, one of `GROUP_FIELDS`, of the task group."""
         self.code.write(value, self.code.at(self.pointer, 8 * GROUP_FIELDS.index(name)), 8)
 
     def task_field(self, slot: ir.Value, name: str) -> ir.Value:
-        """Writes the address of the word `name`, one of `TASK_FIELDS`, of the task at an index."""
+        """Returns the address of the word `name`, one of `TASK_FIELDS`, of the task at the index `slot`."""
         offset = self.code.mul(slot, self.code.number(8 * len(TASK_FIELDS)))
         return self.code.at(
             self.code.at(self.pointer, offset), 8 * (len(GROUP_FIELDS) + TASK_FIELDS.index(name))
         )
 
     def function(self, slot: ir.Value) -> ir.Value:
-        """Writes a load of the address of the function that runs the task at an index."""
+        """Writes a load of the address of the function that runs the task at the index `slot`."""
         return self.code.read(I64, self.task_field(slot, "function"), 8)
 
     def task(self, slot: ir.Value) -> ir.Value:
-        """Writes a load of the pointer with which the function of the task at an index is called."""
+        """Writes a load of the pointer that is the argument of the function of the task at index `slot`."""
         return self.code.read(I64, self.task_field(slot, "task"), 8)
 
     def run(self, slot: ir.Value) -> ir.Value:
-        """Writes a call of the task at an index in this thread; returns whether there is more to do."""
+        """Writes a call of the task at index `slot` in this thread; returns whether more is to do."""
         return run_task(self.code, self.function(slot), self.task(slot))
 
     def worker(self, slot: ir.Value) -> ir.Value:
-        """Writes a load of the address of the worker that has the task at an index; 0 for none."""
+        """Writes a load of the address of the worker that has the task at index `slot`; 0 for none."""
         return self.code.read(I64, self.task_field(slot, "worker"), 8)
 
     def set_worker(self, slot: ir.Value, address: ir.Value) -> None:
-        """Writes a store of the address of the worker that has the task at an index; 0 for none."""
+        """Writes a store of the address of the worker that has the task at index `slot`; 0 for none."""
         self.code.write(address, self.task_field(slot, "worker"), 8)
 
     def release_worker(self, slot: ir.Value) -> None:
-        """Writes code that takes the task at an index from its worker, which is then free for other tasks."""
+        """Writes code that takes the task at index `slot` from its worker, which is then free for others."""
         claimed = self.code.at(self.code.inttoptr(self.worker(slot), POINTER), CLAIMED)
         self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
         self.set_worker(slot, self.code.number(0))
 
 
 def write_lead(module: ir.Module, target: Processor, receive: ir.Function, send: ir.Function) -> None:
-    """Writes the function lead(orders), by which a thread runs tasks with other_leaders: it gives tasks to
-    workers, runs the first task and all that no worker took, and waits for the rest. It returns whether a
-    task has more to do. Of shared tasks (those with a gate), it first fixes the number of threads; of others,
-    it measures its times.
+    """Writes the function lead(task_group), by which a thread runs a group of tasks together with workers: it
+    gives tasks to workers, runs the first task and all that no worker took, and waits for the rest. It
+    returns whether a task has more to do. For shared tasks (those of a group with a gate), it first fixes the
+    number of threads; for others, it measures how long it worked and waited.
 
     receive, send: the functions that wait for a message and send one.
     """
@@ -305,9 +306,9 @@ def write_lead(module: ir.Module, target: Processor, receive: ir.Function, send:
 
 
 def write_assign(module: ir.Module, target: Processor, send: ir.Function) -> ir.Function:
-    """Writes the function recruit(orders), which claims free workers and hands each a task, from the second
-    task on. Sleeping workers are left out unless `wake` is set. The number of tasks that have a thread
-    becomes `asked`.
+    """Writes the function recruit(task_group), which claims free workers and hands each a task, from the
+    second task on. Sleeping workers are left out unless the field `wake` is set. The number of tasks that
+    have a thread, the leader's included, is stored in the field `asked`.
 
     send: the function that sends a message.
     """
@@ -348,15 +349,16 @@ def write_assign(module: ir.Module, target: Processor, send: ir.Function) -> ir.
 
 @dataclass(frozen=True)
 class TaskLoops:
-    """Writer of loops over tasks that threads run together (orders), but for the leading thread's first."""
+    """Writer of loops over the tasks of a group, without the first task, which the leading thread runs."""
 
     code: Code
     fields: TaskGroupFields
 
     def for_each_task(self, work: Callable[[ir.Value, ir.Value], None], with_worker: bool) -> None:
-        """Writes a loop over those tasks, apart from the first, that have a worker, or that have none.
+        """Writes a loop over the tasks after the first one that have a worker, or that have none.
 
         work: writes the body of the loop, given the index of a task and the address of its worker.
+        with_worker: whether the loop runs over the tasks that have a worker, or over the others.
         """
         code = self.code
         with code.loop(code.number(1), self.fields.field("count")) as slot:
@@ -367,10 +369,10 @@ class TaskLoops:
 
 
 def write_start_shared(module: ir.Module, target: Processor, withdraw: ir.Function) -> ir.Function:
-    """Writes the function settle(orders), which fixes the number of threads that share a step: takes back
-    tasks that were not begun in time, numbers the threads, and lets them start by the word `gate`.
+    """Writes the function settle(task_group), which fixes the number of threads that share a step: takes back
+    tasks that no worker began in time, numbers the threads, and lets them start by the word `gate`.
 
-    withdraw: the function that takes back a message.
+    withdraw: the function that takes back a message that nobody has received.
     """
     function, code = new_function(module, target, "settle")
     function.linkage = "internal"
@@ -398,8 +400,8 @@ def write_start_shared(module: ir.Module, target: Processor, withdraw: ir.Functi
 
 
 def write_run_unassigned(module: ir.Module, target: Processor) -> ir.Function:
-    """Writes the function relieve(orders), which takes back tasks that no worker has begun, and runs in the
-    leading thread all that have no worker. It returns whether there is more to do.
+    """Writes the function relieve(task_group), which takes back tasks that no worker has begun, and runs all
+    tasks that have no worker in the leading thread. It returns whether there is more to do.
     """
     function, code = new_function(module, target, "relieve")
     function.linkage = "internal"
@@ -408,12 +410,12 @@ def write_run_unassigned(module: ir.Module, target: Processor) -> ir.Function:
     code.store(code.number(0), cell)
 
     def take_back(slot: ir.Value, worker: ir.Value) -> None:
-        """Writes code that takes the task at an index back if its worker has not begun it."""
+        """Writes code that takes the task at index `slot` back if its worker has not begun it."""
         with code.when(exchange(code, code.at(worker, BEGIN), SENT, EMPTY)):
             fields.release_worker(slot)
 
     def run_untaken(slot: ir.Value, _: ir.Value) -> None:
-        """Writes code that runs the task at an index, which no worker has, in this thread."""
+        """Writes code that runs the task at index `slot`, which no worker has, in this thread."""
         code.store(code.or_(code.load(cell), fields.run(slot)), cell)
 
     tasks = TaskLoops(code, fields)
@@ -424,8 +426,8 @@ def write_run_unassigned(module: ir.Module, target: Processor) -> ir.Function:
 
 
 def write_wait_for_all(module: ir.Module, target: Processor, receive: ir.Function) -> ir.Function:
-    """Writes the function finish(orders), which waits until all workers have run their tasks, releases them,
-    and returns whether a task has more to do. receive: the function that waits for a message.
+    """Writes the function finish(task_group), which waits until all workers have run their tasks, releases
+    the workers, and returns whether a task has more to do. receive: the function that waits for a message.
     """
     function, code = new_function(module, target, "finish")
     function.linkage = "internal"

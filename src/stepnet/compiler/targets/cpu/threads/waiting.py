@@ -90,8 +90,10 @@ def spin(code: Code, waits: Callable[[], ir.Value]) -> ir.Value:
 def wait_for_steps(code: Code) -> ir.Function:
     """Writes the function `wait_for_steps(progress, steps, rest, clock)` at its first use, and returns it. At
     run time it waits for steps of another call, whose outputs this one reads while both run. It returns 1
-    when that call has written the outputs of `steps` steps, 0 if it pauses before that. progress: that
-    call's. clock: not used.
+    when the other call has written the outputs of `steps` steps, 0 if that call pauses before.
+
+    progress: the pointer to the progress of the other call.
+    rest: the address of the system's function by which a thread rests. clock: not used.
     """
     function, body = internal_function(code, "wait_for_steps")
     if body is None:

@@ -227,7 +227,7 @@ class WorkerPool:
     def forget(self) -> None:
         """Resets the pool to no workers, as needed after a fork: threads do not survive it.
 
-        Existing orders refer to `list_head`, which is cleared in place, so they remain valid.
+        Existing task groups refer to `list_head`, which is cleared in place, so they remain valid.
         """
         self.list_head[:] = 0
         self.workers.clear()
@@ -245,7 +245,8 @@ class WorkerPool:
             self.list_head[0] = worker.address
 
     def run(self, task_group: TaskGroup, on_pause: Callable[[], None] = lambda: None) -> None:
-        """Runs tasks to their end on this thread and workers, starting or waking these.
+        """Runs a group of tasks to their end on this thread and workers, which are started or woken if
+        needed.
 
         on_pause: is called whenever all tasks pause; it may raise.
         """
@@ -324,8 +325,12 @@ class ParallelCalls:
     def change(
         self, keys: Sequence[Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
     ) -> None:
-        """Prepares to run again and again on other arrays. keys: those of the arrays. fixed: the addresses of
-        arrays that all calls share. order: for each array that changes, the index of its address in a call.
+        """Prepares these calls to be run again and again on other arrays: writes the addresses that stay, and
+        stores in `sources` which arguments change.
+
+        keys: the keys of the arrays, in the order of the arguments.
+        fixed: the addresses of the arrays that all runs share, by key.
+        order: for each array that changes from run to run, the index of its address among those of a run.
         """
         self.point(*(fixed.get(key, 0) for key in keys))
         begins = range(0, self.arguments.size, self.arguments.shape[1])

@@ -66,7 +66,7 @@ class Undefined(ir.Constant):
     """LLVM's `undef` constant, written once. llvmlite would write it for every element of a vector."""
 
     def get_reference(self) -> str:
-        """Returns the LLVM text of this constant as an operand."""
+        """Returns LLVM's text for an undefined value, as an operand of an instruction."""
         return "undef"
 
 
@@ -74,8 +74,8 @@ UNDEFINED: dict[str, Undefined] = {}
 
 
 def undefined(type_: ir.Type) -> ir.Constant:
-    """Makes an undefined value of an LLVM type, to be filled element by element or ignored. That of a type is
-    one object, found by the type's text: llvmlite's vector types all have the same hash.
+    """Makes an undefined value of an LLVM type, to be filled element by element or ignored. Equal types share
+    one object, which is found by the type's text: llvmlite's vector types all have the same hash.
     """
     text = str(type_)
     return UNDEFINED.get(text) or UNDEFINED.setdefault(text, Undefined(type_, ir.Undefined))
@@ -205,7 +205,9 @@ class Code(LineBuilder):
         return self.once("at", pointer, offset, lambda: self.advanced(pointer, offset))
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
-        """Writes a load of a value of a type from memory, of alignment `align` or its own; returns it."""
+        """Writes a load of a value of a type from memory; returns it. align: the alignment of the pointer in
+        bytes; None for that of the type.
+        """
         return self.loaded(type_, pointer, align)
 
     def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:

@@ -96,7 +96,9 @@ class LineBuilder(ir.IRBuilder):
         self.numbers = count()
 
     def line(self, type_: ir.Type, text: str) -> Any:
-        """Writes an instruction; returns its result. type_: that of the result."""
+        """Writes an instruction; returns its result. type_: the type of the result. text: the instruction in
+        LLVM's language, without the name of the result.
+        """
         reference = f"%v{next(self.numbers)}"
         new_line = Line(type_, reference, f"{reference} = {text}")
         self._insert(new_line)
@@ -115,7 +117,9 @@ class LineBuilder(ir.IRBuilder):
         self._insert(Line(ir.VoidType(), "", text))
 
     def compare(self, sign: str, comparison: str, lhs: ir.Value, rhs: ir.Value) -> Any:
-        """Writes a comparison of integers. sign: "s" or "u", for signed or unsigned ones."""
+        """Writes a comparison of integers. sign: "s" or "u", for signed or unsigned ones. comparison: the
+        operator, such as "<=".
+        """
         name = COMPARISONS[comparison]
         words = name if name in ("eq", "ne") else sign + name
         kind = lhs.type

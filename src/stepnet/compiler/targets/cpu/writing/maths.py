@@ -307,7 +307,9 @@ def as_integer(code: Code, x: ir.Value) -> ir.Value:
 
 
 def as_exponent(code: Code, bits: ir.Value, type_: ir.Type) -> ir.Value:
-    """Writes code for the float 2^(n - bias): shifts n, the lowest bits of `bits`, to the exponent's bits."""
+    """Writes code for the float 2^(n - bias), where n is in the lowest bits of the integers `bits`: they are
+    shifted to the exponent's bits. type_: the LLVM type of the result.
+    """
     return code.bitcast(code.shl(bits, code.splat(bits.type, precision_of(type_).fraction_bits)), type_)
 
 

@@ -48,8 +48,8 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
             code.fcmp_unordered("!=", value, zero) if is_float(value) else code.icmp_signed("!=", value, zero)
         )
     if source == "bool":
-        quotient = code.zext(value, register_type("int32", width_of(value)))
-        return code.sitofp(quotient, type_) if to_float else code.zext(value, type_)
+        integer = code.zext(value, register_type("int32", width_of(value)))
+        return code.sitofp(integer, type_) if to_float else code.zext(value, type_)
     if DTYPES[source].kind == "float":
         if to_float:
             return code.fpext(value, type_) if target == "float64" else code.fptrunc(value, type_)
@@ -203,7 +203,9 @@ def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.V
 
 
 def division(result_index: int) -> Emit:
-    """Makes the function that writes a division: its quotient rounded down (part 0) or its remainder (1)."""
+    """Makes the function that writes a division with the quotient rounded down. result_index: the result that
+    the function returns, 0 for the quotient and 1 for the remainder.
+    """
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         """Writes code for the quotient, or the remainder, of floats or integers."""
@@ -219,8 +221,8 @@ def fmod(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
     if width == 1:
         return code.function_call(name, a.type, [a, b])
     result: ir.Value = undefined(a.type)
-    for element_place in range(width):
-        lane = ir.Constant(I32, element_place)
+    for element_index in range(width):
+        lane = ir.Constant(I32, element_index)
         elements = [code.extract_element(a, lane), code.extract_element(b, lane)]
         result = code.insert_element(result, code.function_call(name, element, elements), lane)
     return result
@@ -237,7 +239,9 @@ def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def identity(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Returns the operand: the code of casts, as operands are converted to the dtype of the result before."""
+    """Returns the operand unchanged, as the result of a cast: its conversion to the dtype of the result has
+    been written before.
+    """
     return x
 
 

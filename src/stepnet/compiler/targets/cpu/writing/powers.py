@@ -77,7 +77,9 @@ def with_special_cases(code: Code, x: ir.Value, value: ir.Value, exponent: float
 
 
 def exp_of_pair(code: Code, x: Pair) -> ir.Value:
-    """Writes code for e^x of a sum of two floats; where it overflows or is 0, the lower is left out."""
+    """Writes code for e^x of each element of x, the sum of two floats. Where the result overflows or is 0,
+    the smaller float is ignored.
+    """
     limited = clamped(code, x.high, -800.0, 800.0)
     inside = code.fcmp_ordered("==", limited, x.high)
     return exp(code, limited, code.select(inside, x.low, code.splat(limited.type, 0.0)))

@@ -61,10 +61,10 @@ def reduced_angle(code: Code, x: ir.Value, single: bool) -> ReducedAngle:
     with code.when(any_large):
         slow = reduce_large(code, x, fast)
         inside = code.block
-    return ReducedAngle(*(joined(code, a, before, b, inside) for a, b in zip(fast, slow, strict=True)))
+    return ReducedAngle(*(phi_of_two(code, a, before, b, inside) for a, b in zip(fast, slow, strict=True)))
 
 
-def joined(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
+def phi_of_two(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
     """Writes a phi node: `value` if control comes from `block`, `other` if it comes from `inside`."""
     phi = code.phi(value.type)
     phi.add_incoming(value, block)
@@ -97,7 +97,9 @@ def reduce_small(code: Code, x: ir.Value) -> ReducedAngle:
 
 
 def reduce_small_single(code: Code, x: ir.Value) -> ReducedAngle:
-    """Writes code that reduces angles, once float32, up to `LARGEST`, to quarter turns and one remainder."""
+    """Writes code that reduces angles, in float64 but converted from float32 and up to `LARGEST`, to a number
+    of quarter turns and a remainder. At this precision the remainder is a single float64.
+    """
     quarter, minus_quarter = nearest_quarter(code, x)
     first, rest = (code.splat(x.type, float(term)) for term in half_pi_parts(1))
     high = code.fused(minus_quarter, rest, code.fused(minus_quarter, first, x))
@@ -147,8 +149,8 @@ def large_angle_function(code: Code) -> ir.Function:
         size = magnitude(inner, number)
         above = inner.fcmp_ordered(">", size, inner.splat(size.type, LARGEST))
         with inner.when(inner.and_(above, inner.fcmp_ordered("<", size, inner.splat(size.type, inf)))):
-            for value, index in zip(reduce_one_large(inner, number), results, strict=True):
-                inner.write(value, inner.at(index, offset), 8)
+            for value, result in zip(reduce_one_large(inner, number), results, strict=True):
+                inner.write(value, inner.at(result, offset), 8)
     inner.ret_void()
     return function
 
@@ -200,7 +202,9 @@ def size_and_sign(code: Code, value: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def as_pair(code: Code, value: ir.Value) -> Pair:
-    """Writes code for value / 2^128, a 128-bit integer, not 0: the sum of two float64, the first exact."""
+    """Writes code that divides a 128-bit integer, which is not 0, by 2^128. Returns the quotient as the sum
+    of two float64: its leading 53 bits, and the 53 bits that follow.
+    """
     zeros = code.function_call("llvm.ctlz.i128", I128, [value, ir.Constant(I1, 0)])
     first = code.shl(value, zeros)
     high = code.trunc(code.lshr(first, ir.Constant(I128, 75)), I64)
