@@ -6,7 +6,6 @@ import mmap
 import numpy as np
 import pytest
 
-from stepnet.compiler.targets.cpu.machine import memory
 from stepnet.compiler.targets.cpu.machine.memory import (
     HUGE,
     MOSTLY_FULL,
@@ -120,6 +119,6 @@ def test_an_array_object_holds_the_pointer_to_its_elements(shape: tuple[int, ...
 
 
 def test_array_objects_of_another_layout_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "pointer", lambda array: 1)  # what no array's pointer is
+    monkeypatch.setattr(f"{data_offset.__module__}.pointer", lambda array: 1)  # what no array's pointer is
     with pytest.raises(LibraryError, match=r"array objects of NumPy [\d.]+ have another layout"):
         data_offset.__wrapped__()
