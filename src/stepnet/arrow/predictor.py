@@ -113,7 +113,7 @@ class Predictor:
         return self.select(instance(schema, pyarrow_module().Schema, meaning)).schema
 
     def over(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yields the results of a stream of record batches, in order; nothing for an empty stream."""
+        """Yields the model's results for a stream of record batches, in order; nothing for an empty one."""
         schema, source = open_source(batches)
         if schema is None:
             schema, source = peek_schema(source)

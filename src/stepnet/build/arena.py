@@ -37,7 +37,7 @@ class Arena:
 
     @property
     def most(self) -> int:
-        """The largest number of steps or sequences for which the size of the memory fits 64 bits."""
+        """The largest number of steps or sequences of a call for which its memory's size fits 64 bits."""
         bytes_ = sum(space.per_step + space.per_row for space in self.spaces.values())
         fixed = sum(space.fixed + LINE for space in self.spaces.values())
         return (2**62 - fixed) // max(1, bytes_)

@@ -29,7 +29,7 @@ class ArrayText:
 
     @classmethod
     def of(cls, argument: ArrayArgument) -> "ArrayText":
-        """Describes an array argument of the library's `run` function."""
+        """Describes an array argument of the library's C function `run`, for the library's JSON text."""
         type_ = argument.type
         return cls(argument.name, argument.kind, type_.dtype, type_.shape, argument.by_row, argument.optional)
 
@@ -70,5 +70,5 @@ class Description:
         return cls(**fields)
 
     def text(self, indent: int | None = None) -> str:
-        """Formats the description as JSON, for the library and for the manifest."""
+        """Formats the description of a library as JSON, for the library itself and for its manifest."""
         return json.dumps(asdict(self), indent=indent)

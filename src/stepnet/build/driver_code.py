@@ -292,5 +292,7 @@ class RunCode:
                 code.copy_bytes(self.arena["result", argument.index], self.values[number], size)
 
     def count_of(self, extent: tuple[str, ...]) -> ir.Value:
-        """Returns the call's number of sequences for the extent ROWS, and of steps for STEPS."""
+        """Returns the number of sequences of a call, for the extent ROWS, or else of steps, as a value in the
+        generated code.
+        """
         return self.rows if extent == ROWS else self.steps

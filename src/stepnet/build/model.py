@@ -49,12 +49,12 @@ class ArrayArgument:
 
     @property
     def by_row(self) -> bool:
-        """True if the array has one value per sequence, not per step."""
+        """True if the array argument has one value per sequence, not per step."""
         return self.type.extent == ROWS
 
     @property
     def is_result(self) -> bool:
-        """True if the C function writes the array."""
+        """True if the C function writes the array argument: it is an output or a final memory."""
         return self.kind in ("output", "final")
 
 
@@ -168,8 +168,8 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[ArrayArgument, .
 
 
 def joined_name(first: str, name: str) -> str:
-    """Joins a prefix, `first`, and a name by an underscore, such as "final_h"; an empty name leaves the
-    prefix.
+    """Joins a prefix, `first`, and the name of a value by an underscore, as in "final_h", to name a C
+    argument; an empty name leaves the prefix.
     """
     return f"{first}_{name}" if name else first
 

@@ -289,8 +289,8 @@ def across_step(net: Net, part: Part, what: str) -> AcrossStep:
 
 
 def check_across(across: Across, what: str) -> None:
-    """Raises `RefusedError` if only NumPy can compute a repetition or a reduction over steps, as a library
-    has no NumPy. what: the part's number and kind, for the message.
+    """Raises `RefusedError` if only NumPy can compute a repetition or a reduction over steps, as a C
+    library has no NumPy. what: the part's number and kind, for the message.
     """
     reason = refusal_of(across)
     if reason is not None:

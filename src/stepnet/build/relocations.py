@@ -33,7 +33,7 @@ def fits(value: int, bits: int) -> int:
 
 
 def branch(s: int, p: int, old: int) -> int:
-    """Puts the distance from address `p` to `s` into the AArch64 branch `old`, in units of 4 bytes."""
+    """Puts the distance to address `s`, in units of 4 bytes, into the AArch64 branch `old` at `p`."""
     return old & ~0x3FFFFFF | fits(s - p, 28) >> 2
 
 
@@ -62,7 +62,9 @@ def low(shift: int) -> Callable[[int, int, int], int]:
 
 
 def distance(s: int, p: int, old: int) -> int:
-    """Encodes the distance in bytes from the field's address `p` to address `s`; `old` does not matter."""
+    """Relocates a 32-bit field at address `p`: returns its new bits, the distance in bytes to address `s`.
+    `old`, the bits before, does not matter.
+    """
     return fits(s - p, 32)
 
 

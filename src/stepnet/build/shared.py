@@ -251,8 +251,8 @@ class Shared:
         return self.stubs.address + STUB * self.imported.index(symbol.name) + relocation.addend
 
     def relocate(self) -> None:
-        """Writes the final addresses into the code and constants of all objects, which `assign_addresses`
-        has chosen. Raises `NetError` for unknown kinds of relocations.
+        """Writes the final addresses, which `assign_addresses` has chosen, into the code and constants of
+        all object files of the library. Raises `NetError` for unknown kinds of relocations.
         """
         for number, object_file in enumerate(self.objects):
             for part in object_file.sections:

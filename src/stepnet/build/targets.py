@@ -38,7 +38,9 @@ class BuildTarget:
 
     @property
     def base(self) -> Processor:
-        """The processor of this family with only the features that all of its members have."""
+        """The processor for which a library's code besides the compiled plans is made: it has only the
+        features that all members of this family have.
+        """
         return Processor("generic", "x86-64" if self.machine == "x86-64" else "", "", 16, 16)
 
 

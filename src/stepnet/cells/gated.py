@@ -341,7 +341,9 @@ def shape_of(value: Any, name: str) -> tuple[int, ...]:
 
 
 def projection(projected: Any) -> int | None:
-    """Returns the size of a projection, or None for none; raises `InputError` unless it is a whole number."""
+    """Checks the size of a projection that a caller gives, None for none, and returns it; raises `InputError`
+    unless it is a whole number.
+    """
     return (
         None
         if projected is None

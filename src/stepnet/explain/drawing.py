@@ -42,12 +42,12 @@ class DrawnNumber:
 
     @property
     def where(self) -> str:
-        """Name of the array and index in it as text, such as `kernel[0, 4]`."""
+        """Name of the array that has the drawn number, and index in it, as text, such as `kernel[0, 4]`."""
         return f"{self.array}{list(self.at)}"
 
     @property
     def what(self) -> str:
-        """Name of the block (the parameter of one gate) and index in it as text, such as `W_r[1, 0]`."""
+        """Name of the drawn number's block (parameter of one gate) and index in it, such as `W_r[1, 0]`."""
         name = f"{self.block.parameter}_{self.block.gate}" if self.block.gate else self.block.parameter
         return f"{name}{list(self.index)}{str(self.block).removeprefix(name)}"
 
@@ -87,7 +87,7 @@ class Drawing:
 
     @property
     def cells(self) -> list[DrawnNumber]:
-        """Numbers that are drawn, of all panels, without gaps."""
+        """Numbers of an array that its drawing shows, in all panels, without the None of gaps."""
         lines = [line for panel in self.panels for line in panel.lines]
         return [cell for line in lines for cell in line.cells if cell is not None]
 

@@ -57,7 +57,7 @@ class Box:
 
     @property
     def is_input(self) -> bool:
-        """True if the box is an input of the graph, and not a part that an engine runs."""
+        """True if this box of a drawing is an input of the graph, and not a part that an engine runs."""
         return not self.engine
 
 

@@ -42,7 +42,7 @@ class PageModule:
 
     @property
     def title(self) -> str:
-        """Heading of the module on the page: the source and the target layout, or the only layout."""
+        """Heading on the page of a module (drawn layers): its source and target layout, or the only one."""
         report = self.conversion.report
         return report.source if report.source == report.target else f"{report.source} → {report.target}"
 

@@ -87,9 +87,9 @@ class Ties:
                 self.by_source.setdefault(block, []).append(move)
 
     def kinds(self, side: ConversionSide) -> dict[ParameterBlock, str]:
-        """Returns what became of each block (the parameter of one gate) of a side, as keys of `MARKS`, such
-        as "moved". A source block that goes to several targets has the kind that is last in `MARKS`; one that
-        goes nowhere is "dropped".
+        """Returns what became of each block (the parameter of one gate) of the source or the target of a
+        conversion, `side`, as keys of `MARKS`, such as "moved". A source block that goes to several targets
+        has the kind that is last in `MARKS`; one that goes nowhere is "dropped".
         """
         if not self.several:
             return dict.fromkeys(side.regions, "moved")

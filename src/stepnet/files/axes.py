@@ -114,7 +114,7 @@ class Axes:
         return axis if length == 1 else None
 
     def with_axes(self, axes: Sequence[str]) -> "Axes":
-        """Returns a copy with other axes: `axes`, one text of letters per axis. The lengths of the letters
-        stay the same.
+        """Returns the axes of an array whose letters were moved or merged, as by a transpose or reshape:
+        `axes`, one text of letters per axis. The letters keep the lengths that they have in this object.
         """
         return replace(self, axes=tuple(axes))

@@ -70,8 +70,8 @@ def blocks(numbers: np.ndarray[Any, np.dtype[np.uint8]]) -> Iterator[Words]:
 
 
 def block_checksum(block: Words) -> tuple[Words, Words]:
-    """Returns the CRC-32C of a block of words [words, pieces] in an array of one number. It is computed with
-    the initial value zero and without inversions.
+    """Returns the CRC-32C of a block of words [words, pieces], whose columns are consecutive pieces of bytes,
+    in an array of one number. It is computed with the initial value zero and without inversions.
 
     Also returns how a CRC changes if as many zero bytes follow as the block has: a linear map, given by its
     value for each of the 32 bits. With it, the caller joins the checksums of consecutive blocks.

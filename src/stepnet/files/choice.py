@@ -118,8 +118,8 @@ class LayoutChoice:
         return by_module
 
     def is_of(self, module: Module) -> bool:
-        """Returns True if a module may have the layout that the user stated, or one of the framework that the
-        user stated.
+        """Returns True if a module may have the layout that the user stated for all modules, or one of the
+        layouts of the framework that the user stated.
         """
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 

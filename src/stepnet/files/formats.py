@@ -79,8 +79,9 @@ class Format:
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
-        """Reads a model file of this kind as modules (recurrent layers) and other arrays. layout, layouts:
-        the layout that the user states, for all modules and for modules by name.
+        """Reads a model file of this kind as modules (recurrent layers) and other arrays, and marks the
+        modules as not ordered if such files do not keep their order. layout, layouts: the layout that the
+        user states, for all modules and for modules by name.
         """
         model = self.contents(path, layout, layouts)
         return model if self.ordered else replace(model, ordered=False)

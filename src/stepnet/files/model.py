@@ -120,8 +120,8 @@ class Module:
 
     @property
     def match(self) -> Match:
-        """The module's arrays and the layouts that they fit, in the form in which `stepnet.layout.find`
-        returns them.
+        """The module's name, the names of its arrays and the layouts that fit these, in the form in which
+        `stepnet.layout.find` returns them. Its `layout` raises an error if several fit.
         """
         return Match(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts)
 
@@ -131,7 +131,9 @@ class Module:
         return record(self.layout)
 
     def solved_sizes(self) -> Sizes:
-        """Returns all sizes of the module, solved from the stated ones and the shapes of its arrays."""
+        """Returns all sizes of the module (inputs, hidden units, layers, directions, ...), solved from the
+        stated ones and the shapes of its arrays.
+        """
         return sizes_of(self.record, {name: array.shape for name, array in self.arrays.items()}, self.sizes)
 
     def __repr__(self) -> str:

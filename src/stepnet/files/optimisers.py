@@ -53,8 +53,9 @@ def optimiser_state_names(names: Iterable[str]) -> frozenset[str]:
 
 
 def splits_of(name: str) -> Iterable[tuple[str, str, str]]:
-    """Yields (text before, part, text after) for each part of an array's name, where parts are separated by
-    points or slashes: ("0/", "mu", "cell") is the second of "0/mu/cell".
+    """Yields (text before, part, text after) for each part of an array's name, to look for parts that stand
+    for the state of an optimiser. Parts are separated by points or slashes: ("0/", "mu", "cell") is the
+    second of "0/mu/cell".
     """
     for match in re.finditer(r"[^./]+", name):
         yield name[: match.start()], match[0], name[match.end() + 1 :]

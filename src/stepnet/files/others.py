@@ -34,8 +34,8 @@ class Convention:
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:
-        """The framework's array names for each kind of layer: weight and bias of "dense", and the table of
-        "embedding".
+        """The array names of this framework for each kind of layer: weight and bias of "dense", and the table
+        of "embedding".
         """
         return {"dense": (self.weight, self.bias), "embedding": (self.embedding,)}
 

@@ -53,9 +53,9 @@ class Plain:
 
 
 def plain(arrays: Arrays) -> Plain:
-    """Replaces arrays of a PyTorch state dict from which layers compute a weight when they run (weight_norm,
-    WeightDropout) by the computed weight. A weight that cannot be computed becomes a problem of its layer, a
-    message for the user.
+    """Computes the weights that layers of PyTorch compute from other arrays of a state dict when they run
+    (weight_norm, WeightDropout). Returns the arrays with these weights in place of the others, and how each
+    was computed; a weight that cannot be computed becomes a problem of its layer, a message for the user.
 
     >>> g, v = np.full((2, 1), 10.0), np.array([[3.0, 4.0], [6.0, 8.0]])
     >>> weights = plain({"rnn.weight_hh_l0_g": g, "rnn.weight_hh_l0_v": v})

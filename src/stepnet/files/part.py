@@ -14,11 +14,11 @@ class FilePart(RawIOBase):
         self.stream, self.byte_range, self.position = stream, byte_range, 0
 
     def readable(self) -> bool:
-        """Returns True, as `io` asks: the range of the file can be read."""
+        """Returns True, as `io` asks of each stream: this one, a range of a file, can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Returns True, as `io` asks: the position in the range of the file can be moved."""
+        """Returns True, as `io` asks of each stream: `seek` works in this one, a range of a file."""
         return True
 
     def seek(self, position: int, whence: int = 0) -> int:

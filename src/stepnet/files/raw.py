@@ -51,7 +51,9 @@ def read(path: Path) -> FileContents:
 
 
 def is_flat(value: Any, kind: Any) -> bool:
-    """Returns True if a JSON value is an object with values of the type `kind`, as sizes must be."""
+    """Returns True if a JSON value is an object whose values are all of the type `kind`, as the sizes and the
+    semantics in the description of a raw buffer must be.
+    """
     return isinstance(value, dict) and all(
         isinstance(member, kind) for member in cast("dict[str, Any]", value).values()
     )

@@ -46,8 +46,8 @@ def weights(module: Module) -> Weights:
 
 
 def in_a_row(modules: Sequence[Module]) -> Layer:
-    """Builds one stack of runnable layers from modules, in float64; each layer takes the outputs of the layer
-    before it.
+    """Builds one stack of runnable layers from modules, in float64, to compare its outputs with another's;
+    each layer takes the outputs of the layer before it.
     """
     layers = [weights(module).layers(np.float64) for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)

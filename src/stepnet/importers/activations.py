@@ -64,7 +64,7 @@ def selu(x: Any, alpha: float, factor: float) -> Any:
 
 
 def square(x: Any) -> Any:
-    """Computes x x elementwise."""
+    """Computes x * x elementwise."""
     return x * x
 
 

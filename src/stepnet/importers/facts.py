@@ -40,8 +40,8 @@ class Counted:
         return Counted(self.steps - other.steps, self.lengths - other.lengths, self.offset - other.offset)
 
     def bounds(self, in_padding: bool) -> tuple[float, float]:
-        """Returns the (least, largest) number that the value can have, either of which may be infinite, to
-        decide comparisons.
+        """Returns the (least, largest) number, perhaps infinite, of a value that is this sum of multiples of
+        step index and length, to decide comparisons.
 
         in_padding: whether at the padding steps after a sequence's end, else at the sequence's own steps.
         Bounds are known for constants and multiples of the step index or of step - length, with an offset.

@@ -76,17 +76,17 @@ class Placed:
 
     @property
     def features(self) -> tuple[int, ...]:
-        """Sizes of the value's features."""
+        """Sizes of the value's features: its shape in one step of one sequence."""
         return shape_of(self.value)
 
     @property
     def letters(self) -> str:
-        """Axes as a text with a letter for each: N for sequences, T for steps, _ for a feature: "NT_"."""
+        """Axes of the value by letters: N for sequences, T for steps, _ for a feature, as in "NT_"."""
         return letters_of(self.axes)
 
     @property
     def sizes(self) -> tuple[Any, ...]:
-        """Sizes of all axes; sizes of sequences and steps are symbolic (`Size`)."""
+        """Sizes of all axes of the value; those of sequences and steps are symbolic (`Size`)."""
         return tuple(size_of(axis, dict(self.stated)) for axis in self.axes)
 
     @property
@@ -97,7 +97,7 @@ class Placed:
         return self.value
 
     def axis(self, number: int, count: int = 0) -> int:
-        """Returns the non-negative number of an axis, for one that may count from the end (negative).
+        """Returns the non-negative number of an axis of the value, for one that may count from the end.
         count: the number of axes that will be added. Raises `ModelError` if there is no such axis.
         """
         rank = len(self.axes) + count
@@ -114,11 +114,15 @@ class Placed:
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Returns a `Placed` of another value and axes (None: its own), without what was known in padding."""
+        """Returns a `Placed`, a value with its axes, of another value and axes (None: the same axes). What
+        was known of the old value in padding is dropped.
+        """
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
-        """Returns a `Placed` of another value, with axes by letters: N sequences, T steps, _ a feature."""
+        """Returns a `Placed`, a value with its axes, of another value. letters: a letter for each axis: N for
+        sequences, T for steps, _ for a feature.
+        """
         return self.with_value(value, axes_of(letters, shape_of(value)))
 
     def shaped(self, axes: Axes) -> "Placed":

@@ -61,11 +61,11 @@ class PlacedCellStep:
         return self.cell
 
     def activated(self, index: int, x: Any) -> Any:
-        """Applies the activation at index `index` to x, which is clipped to -bound..bound first."""
+        """Applies the cell's activation at index `index` to x, which is clipped to -bound..bound first."""
         return self.function(index, x if self.bound is None else np.clip(x, -self.bound, self.bound))
 
     def function(self, index: int, x: Any) -> Any:
-        """Applies the activation at index `index` to x, without clipping, as for an LSTM's output."""
+        """Applies the cell's activation at index `index` to x, without clipping, as for an LSTM's output."""
         name, numbers = self.activations[index]
         return OPERATORS[name].function(x, *numbers)
 
@@ -80,8 +80,8 @@ class PlacedCellStep:
         return after["h"], after
 
     def rnn(self, x: Any, memory: Any, params: Any) -> Any:
-        """Computes the memory after a step of an RNN: H' = f(X W + H R + b). x: X W + b. params: the
-        recurrent weights R and the bias d.
+        """Computes the memory after a step of an RNN: H' = f(x + H R + d). x: the projected inputs.
+        params: the recurrent weights R and the bias d.
         """
         return {"h": self.activated(0, x + memory["h"] @ params["R"] + params["d"])}
 
@@ -164,12 +164,12 @@ class PlacedLayer:
 
     @property
     def cell(self) -> str:
-        """The kind of cell: "rnn", "gru" or "lstm"."""
+        """The kind of cell of the recurrent layer: "rnn", "gru" or "lstm"."""
         return self.steps[0].cell
 
     @property
     def hidden(self) -> int:
-        """The number of units of each direction."""
+        """The number of units of each direction of the recurrent layer."""
         return self.arrays["R"].shape[-1]
 
     def recurrence(self, number: int) -> RNN:

@@ -23,7 +23,9 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def first_feature(value: Any) -> int:
-    """Returns the position of the first feature: 1 for traced values with rows in front, 0 for others."""
+    """Returns the axis of the first feature: 1 for traced values, in which the axis of steps or sequences
+    comes first, and 0 for arrays and parameters.
+    """
     return 1 if isinstance(value, Traced) and not value.is_constant else 0
 
 

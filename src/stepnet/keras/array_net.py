@@ -89,8 +89,9 @@ class ArrayNet:
 
     @cached_property
     def gradient_positions(self) -> Outputs:
-        """Positions, among the inputs and results of the net of gradients, of values laid out as a layer's
-        outputs. The inputs of that net are the inputs of this one, then the cotangents of its results.
+        """Positions, in the net of gradients, of values laid out as a layer's outputs: (those among its
+        inputs, those among its results). Its inputs are the inputs of this net, then the cotangents of this
+        net's results.
         """
         behind = tuple(len(self.inputs) + index for index in self.outputs[1])
         return self.outputs[0] + behind, tuple(self.differentiated.index(index) for index in self.outputs[0])
@@ -106,8 +107,8 @@ class ArrayNet:
         return ArrayNet(net, self.gradient_positions, self.without_gradient, self.settings)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
-        """Returns which steps of a call run. arrays: the net's inputs, of which the first that has steps
-        gives batch and time. mask: bool [batch, time], or None.
+        """Returns the steps that a mask lets run in a call of the net. arrays: the net's inputs, of which the
+        first that has steps gives batch and time. mask: bool [batch, time], or None.
         """
         batch, time = next(
             array.shape[:2] for array, type_ in zip(arrays, self.inputs, strict=True) if type_.extent == STEPS
@@ -201,8 +202,8 @@ class ArrayLoop:
         return outward(steps, in_order(program, program.bound(AUTO)(call)), net.types, net.outputs[1])
 
     def with_weights(self, arrays: Arrays) -> LayersProgram:
-        """Returns the program with the weights in `arrays`, the net's inputs. It is made anew, which copies
-        the weights, only if they have changed.
+        """Returns the loop's program with the weights in `arrays`, the net's inputs. It is made anew, which
+        copies the weights, only if they have changed.
         """
         program, weights = self.program, [arrays[index] for index in self.program.ends.parameters]
         if not all(map(same_bits, weights, program.params)):

@@ -60,7 +60,7 @@ class ArraySteps:
 
     @cached_property
     def counts(self) -> IndexArray:
-        """The number of steps that run in each row (sequence)."""
+        """The number of steps that the mask lets run, in each row (sequence)."""
         batch, time = self.shape
         return np.full(batch, time) if self.valid is None else self.valid.sum(1)
 
@@ -79,19 +79,22 @@ class ArraySteps:
 
     @cached_property
     def first(self) -> IndexArray:
-        """The index of the first step that runs in each row (sequence); 0 if none does."""
+        """Index of the first step that a mask lets run, in each row (sequence); 0 if it lets none run."""
         assert self.valid is not None
         return self.valid.argmax(1)
 
     @cached_property
     def last(self) -> IndexArray:
-        """The index of the last step that runs in each row (sequence); that of the last step if none does."""
+        """Index of the last step that a mask lets run, in each row (sequence); time - 1 if it lets none
+        run.
+        """
         assert self.valid is not None
         return self.shape[1] - 1 - self.valid[:, ::-1].argmax(1)
 
     def call(self) -> Call:
-        """Makes the `Call` with which an engine runs over these steps: the starts and lengths of the
-        sequences in arrays [batch * time, ...] that `inward` makes. The arrays themselves are added later.
+        """Makes the `Call` with which an engine runs over the steps that a mask lets run: the starts and
+        lengths of the sequences in arrays [batch * time, ...] that `inward` makes. The arrays themselves are
+        added later.
         """
         batch, time = self.shape
         starts = np.arange(batch) * time
@@ -102,8 +105,8 @@ class ArraySteps:
     # ---- inputs of each step, and gradients of these
 
     def inward(self, x: Array) -> Array:
-        """Converts inputs [batch, time, ...] to [batch * time, ...], with the steps of each row in the order
-        `order`.
+        """Converts inputs [batch, time, ...] to [batch * time, ...], as the net reads them. If masked steps
+        lie between others, the steps that run are moved to the front of each row (`order`).
         """
         flat = x.reshape(-1, *x.shape[2:])
         return flat if self.order is None else flat[self.order]
@@ -124,9 +127,9 @@ class ArraySteps:
 
     @cached_property
     def sources(self) -> IndexArray:
-        """Position, for each step, of the output that `spread` puts there: its own, or that of the latest
-        step that ran before it. -1 means zeros: no step has run yet, or the settings say that masked steps
-        give zeros.
+        """Position, for each step [batch * time], of the output that `spread` puts there: its own if the mask
+        lets it run, else that of the latest step that ran before it. -1 means zeros: no step has run yet, or
+        the settings say that masked steps give zeros.
         """
         assert self.valid is not None
         (batch, time), steps = self.shape, np.arange(self.shape[1])
@@ -144,8 +147,8 @@ class ArraySteps:
 
     @cached_property
     def ran(self) -> npt.NDArray[np.bool_] | None:
-        """Bool per row, True if its last step runs; otherwise the last output of the row is zeros. None if
-        all steps run, or if masked steps repeat an output.
+        """Bool per row, True if a mask lets its last step run; the last output of other rows is zeros. None
+        if all steps run, or if masked steps repeat an output.
         """
         if self.valid is None or not self.settings.zero:
             return None

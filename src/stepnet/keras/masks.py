@@ -50,8 +50,8 @@ class MaskedSteps:
         return cls(positions, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:
-        """Converts x [batch, time, ...] to the data in which `positions` finds the sequences: x itself if all
-        steps run, else steps [total, ...].
+        """Converts a layer's inputs x [batch, time, ...] to the data in which a net finds the sequences by
+        `positions`: x itself if no step is masked, else steps [total, ...].
         """
         if self.valid is None:
             return x

@@ -16,7 +16,7 @@ def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bo
 
 
 def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function unchanged: this backend traces nothing."""
+    """Returns the function unchanged; other backends hide it from their tracers, and NumPy has none."""
     return function
 
 

@@ -30,7 +30,7 @@ class PackedInputs:
         return tuple(tree.flatten(self.parts)[0].shape)
 
     def cast(self, dtype: Any) -> "PackedInputs":
-        """Returns the structure with each sequence cast to a dtype."""
+        """Returns this structure of sequences with each sequence cast to a dtype."""
         return PackedInputs(tree.map_structure(partial(keras.ops.cast, dtype=dtype), self.parts))
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:

@@ -146,7 +146,9 @@ NOT_TRAINING: dict[Rule, str] = {
 
 
 def rules_by_class(*tables: dict[Rule, str]) -> dict[Any, Rule]:
-    """Maps each layer class that this version of Keras has to its rule, from tables of names by rule."""
+    """Maps each layer class that this version of Keras has to its rule, the function that tells whether such
+    a layer computes each row separately. tables: the names of the classes, separated by spaces, by rule.
+    """
     return {
         getattr(keras.layers, name): rule
         for table in tables

@@ -63,8 +63,8 @@ def reads_of_cell(cell: Any) -> Reads:
 
 
 def sources_in(value: Any) -> Sequence[ReadSource] | None:
-    """Lists where the settings of a value are read, so that changes are noticed. Returns None for a value
-    that is no variable, cell or layer of Keras.
+    """Lists the sources from which the settings of a value can be read again, such as its attributes, to
+    notice changes. Returns None for a value that is no variable, cell or layer of Keras.
 
     Variables have no settings; Keras' own cells have a fixed list of attributes; other layers and cells have
     all attributes that Keras did not set.

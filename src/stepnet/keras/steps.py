@@ -62,7 +62,7 @@ class StepArguments:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The shapes and dtypes of the tensors, as the key of a trace."""
+        """The dropout masks' names, and all arguments' shapes and dtypes, as the key of a step's trace."""
         tensors = tree.flatten((self.x, self.states, self.masks))
         return tuple(self.masks), tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors)
 
@@ -80,18 +80,22 @@ class VariableValues(keras.StatelessScope):
         self.read = dict[int, Any]()
 
     def get_current_value(self, variable: Any) -> Any:
-        """Returns the tensor that replaces a variable's value, or None, and records that it was read."""
+        """Returns the tensor that replaces a variable's value in a trace, or None; Keras asks when a step
+        reads the variable, which is recorded.
+        """
         self.read[id(variable)] = variable
         return self.given.get(id(variable))
 
     def add_update(self, update: Any) -> None:
-        """Raises `StepError`: a step must not update a variable. update: (variable, new value)."""
+        """Raises `StepError` when a traced step updates a variable of Keras. update: (variable, new
+        value).
+        """
         if update[0].name == "seed_generator_state":
             raise StepError(f"the step draws random numbers: {draws.ADVICE}")
         raise StepError(f"the step assigns to the variable {update[0].path}, which is not one of its states")
 
     def add_loss(self, loss: Any) -> None:
-        """Raises `StepError`: a step must not add a loss. loss: not read."""
+        """Raises `StepError` when a traced step adds a loss to Keras' losses. loss: not read."""
         raise StepError("the step adds a loss at every step")
 
 
@@ -114,7 +118,8 @@ class VariableReads(overrides.TorchFunctionMode):
         return function(*changed[0], **changed[1])
 
     def value_of(self, tensor: Any) -> Any:
-        """Returns the tensor that replaces a variable's value, or the tensor itself for other tensors.
+        """Returns the tensor that a traced step reads in place of `tensor`: its replacement if it is the
+        value of a variable of the cell, else itself.
 
         Raises `StepError` for a tensor that requires a gradient and is not a variable.
         """
@@ -151,7 +156,9 @@ class CellStep:
 
     @property
     def reads(self) -> Reads:
-        """The attributes that the step of the cell reads; a trace depends on them."""
+        """The values that the cell's step reads besides its arguments; its trace is valid until one
+        changes.
+        """
         return reads_of_cell(self.cell)
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:

@@ -49,7 +49,7 @@ class Match:
 
     @property
     def layout(self) -> str:
-        """The name of the only layout that fits the arrays; raises `LayoutError` if several fit."""
+        """The name of the only layout that fits this layer's arrays; raises `LayoutError` if several fit."""
         if len(self.layouts) > 1:
             arrays = ", ".join(self.names)
             raise LayoutError(

@@ -64,7 +64,7 @@ class RunnerWeights:
         return None
 
     def name_prefix(self, layer: int, direction: int | None = None) -> str:
-        """Returns the prefix of the names of the arrays of a layer, or of one of its directions."""
+        """Returns the prefix, such as "1/", of the array names of a layer, or of one of its directions."""
         direction_name = (
             "" if direction is None or self.sizes.directions == 1 else self.record.directions[direction]
         )
@@ -101,7 +101,9 @@ class Framework:
     prepare: Callable[[RunnerWeights], Run]
 
     def missing(self) -> str | None:
-        """Returns the reason if a required module is not installed, else None; imports nothing."""
+        """Returns why the framework cannot run: a module is not installed; None if all are. Imports
+        nothing.
+        """
         lacking = [module for module in self.needs() if find_spec(module) is None]
         if not lacking:
             return None

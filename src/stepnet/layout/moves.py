@@ -45,8 +45,8 @@ class Move:
 
     @property
     def kind(self) -> str:
-        """Kind of the formula for the block: "moved" for a copy, "negated" for a copy with the opposite sign,
-        "summed", or "filled" with a constant.
+        """Kind of this formula for a block of converted weights: "moved" for a copy, "negated" for a copy
+        with the opposite sign, "summed", or "filled" with a constant.
         """
         if not self.terms:
             return "filled"
@@ -81,12 +81,16 @@ class Demand:
 
     @property
     def what(self) -> str:
-        """Text of the weights that the condition is about, such as "b_f + d_f", for the error message."""
+        """Text of the weights that a conversion's condition is about, such as "b_f + d_f", for the
+        message.
+        """
         return " + ".join(map(str, (self.block, *self.added)))
 
     @property
     def must(self) -> str:
-        """Text of the value that the condition requires of weights, such as "0" or "-W_f", for messages."""
+        """Text of the value that a conversion's condition requires, such as "0" or "-W_f", for the
+        message.
+        """
         if self.other is not None:
             return f"{'-' if self.must_be == 'negative' else ''}{self.other}"
         return self.must_be if isinstance(self.must_be, str) else f"{self.must_be:g}"
@@ -275,7 +279,7 @@ class MovePlanner:
 
     @property
     def resets_differ(self) -> bool:
-        """True if one side resets before the recurrent product, and the other after it."""
+        """True if one side of the conversion resets before the recurrent product, and the other after it."""
         return self.source_semantics.reset != self.semantics.reset
 
     def biases_of(self, block: ParameterBlock, among: frozenset[ParameterBlock]) -> list[ParameterBlock]:

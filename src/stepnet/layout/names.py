@@ -172,7 +172,9 @@ class Spelled:
         return names_by_spelling
 
     def is_meant(self, record_index: int, prefix: str) -> bool:
-        """Tells if the layer's name, the end of `prefix`, matches the record's mark (a pattern for it)."""
+        """Tells if the layer's name, the end of `prefix`, matches the record's mark (a pattern for it); True
+        if the record has no mark, or marks are ignored.
+        """
         mark = self.index.records[record_index].mark
         return not self.marked or not mark or re.search(mark, innermost_name(prefix)) is not None
 
@@ -193,9 +195,10 @@ class Spelled:
         return matches[0] if matches else 0, Group(self.index.records[record_index], prefix, short_names)
 
     def is_shortest(self, name_index: int, spellings: frozenset[int], length: int) -> bool:
-        """Tells if no spelling (name pattern) of a record matches a name after a prefix shorter than
-        `length`: `recurrent_kernel` is not `kernel` with the prefix "recurrent_" if the record has both.
-        `name_index` is the index of the name, `spellings` are the indices of the record's spellings.
+        """Tells if, of the record's spellings (name patterns) that match a name after some prefix, none does
+        so after a prefix shorter than `length`: `recurrent_kernel` is not `kernel` with the prefix
+        "recurrent_" if the record has both. name_index, spellings: the indices of the name and of the
+        record's spellings.
         """
         lengths = self.shortest[name_index]
         return all(lengths[spelling] >= length for spelling in spellings & lengths.keys())

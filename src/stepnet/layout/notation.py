@@ -75,7 +75,7 @@ class Term:
 
     @property
     def gates(self) -> str:
-        """The gates of the parameter, one letter each, in stored order; "" for a parameter without gates."""
+        """The gates of a parameter in the notation, a letter each, in stored order; "" for one without."""
         labels = "".join(atom.labels for axis in self.axes for atom in axis)
         return labels or self.gate
 

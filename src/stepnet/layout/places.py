@@ -73,8 +73,9 @@ class Region:
     raw: bool = False
 
     def view(self, array: Array) -> Array:
-        """Returns a view of the region's numbers in `array`; raises `LayoutError` if the array is too small.
-        The view has the shape of the block, or of its buffer if the region is `raw` (axes in stored order).
+        """Returns a view of a block (one parameter of one gate) of weights in `array`, at this position;
+        raises `LayoutError` if the array is too small. The view has the shape of the block, or of its buffer
+        if the region is `raw` (axes in stored order).
         """
         if self.flat and array.ndim != 1:
             array = array.reshape(-1)

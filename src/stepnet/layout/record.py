@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def kinds(self) -> set[str]:
-        """Kinds of parameters in this array, as "bias"; a file has all optional ones of a kind or none."""
+        """Kinds of parameters in this array, as "bias"; a layer has all optional arrays of a kind or none."""
         return {KINDS[term.parameter] for term in terms(self.pattern)}
 
 
@@ -200,7 +200,7 @@ class Record:
 
     @property
     def names_layers(self) -> bool:
-        """True if every array's name contains the number of its layer, so that names tell layers apart."""
+        """True if all array names of this layout contain the number of the layer, to tell layers apart."""
         return all("L" in placeholders_in(self.full[name]) for name in self.patterns)
 
     def layer_of(self, name: str) -> int:
@@ -219,25 +219,25 @@ class Record:
 
     @computed_once
     def patterns(self) -> dict[str, Pattern]:
-        """Parsed notation of each array (its parameters and axes), by the template of the array's name."""
+        """Parsed notation (parameters and axes) of each array of the layout, by the template of its name."""
         return {name: parse(text) for name, text in self.arrays.items()}
 
     def parameters(self, template: str) -> set[str]:
-        """Returns the letters of the parameters, as "W" or "b", that the array with this template holds."""
+        """Returns the letters of the parameters, as "W" or "b", in the array whose name has this template."""
         return {term.parameter for term in terms(self.patterns[template])}
 
     # ---- names ---------------------------------------------------------------------------------------------
 
     @computed_once
     def full(self) -> dict[str, str]:
-        """Full templates of names, by template: with a prefix {L/} (layer) or {D/} (direction) where neither
-        the template nor the array's notation contains that letter, and without a ? at the end.
+        """Full templates of array names, by template: with a prefix {L/} (layer) or {D/} (direction) where
+        neither the template nor the array's notation contains that letter, and without a ? at the end.
         """
         return {template: with_index(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
-        """Yields the description of each array of layers of these sizes, by layer, direction and template. An
-        array that holds all layers or directions comes once.
+        """Yields the description of each array of this layout, for layers of these sizes, by layer, direction
+        and template of the name. An array that holds all layers or directions comes once.
         """
         for layer in range(sizes.layers):
             for direction in range(sizes.directions):
@@ -322,7 +322,9 @@ class Record:
         return spellings
 
     def names(self) -> list[str]:
-        """Returns the names of arrays of one layer and direction, for messages; optional ones end in ?."""
+        """Returns the layout's array names for one layer and direction, for messages; optional ones end
+        in ?.
+        """
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
     @computed_once
@@ -363,7 +365,7 @@ class Record:
         return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:
-        """Tells if another record describes the same layout and function; names and evidence do not count."""
+        """Tells if another record (layout) has equal arrays and function; names and evidence do not count."""
         return self.content() == other.content()
 
     def notation(self, names: set[str]) -> dict[str, tuple[str, int | None, int | None]]:
@@ -402,8 +404,8 @@ class Record:
         return values
 
     def assumed(self, stated: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the settings that are assumed to be usual, by the framework's names, to report them.
-        `stated` has the user's values by field of `Semantics`; settings with these are not assumed.
+        """Returns {framework's name of a setting: its usual value}, for the report, of the settings that have
+        one and that the user does not state. `stated` has the user's values by field of `Semantics`.
         """
         return {
             setting.name: setting.theirs(setting.usual)

@@ -69,7 +69,7 @@ class ComputedArray:
 
     @property
     def exact(self) -> bool:
-        """True if the array's numbers are numbers of the file: the computation rounded none."""
+        """True if an array that was computed from others of its file was not rounded in the computation."""
         return self.rounding is None
 
     @property
@@ -124,7 +124,9 @@ class Report:
 
     @property
     def open_fields(self) -> dict[str, Any]:
-        """The semantics of the result that its layout leaves open, by field, to pass as `semantics` later."""
+        """The semantics that the target's layout leaves open, by field; its readers take them as
+        `semantics`.
+        """
         return {name: getattr(self.target_semantics, name) for name in self.layout.settings()}
 
     @property
@@ -139,7 +141,7 @@ class Report:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The target framework's settings, by its own names, with which it computes the same function."""
+        """The target framework's settings that the converted weights need, by its own names and values."""
         return {
             setting.name: value if setting.values is None else setting.values[value]
             for name, setting in self.layout.settings().items()
@@ -238,7 +240,9 @@ def negation(moves: Iterable[Move]) -> str:
 
 
 def sum_text(move: Move) -> str:
-    """Returns the sum of blocks that a move computes as text for a report, without layer and direction."""
+    """Returns the sum of blocks (gates' parameters) of a move, without layers and directions, for a
+    report.
+    """
     texts = [
         f"{'+' if sign > 0 else '-'} {ParameterBlock(block.parameter, block.gate)}"
         for block, sign in move.terms

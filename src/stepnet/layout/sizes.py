@@ -65,7 +65,9 @@ class Sizes:
 
     @property
     def output(self) -> int:
-        """The number of outputs of one direction of a layer at a step: projected if set, else hidden."""
+        """The number of outputs of one direction of a layer: of these sizes `projected` if set, else
+        `hidden`.
+        """
         return self.projected or self.hidden
 
     def inputs_of(self, layer: int) -> int:

@@ -173,7 +173,7 @@ class Equation:
     layer: int
 
     def unsolved(self, letter_sizes: Unknowns) -> set[str]:
-        """Returns the letters of the layer's sizes in this equation that are not solved yet."""
+        """Returns the letters of the sizes in this equation of an axis' length that are not solved yet."""
         return {
             letter
             for atoms in self.products

@@ -73,7 +73,7 @@ class Weights:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of all arrays of weights; raises `LayoutError` if they have several."""
+        """The common dtype of all arrays of these weights; raises `LayoutError` if they have several."""
         return one_dtype({name: as_array(name, array) for name, array in self.arrays.items()})
 
 
@@ -110,7 +110,7 @@ class FrameworkResult:
 
     @property
     def asked(self) -> bool:
-        """False if the framework whose outputs were to be compared is not installed, else True."""
+        """False if the framework to compare with is not installed, else True, so that the result is shown."""
         return self.reason != NOT_INSTALLED
 
     def __str__(self) -> str:
@@ -145,12 +145,12 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """True if all outputs, also those of frameworks, are finite and agree within rounding."""
+        """True if all compared outputs, also those of frameworks, are finite and agree within rounding."""
         return not self.unverified and not self.differs
 
     @property
     def differs(self) -> bool:
-        """True if outputs of the two sides, or of a framework and its side, differ by more than rounding."""
+        """True if outputs of both sets of weights, or a framework's and stepnet's, differ beyond rounding."""
         within = self.difference <= self.allowed and self.difference < np.inf
         return not within or not all(comparison.agrees for comparison in self.own)
 
@@ -182,7 +182,7 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
         frameworks: Whether frameworks that are installed run the weights too.
 
     Returns:
-        The largest difference, and the one that rounding explains.
+        A `Verdict`: the largest difference, and the one that rounding explains.
 
     Raises:
         LayoutError: If the two have different numbers of inputs or outputs.
@@ -313,7 +313,9 @@ def exactly(numbers: Array) -> Array:
 
 
 def outputs_of(layer: Layer, sequences: Ragged) -> Ragged:
-    """Runs a layer with the interpreter, if it reads as many features as there are; returns all outputs."""
+    """Runs a layer on sequences with the interpreter and returns all outputs; raises `LayoutError` if it
+    reads another number of features than they have.
+    """
     if inputs(layer) != sequences.features[0]:
         raise LayoutError(f"the two sides have {sequences.features[0]} and {inputs(layer)} inputs at a step")
     return layer(sequences, engine="interpret")[0]

@@ -46,7 +46,7 @@ class Backward:
 
     @property
     def both(self) -> tuple[Any, Any]:
-        """The outputs and the final memories of the run, in the structures in which a call returns them."""
+        """The outputs and final memories of the run, in the structures of a call and of its cotangents."""
         program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
         outputs = list(map(self.arguments.batch.like_input, self.made, levels))
         return rebuild(program.output, outputs), program.final(self.made[len(levels) :])

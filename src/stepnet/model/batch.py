@@ -45,7 +45,7 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """The number of sequences."""
+        """The number of sequences in the batch."""
         return self.positions.rows
 
     @property
@@ -146,7 +146,9 @@ class Batch:
 
     @property
     def steps_like(self) -> Any:
-        """The layout of values per step, as of a mask: a one-level Ragged, or the arrays' first two sizes."""
+        """The layout in which the batch has a single value per step, as in a mask: a Ragged of one level (the
+        input if it is one), or the first two sizes of the inputs' arrays.
+        """
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
         return self.like

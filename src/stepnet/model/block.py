@@ -234,7 +234,7 @@ class Memory:
         return self._new
 
     def before_all(self, count: int | None) -> Any:
-        """Returns the values before the first step: `init`, or zeros for `count` sequences.
+        """Returns the memory's values before the first step: `init`, or zeros for `count` sequences.
 
         count: the number of sequences; None for zeros without a batch axis, which a block inside another one
             repeats for each row.

@@ -432,7 +432,7 @@ def matmul(W: Any, x: Any) -> Any:
 
 
 def add_two(a: Any, b: Any) -> Any:
-    """Returns the sum a + b; PaddlePaddle's design has this function."""
+    """Returns the sum a + b, for steps written as in PaddlePaddle's design, which has this function."""
     return a + b
 
 

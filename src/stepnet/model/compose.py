@@ -109,7 +109,7 @@ class Bidirectional(Combination):
         return tuple(cast("Mapping[str, Any]", value)[name] for name in DIRECTIONS)
 
     def together(self, values: list[Any]) -> dict[str, Any]:
-        """Returns the values of both directions as a dict with the keys "forward" and "backward"."""
+        """Joins values of the two directions, such as parameters, into {"forward": ..., "backward": ...}."""
         return dict(zip(DIRECTIONS, values, strict=True))
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
@@ -117,7 +117,10 @@ class Bidirectional(Combination):
         return sequences
 
     def ends_with(self, place: int) -> bool:
-        """Returns True: a call for last outputs needs those of both directions."""
+        """Returns True: a call for last outputs needs only the last ones of each direction.
+
+        place: the position of the direction, which has no effect.
+        """
         return True
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
@@ -244,7 +247,7 @@ class Stack(Combination):
         return tuple(cast("list[Any]", value))
 
     def together(self, values: list[Any]) -> tuple[Any, ...]:
-        """Returns the values of all layers as a tuple."""
+        """Joins values of the layers of a stack, such as their parameters, into a tuple."""
         return tuple(values)
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:

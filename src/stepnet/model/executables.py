@@ -190,7 +190,7 @@ class Runs(Executables[Rebindable]):
         return self.once(parameters, call)
 
     def once(self, parameters: Sequence[Array], call: Call) -> Results:
-        """Runs a call without preparing later ones; nothing of it is cached.
+        """Runs a call of the kernel (compiled net) without preparing later ones; nothing of it is cached.
 
         parameters: the parameters of this call.
         """

@@ -49,8 +49,8 @@ class Choice:
 
     @property
     def random(self) -> str:
-        """The dtype of the random numbers that a step reads; "bool" without a sampler, when nothing reads
-        them.
+        """The dtype of the input of random numbers in the net that generates symbols; "bool" without a
+        sampler, when nothing reads it.
         """
         return "bool" if self.sampler is None else "float64"
 
@@ -173,9 +173,10 @@ class Inputs:
 
     @property
     def order(self) -> list[Traced]:
-        """The inputs of the step, in the order in which a recurrence takes them.
+        """The inputs of a step that generates symbols, in the order in which a recurrence takes them.
 
-        They are the sequence of random numbers, the memories, the statics and the parameters.
+        They are the random numbers, the memories (of the layers, and `own` of the generation), the statics
+        and the parameters, with the tables.
         """
         layers = [[value for part in kind for value in part] for kind in (self.memories, self.statics)]
         constants = [value for part in self.parameters for value in part]

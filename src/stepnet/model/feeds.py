@@ -36,15 +36,15 @@ class Feed:
 
     @property
     def spec(self) -> Spec:
-        """The `Spec` (features and dtype) of the input that the step gets for a symbol."""
+        """The `Spec` (features, dtype) of the input that this conversion (feed) gives a step for a symbol."""
         if self.table is not None:
             return Spec(self.table.shape[1:], self.dtype)
         return Spec(() if self.size is None else self.size, self.dtype)
 
     @property
     def tables(self) -> list[Array]:
-        """The table from symbols to inputs in a list, to be a parameter of a net; an empty list without a
-        table.
+        """The table from symbols to inputs of this feed in a list, to be a parameter of a net; empty without
+        a table.
         """
         return [] if self.table is None else [self.table]
 

@@ -48,7 +48,7 @@ class Combined(Model):
     @property
     @abstractmethod
     def part_names(self) -> tuple[str, ...]:
-        """The names of the parts in error messages, such as "layer 0"."""
+        """The names of the model's parts (layers or directions) in error messages, such as "layer 0"."""
 
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ class Combined(Model):
 
     @abstractmethod
     def ends_with(self, place: int) -> bool:
-        """Returns whether a call for last outputs reads those of the layer or direction at `place`."""
+        """Returns whether a call for last outputs needs only those of the layer or direction at `place`."""
 
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:

@@ -138,16 +138,16 @@ class Model(ABC):
 
     @property
     def gradient_refusal(self) -> str | None:
-        """The reason why the model has no gradient; None if it has one."""
+        """The reason why the model has no gradient: None here; a subclass may have one for some models."""
         return None
 
     @property
     def change_check(self) -> Callable[[], None] | None:
-        """A function that raises `InputError` if the model changed since its trace; None if it can't."""
+        """A function that checks that the model is as it was traced; here None, as it cannot change."""
         return None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
-        """Returns an argument of a call in the structure of its gradients; here unchanged.
+        """Returns an argument of a call in the structure of its gradients: unchanged, as there are no layers.
 
         what: the name of the argument in messages.
         """

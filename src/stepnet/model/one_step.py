@@ -129,7 +129,7 @@ class OneStep:
         self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:
-        """Adds the step to the body (the net of a step); returns the numbers of its results.
+        """Adds one step of the plan to the body, the net of another step; returns the results' numbers there.
 
         operands: for each input of the plan's net, the number of its value in the body.
         """
@@ -147,12 +147,11 @@ class OneStep:
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """Adds the loop's operations for one step to the body (the net of a step); returns the results'
-        numbers.
+        """Adds one step of the plan's recurrence to the net that is built; returns the results' numbers.
 
-        Sets `begins` and `following`, the memories before the first step and after this one.
+        Sets `begins` and `following`, the numbers of the memories before the first step and after this one.
 
-        operands: the numbers in the body of the recurrence's operands.
+        operands: the numbers of the recurrence's operands in that net.
         """
         recur = self.plan.recurrence.recur
         body, (sequences, self.begins, others) = recur.body, recur.operands_by_kind(operands)

@@ -285,7 +285,9 @@ class GradientExecutable(Executable[Program]):
 
     @cached_property
     def is_split(self) -> bool:
-        """True: the results of the net are the outputs and then the memories, in the program's order."""
+        """True: a prepared gradient has the outputs in the program's order, apart from the memories, so that
+        `answer` need not sort them.
+        """
         return True
 
     @property
@@ -361,7 +363,7 @@ def arrays_for(
 ) -> list[Any] | None:
     """Returns the arrays of a net's inputs for a call; None if an argument needs a check or a conversion.
 
-    The model's program for such inputs is then that of its latest call.
+    It also makes the program of the call the latest one of the model, as any call does.
 
     executable, inputs: the prepared call, and the data to build its inputs.
     sequences: the sequences of the call.

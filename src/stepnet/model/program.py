@@ -50,8 +50,9 @@ class NetProgram:
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """Returns the schedule of the net (parts with plans), whatever engines are requested: it is fixed
-        here.
+        """Returns the schedule of the net (parts with plans).
+
+        asked: the requested engines, which have no effect here; a subclass may assign parts to them.
         """
         return self.schedule
 

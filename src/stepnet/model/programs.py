@@ -121,22 +121,26 @@ class Executable(Generic[Kind]):
 
     @cached_property
     def is_split(self) -> bool:
-        """True if each output has a value per step: the engine then returns them in the program's order."""
+        """True if each output has a value per step: the engine then returns the outputs of this prepared call
+        in the program's order, apart from the memories.
+        """
         return 0 not in self.program.levels
 
     @cached_property
     def has_one_output(self) -> bool:
-        """True if calls return a single array as output, not a structure of arrays."""
+        """True if the prepared call has a single output, an array or Ragged, and not a structure of these."""
         return isinstance(self.program.output, int)
 
     @cached_property
     def is_array(self) -> bool:
-        """True if calls return the memory as a single array, in the dtype in which it is computed."""
+        """True if the prepared call returns the final memory as it is computed: one array, without a change
+        of dtype.
+        """
         return self.is_single and self.program.rounded is None
 
     @cached_property
     def is_single(self) -> bool:
-        """True if the memory is a single array, not a structure of arrays: calls then take a shortcut."""
+        """True if the program's memory is one array, not a structure: prepared calls then take a shortcut."""
         return isinstance(self.program.memory, Spec)
 
 
@@ -159,8 +163,9 @@ class Calls(Executables[PreparedCall[Kind]]):
     ) -> Form | None:
         """Returns the cache key of a call, made of its arguments; None for arguments that are never prepared.
 
-        Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences. Its
-        first entry is the offsets of a Ragged, as bytes; None for arrays.
+        Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences. The
+        key's first entry is the offsets of the Ragged, as bytes; None for an array; in a key for any lengths,
+        the number of sequences.
 
         any_lengths: gives a Ragged of up to `FEW_PLACES` sequences the key of calls of any lengths, if it has
             one (`form_of_any_lengths`).
@@ -187,7 +192,8 @@ class Calls(Executables[PreparedCall[Kind]]):
         """Counts a call by its form (cache key); returns whether it is the one at which to prepare later
         calls.
 
-        calls: the count at which calls are prepared; those on Raggeds of fixed lengths are prepared later.
+        calls: the count at which calls are prepared. It is larger for a Ragged of exact lengths, the offsets
+            of which are the first entry of the form, as bytes.
         """
         return super().is_due(form, RAGGED_CALLS if type(form[0]) is bytes else calls)
 
@@ -195,6 +201,7 @@ class Calls(Executables[PreparedCall[Kind]]):
         """Counts a call; returns whether its form (key) came often enough to prepare calls of just these
         lengths.
 
+        form: it begins with None for an array, or a Ragged's offsets, as bytes; these must come more often.
         rows: the number of sequences of the call. For few of them the result is False: a call that is
             prepared for any lengths is then as fast.
         """
@@ -205,9 +212,12 @@ class Calls(Executables[PreparedCall[Kind]]):
     def find(
         self, form: Form, sequences: Any
     ) -> tuple[tuple[PreparedCall[Kind], list[PreparedCall[Kind]]] | None, Array | None]:
-        """Takes a prepared call for a form (key) out of the cache, else one for sequences of any lengths.
+        """Takes a prepared call out of the cache: one for the form (key), else for the other kind of form.
 
-        Returns what `take` returns, and the offsets of the sequences where lengths are an argument of it.
+        A form that begins with an int is for that many sequences of any lengths, others are for exact ones.
+
+        Returns the pair of `take` (call, list to append it to after use) or None; then the offsets of the
+        sequences, which a call for any lengths takes too, else None.
         """
         taken = self.take(form)
         if type(form[0]) is int:
@@ -246,7 +256,7 @@ class Calls(Executables[PreparedCall[Kind]]):
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
         """Counts a call; if enough of its form came, prepares later ones, where the engine supports that.
 
-        form: the key of the call.
+        form: the key of the call; one that begins with an int is for that many sequences of any lengths.
         program, bound: the program of the call, and its kernel.
         call: the call, whose results the prepared calls have in the same shapes.
         like: the layout of outputs per step: a Ragged, or the first two sizes of the arrays.

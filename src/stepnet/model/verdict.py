@@ -119,7 +119,7 @@ class Side:
         return made
 
     def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
-        """Yields the outputs by name in float64: with given weights, then with randomly rounded copies.
+        """Yields the model's outputs by name in float64: with its weights, then with randomly rounded copies.
 
         sequences: Raggeds of the same lengths, in the structure of the inputs; their dtypes are changed.
         statics: the values that each sequence has once.

@@ -27,7 +27,7 @@ class CachedLayer:
     layer: Any
 
     def holds(self, arrays: tuple[Array, ...]) -> bool:
-        """Tells whether the layer can be reused: its arrays are bitwise equal to these."""
+        """Tells whether this entry's layer was made from arrays bitwise equal to these, and can be reused."""
         return all(map(same_bits, self.arrays, arrays))
 
     @property

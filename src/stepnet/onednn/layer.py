@@ -278,7 +278,9 @@ class Layer:
         return replace(self, recurrence=target, weights=RecurrenceWeights(weights.arrays))
 
     def on_onednn(self, dtype: str) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-        """Returns (recurrence, weights) for oneDNN; raises `RefusedError` on llvm. dtype: for the message."""
+        """Returns the layer's recurrence and weights for oneDNN; raises `RefusedError` for a layer that runs
+        on llvm. dtype: the dtype to compute in, which is checked and named in the message.
+        """
         choice(dtype, DTYPE, DTYPES)
         if self.recurrence is None or self.weights is None:
             raise RefusedError(f"onednn: this layer runs on llvm, which has no {dtype}: {self.reason}")

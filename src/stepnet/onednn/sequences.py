@@ -62,7 +62,7 @@ class Sequences:
 
     @property
     def rows(self) -> int:
-        """The number of sequences."""
+        """The number of sequences in the argument x of a call."""
         return len(self.offsets) - 1
 
     @property
@@ -71,7 +71,7 @@ class Sequences:
         return Call(Positions.end_to_end(self.offsets))
 
     def padding(self, reverse: bool) -> Padding:
-        """Returns the positions of these sequences' steps in a padded array.
+        """Returns the positions of these sequences' steps in a padded array, on which oneDNN runs.
 
         reverse: whether the padding of a sequence lies before its steps, not after them.
         """
@@ -172,7 +172,7 @@ class Arguments:
 
     @property
     def x(self) -> Array:
-        """The inputs [total, features] in the order of steps in which oneDNN's primitive reads them."""
+        """The inputs of a call, [total, features], their steps in the order in which oneDNN reads them."""
         return self.reordered(self.sequences.values)
 
     @property

@@ -218,7 +218,7 @@ class Backend(base.Backend):
 
     @classmethod
     def prepare(cls, model: Proto, device: str = "CPU", engine: Any = "auto", **kwargs: Any) -> Prepared:
-        """Makes a model ready to run; the result has the method `run`.
+        """Makes an ONNX model ready to run, as `onnx.backend.base` asks; the result has the method `run`.
 
         device: "CPU". engine: an engine, or several in order of preference.
         """

@@ -48,14 +48,14 @@ class OnnxCall:
 
     @property
     def body(self) -> Any:
-        """Object that runs the graph in the node's attribute `body`; `ModelError` if that is no graph."""
+        """Object that runs the body of a Scan or Loop node, its graph `body`; `ModelError` if it has none."""
         if "body" not in self.bodies:
             raise ModelError("its attribute body is missing, or is not one graph")
         return self.bodies["body"]
 
     @property
     def x(self) -> Placed:
-        """First operand of the node."""
+        """First operand of the ONNX node; raises `ModelError` if it is left out."""
         return self.operand(0)
 
     @property
@@ -84,7 +84,7 @@ class OnnxCall:
         return self.x.axis(int(self.attributes.get("axis", default)))
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Returns an attribute of the node that is 0 or 1 as a bool."""
+        """Returns an attribute of the node that is 0 or 1 as a bool; `default` if it is not stated."""
         return bool(self.attributes.get(name, default))
 
     def number(self, index: int, name: str, default: Any = None) -> Any:

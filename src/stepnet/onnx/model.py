@@ -82,7 +82,9 @@ class OnnxModel(ArrayModel):
 
 
 def lengths(input_: ModelInput, like: Traced) -> Placed:
-    """Makes the value of the model's input of lengths; like: a value per step of the same sequences."""
+    """Makes the value that stands for a model's input of lengths while the model is traced: the length of
+    each sequence. like: a value per step of the same sequences.
+    """
     return Placed(length_of(like).astype(input_.dtype), (BATCH,), fact=LENGTH)
 
 
@@ -116,7 +118,7 @@ class NodeRun:
     like: Traced | None = None
 
     def values(self, scope: GraphScope, names: Sequence[str]) -> list[Placed]:
-        """Returns the values with these names, after it has run all nodes on which they depend."""
+        """Returns the values with these names in a graph's scope; runs all nodes on which they depend."""
         for node in needed(self.model.walk, scope, names, self.env):
             self.run(node)
         return [self.value(scope, name) for name in names]

@@ -53,7 +53,7 @@ class OnnxOperator:
 
 
 def elementwise(operator: str, **attributes: float) -> OnnxOperator:
-    """Makes the table row of an elementwise operator.
+    """Makes the row of an elementwise operator in the table of ONNX's operators.
 
     operator: its name in `importers.pointwise`. attributes: ONNX's attributes with their defaults, in the
     order of the function's parameters.
@@ -68,7 +68,7 @@ def elementwise(operator: str, **attributes: float) -> OnnxOperator:
 
 
 def variadic(operator: str, counts: bool = False) -> OnnxOperator:
-    """Makes the table row of an operator that ONNX has for any number of operands, such as Max.
+    """Makes the row of an operator of any number of operands, as Max, in the table of ONNX's operators.
 
     operator: its name in `importers.pointwise`, where it takes two. counts: it may compute with the number of
     steps.
@@ -79,7 +79,8 @@ def variadic(operator: str, counts: bool = False) -> OnnxOperator:
 def of_operands(
     function: Callable[..., Placed], count: int, fact: Special | None = None, counts: bool = False
 ) -> OnnxOperator:
-    """Makes the table row of an operator without attributes: a function of `count` operands.
+    """Makes the row of an operator without attributes in the table of ONNX's operators. function: computes
+    its result from `count` operands.
 
     fact: computes what is known of the result in padding (after a sequence's end). counts: it may compute
     with the number of steps.
@@ -159,7 +160,9 @@ def gemm(call: OnnxCall) -> Placed:
 
 
 def reduction(how: str) -> OnnxOperator:
-    """Makes the table row of a reduction over axes. how: its name in `importers.reductions`, as "mean"."""
+    """Makes the row of a reduction over axes in the table of ONNX's operators. how: its name in
+    `importers.reductions`, such as "mean".
+    """
 
     def rule(call: OnnxCall) -> Placed:
         """Computes a reduction node; without axes it is over all of them, or none if the node says so."""
@@ -176,8 +179,8 @@ OverAxis = Callable[[Placed, int, bool], Placed]
 
 
 def over_axis(function: OverAxis) -> OnnxOperator:
-    """Makes the table row of Softmax or LogSoftmax. function: takes (operand, axis, whether there is
-    padding).
+    """Makes the row of Softmax or LogSoftmax in the table of ONNX's operators. function: takes (operand,
+    axis, whether there is padding).
 
     Before opset 13 a node is over an axis and all following ones, which must be features.
     """

@@ -29,16 +29,16 @@ class WrittenOperation:
 
     @property
     def x(self) -> OnnxValue:
-        """First operand of the operation."""
+        """First operand of the operation that is written as ONNX."""
         return self.operands[0]
 
     @property
     def type(self) -> Type:
-        """Type of the operation's result."""
+        """Type of the result of the operation that is written as ONNX."""
         return self.node.type
 
     def attribute(self, name: str) -> Any:
-        """Returns an attribute of the operation's node, by name."""
+        """Returns an attribute, by name, of the operation that is written as ONNX."""
         return self.node.attributes[name]
 
     def result(self, op: str, *inputs: OnnxValue | str | Array, **attributes: Any) -> OnnxValue:
@@ -46,7 +46,7 @@ class WrittenOperation:
         return self.scope.apply(op, self.type, *inputs, **attributes)
 
     def axis(self, axis: int) -> int:
-        """Converts an axis of the first operand's features, negative from their end, to ONNX's axis."""
+        """Returns ONNX's axis of a feature of the first operand. axis: negative, counted from the end."""
         return axis + self.x.lead + self.x.rank
 
     def joint(self, dtype: str, operands: Sequence[OnnxValue] | None = None) -> list[OnnxValue]:

@@ -334,8 +334,8 @@ class LoopBody:
         return self.body.outside()
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the index of the iteration, the body's input at position
-        `iteration`. Returns, by the key of the slice, (key of the outer value, axis).
+        """Finds slices of values outside the Loop's body at the index of the iteration, which is its input at
+        position `iteration`. Returns, by the key (scope, name) of the slice, (key of the outer value, axis).
         """
         return self.body.gathered(iteration)
 

@@ -50,7 +50,7 @@ class OnnxValue:
 
     @property
     def rank(self) -> int:
-        """Number of axes of the value's features."""
+        """Number of axes of the value's features, which follow those of time and batch."""
         return len(self.type.shape)
 
 
@@ -252,8 +252,8 @@ class Scope:
         return self.apply("Reshape", type_, value, np.array([0] * value.lead + [*shape], np.int64))
 
     def expanded(self, value: OnnxValue, extent: Extent) -> OnnxValue:
-        """Adds nodes that repeat a value for each entry of a deeper extent, such as a step; returns the
-        result. It adds the axis of time to a value per sequence.
+        """Adds nodes that repeat a value per sequence at each step, along a new first axis of time; returns
+        the result. A value with an array needs no nodes: its type gets the extent alone.
         """
         type_ = value.type.at(extent)
         if value.array is not None:

@@ -97,7 +97,7 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], initial: li
     """Runs one layer of rnn; returns its output, followed by its final memories.
 
     call: the operation, with its mode. x: the input. cells: the weights of each direction, W, R and two
-    biases. begins: the initial memories of this layer.
+    biases. initial: the initial memories of this layer.
     """
     mode = MODES[call.attribute("mode", "")]
     W, R, *biases = (

@@ -55,7 +55,9 @@ def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
 
 
 def numbers_of(inside: Any) -> Any:
-    """Returns the type of the numbers in lists with elements of type `inside`, maybe dictionary-encoded."""
+    """Returns the Arrow type of the numbers in lists with elements of type `inside`: of dictionary-encoded
+    numbers that of the dictionary, else `inside` itself.
+    """
     return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
 
 
@@ -156,7 +158,8 @@ def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = Non
 
 
 def with_nulls(array: Any, null: Array | None) -> Any:
-    """Returns an Arrow array (lists, structs or numbers) with nulls in some rows; it shares the data.
+    """Returns an Arrow array of results (lists, structs or numbers) with nulls in the rows that have no
+    result; it shares the data.
 
     null: a boolean per row, True for a null; None for no nulls.
     """

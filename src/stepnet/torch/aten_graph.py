@@ -191,7 +191,7 @@ class AtenGraph:
 
     @property
     def nodes(self) -> list[Any]:
-        """The nodes of the graph in order; the arguments come first."""
+        """The nodes of the traced function's `torch.fx` graph in order; the arguments come first."""
         return list(self.module.graph.nodes)
 
     def constant_tensor(self, node: Any) -> Any:

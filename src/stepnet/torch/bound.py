@@ -207,8 +207,8 @@ class BoundModule:
         self.latest: BoundParameters | None = None
 
     def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> BoundParameters:
-        """Returns the module bound to the parameters `tensors`; binds it anew if they have changed. runnable:
-        the compiled module.
+        """Returns the compiled module (`runnable`) bound to its parameters (`tensors`): as in the last call,
+        or bound anew if either has changed since.
         """
         latest = self.latest
         if latest is None or not latest.equal(runnable, tensors):
@@ -254,7 +254,9 @@ class BoundModule:
 
 
 def memory_of(program: LayersProgram, states: list[Any]) -> Any:
-    """Returns initial memories (tensors `states`) as arrays in the structure of a program; None for zeros."""
+    """Converts initial memories (tensors `states`) to arrays in the structure in which a program takes them;
+    an empty list, for zeros, to None.
+    """
     arrays = [array_of(tensor) for tensor in states]
     if not arrays:
         return None
@@ -262,5 +264,5 @@ def memory_of(program: LayersProgram, states: list[Any]) -> Any:
 
 
 def arrays_in(value: Any) -> list[Array]:
-    """Lists the arrays of a structure of results, with a shortcut for a single one."""
+    """Lists the arrays of a result, an array or a structure of arrays, with a shortcut for a single array."""
     return [value] if isinstance(value, Array) else leaves(value)

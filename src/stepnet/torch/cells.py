@@ -67,17 +67,17 @@ class CellSizes:
 
     @property
     def cell(self) -> Cell:
-        """The cell of `sn.cells` that computes a module of this mode."""
+        """The cell of `sn.cells` that computes the module of torch.nn which has these sizes and this mode."""
         return CELLS["lstm_projection" if self.projected else MODES[self.mode]]
 
     @property
     def directions(self) -> int:
-        """Number of directions: 1 or 2."""
+        """Number of directions in which a module of these sizes runs: 2 if it is bidirectional, else 1."""
         return 2 if self.bidirectional else 1
 
     @property
     def output(self) -> int:
-        """Number of features of the output of one direction of the module."""
+        """Number of features of the output of one direction of a module of these sizes."""
         return self.projected or self.hidden
 
     @property
@@ -102,7 +102,9 @@ class CellSizes:
 
     @property
     def recurrences(self) -> Layer:
-        """The layers with zeros as parameters, to compile their net, in which parameters are inputs."""
+        """Layers of these sizes with zeros as parameters, to compile their net: there parameters are inputs,
+        and these numbers are not read.
+        """
         every = [self.single_layer(layer).shapes.values() for layer in range(self.layers)]
         return self.of(
             [np.zeros(shape, self.dtype) for shapes in every for shape in [*shapes] * self.directions]
@@ -117,7 +119,9 @@ class CellSizes:
         return layers[0] if self.layers == 1 else Stack(layers)
 
     def directed(self, weights: Iterator[Any]) -> Layer:
-        """Makes one layer, in one or both directions, with the next parameters of the iterator `weights`."""
+        """Makes one layer of these sizes, in one or both directions, with the next parameters of the iterator
+        `weights`.
+        """
         forward = self.recurrence(weights, False)
         return Bidirectional(forward, self.recurrence(weights, True)) if self.bidirectional else forward
 

@@ -121,7 +121,9 @@ def method_of(module: Any) -> str | None:
 
 
 def memory_of(layer: Layer) -> Any:
-    """Returns the structure of a layer's memory: of one recurrence, a stack, or both directions."""
+    """Returns the structure of a layer's memory, in which a list of initial states is arranged: that of one
+    recurrence, a stack, or both directions.
+    """
     if isinstance(layer, RNN):
         return layer.memory
     assert isinstance(layer, Stack | Bidirectional)

@@ -55,15 +55,15 @@ class Differentiable:
         self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
 
     def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:
-        """Returns the compiled forward and backward passes for gradients of the inputs at positions `wanted`.
-        They are cached.
+        """Returns the net's compiled forward and backward passes for gradients of the inputs at positions
+        `wanted`; cached.
 
         checkpoint: the number of steps between saved memories; None saves the values of all steps.
         """
         return gradient_run(self.kept, None, self.net, wanted, checkpoint)
 
     def halves(self, wanted: tuple[int, ...]) -> Halved:
-        """Returns the forward and the backward pass for gradients of the inputs at positions `wanted`, for
+        """Returns the net's forward and backward pass for gradients of the inputs at positions `wanted`, for
         graphs of PyTorch; cached.
 
         The forward pass saves everything, as a graph must know the shapes of the saved values.
@@ -71,7 +71,8 @@ class Differentiable:
         return self.kept.get(("halves", wanted), lambda: Halved.of(self.net, wanted))
 
     def gradient(self, wanted: tuple[int, ...]) -> "Differentiable":
-        """Returns the gradients of the inputs at positions `wanted` as a function that has gradients itself.
+        """Returns the gradients of the inputs at positions `wanted` as a function that has gradients itself,
+        for second derivatives; cached.
 
         Its inputs are all inputs of the net, followed by the cotangents of all results.
         """
@@ -205,7 +206,9 @@ class QuickFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
-        """Runs `NetFunction.forward` and stores in `ctx` what the backward pass reads."""
+        """Runs `NetFunction.forward` and stores in `ctx` what the backward pass reads. PyTorch calls such
+        a function faster than one with a separate `setup_context`.
+        """
         output = NetFunction.forward(*inputs)
         NetFunction.setup_context(ctx, inputs, output)
         return output
@@ -262,8 +265,8 @@ def run_backward(
 
 
 def call_in(batch: Batch) -> Call:
-    """Makes the `Call` with which an engine runs over a batch: the positions of its sequences, without
-    arrays.
+    """Makes the `Call` that tells an engine the positions of a batch's sequences; it has no arrays, which are
+    passed beside it.
     """
     return call_of(batch, [], [], False, None, None)
 

@@ -136,7 +136,8 @@ class ModuleArgument:
 
     @classmethod
     def of(cls, name: str, value: Any, letters: str, is_lengths: bool) -> "ModuleArgument":
-        """Describes an argument by its value in the example; raises `InputError` for wrong letters or axes.
+        """Describes an argument of a module by its value in the example: its kind, axes, structure, features
+        and dtypes. Raises `InputError` for wrong letters or axes.
 
         name: for messages. letters: one for each axis, N for sequences, T for steps, _ for features.
         is_lengths: whether the argument has the lengths of the sequences.

@@ -208,7 +208,7 @@ def halves_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Halved:
 
 
 def types_of(net: Net) -> tuple[Type, ...]:
-    """Returns the types of the results of a net."""
+    """Returns the type (extent, shape and dtype) of each result of a net."""
     return tuple(net.type_of(number) for number in net.results)
 
 

@@ -170,7 +170,9 @@ def filled(result: InferredResult, _: Any, value: Any = 0, **__: Any) -> Traced:
 
 
 def number(result: InferredResult, value: Any, **_: Any) -> Traced:
-    """Computes ATen's `scalar_tensor`: adds the number `value` to the net as a constant without features."""
+    """Computes ATen's `scalar_tensor`: adds the number `value` to the net as a constant without features.
+    result: the features and dtype that PyTorch infers.
+    """
     return filled(result, None, value)
 
 

@@ -18,7 +18,7 @@ modules: Any = pytorch("torch.nn.modules.module")
 
 
 def attributes_of(module: Any) -> dict[str, Any]:
-    """Returns the attributes of a module by name: its `__dict__` itself, which changes with it."""
+    """Returns the attributes of a module by name: its `__dict__` itself, so that later changes are seen."""
     return module.__dict__
 
 

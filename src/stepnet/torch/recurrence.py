@@ -198,7 +198,9 @@ class Recurrence(torch.nn.Module):
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """The parameters and buffers of the step by name."""
+        """The tensors of this module's step by name: the parameters and buffers of a cell, or the parameters
+        of a function.
+        """
         return dict(self.params if self.cell is None else tensors_of(self.cell))
 
     @property

@@ -114,7 +114,7 @@ class GraphReplay:
 
     @computed_once
     def lengths(self) -> Traced:
-        """The lengths of the sequences, as a value of the net."""
+        """The lengths of the sequences over which the graph is evaluated, as a value of the net."""
         return length_of(self.like)
 
     def results(self, place: str) -> list[Any]:
@@ -220,7 +220,7 @@ class ReplayedNode:
 
     @property
     def title(self) -> str:
-        """Name of the operation for messages."""
+        """Name of the node's operation for messages, such as "aten.add.Tensor"."""
         return str(self.node.target)
 
     @property

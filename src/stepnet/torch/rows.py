@@ -159,7 +159,9 @@ def check_axes_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequen
 
 
 def dims_of(x: Placed, dims: Any) -> list[int]:
-    """Returns the argument `dim` of an operation on x as non-negative numbers; None and [] are all axes."""
+    """Returns the argument `dim` of an operation on x, a value with named axes, as a list of numbers from 0
+    on; None and [] are all axes.
+    """
     rank = len(x.axes)
     return [*range(rank)] if dims is None or dims == [] else [dim % rank for dim in listed(dims)]
 

@@ -114,8 +114,11 @@ class Scan(torch.nn.Module):
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
     def run_call(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
-        """Implements `forward`, with the same arguments: checks them and runs the recurrence. Returns the
+        """Implements `forward`: checks its arguments and runs the recurrence over the inputs x. Returns the
         outputs and the last memories in the structures of the step.
+
+        initial: the first memories; None for zeros. statics: values for all steps. lengths: those of the
+            sequences; None for no padding.
         """
         check_recorded()
         tensors = self.tensors
@@ -162,19 +165,21 @@ class Scan(torch.nn.Module):
 
     @property
     def rnn(self) -> RNN:
-        """The recurrence as an `sn.RNN`, with copies of the current parameters, for streams and files."""
+        """This module's recurrence as an `sn.RNN`, with copies of the parameters, for streams and files."""
         tensors = self.tensors
         params = self.params_in_structure([array_of(tensor) for tensor in tensors])
         return self.programs_for(tensors).programs.layer.with_params(params)
 
     @property
     def tensors(self) -> list[Any]:
-        """The parameters as a list, in the order of the recurrence's parameters."""
+        """The module's parameters as a flat list, in the order of its recurrence's, which may be nested."""
         paths = (name.split(".") if name else [] for name, _ in named_leaves(self._rnn.params))
         return [reduce(lambda part, key: part[key], path, self.params) for path in paths]
 
     def params_in_structure(self, values: Sequence[Any]) -> Any:
-        """Arranges values, one for each parameter, in the structure of the recurrence's parameters."""
+        """Arranges values, one for each parameter of this module, in the structure in which its recurrence
+        takes parameters.
+        """
         return rebuild(self._rnn.params, values)
 
     def programs_for(self, tensors: list[Any]) -> ScanCalls:

@@ -43,12 +43,14 @@ class SequencePlaces:
 
     @property
     def lead(self) -> int:
-        """Number of leading axes of the data, before the features."""
+        """Number of axes before the features in the data of the sequences: one for packed and jagged data,
+        whose positions are in `tensors`, else two (batch and time).
+        """
         return 1 if self.tensors else 2
 
     def batch(self, data: Any) -> Batch:
-        """Returns the positions of all steps in `data` as a `Batch`; raises `InputError` if the batch sizes,
-        offsets or lengths do not fit the data.
+        """Makes the `Batch` (positions of all steps) of sequences whose data, in this form, is `data`; raises
+        `InputError` if the batch sizes, offsets or lengths in `tensors` do not fit it.
         """
         if not self.tensors:
             return dense_batch(*data.shape[:2], self.form == "time")

@@ -37,8 +37,8 @@ class TorchStep:
 
     @property
     def reads(self) -> Reads:
-        """The values that the user's function reads besides its arguments. The function may list them itself,
-        in an attribute `reads`.
+        """The values that the wrapped function of the user reads besides its arguments, on which its traces
+        depend. The function may list them itself, in an attribute `reads`.
         """
         known: Any = getattr(self.__wrapped__, "reads", None)
         return known if isinstance(known, Reads) else reads_of(self.__wrapped__)

@@ -91,7 +91,7 @@ class EarlierRows:
         return stop - start
 
     def rows(self, mark: dict[str, Any]) -> Iterator[Any]:
-        """Yields the rows that an earlier run rejected for a result; mark: the result's metadata."""
+        """Yields record batches of the rows that an earlier run rejected for a result. mark: its metadata."""
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         while start < stop:
             number = bisect_right(self.starts, start) - 1
@@ -180,7 +180,7 @@ class RejectedRows:
 
     @property
     def parts(self) -> Path:
-        """The folder for the temporary files, in a run, of the rows rejected for each result."""
+        """The hidden folder that has, during a run, a temporary file of the rejected rows of each result."""
         return self.path.with_name(f".{self.path.name}.parts")
 
     def temporary_path(self, job: Job) -> Path:

@@ -57,7 +57,9 @@ class Channel:
             raise StoppedError
 
     def stop(self) -> None:
-        """Stops the channel: a thread that puts an item, or takes one after the last, gets `StoppedError`."""
+        """Stops this queue between two threads: one that puts an item, or takes one after the last, gets
+        `StoppedError`.
+        """
         self.stopped = True
         self.room.put(None)
         self.items.put(StoppedError())

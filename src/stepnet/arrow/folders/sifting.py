@@ -28,7 +28,7 @@ class BadRow:
     records: Any
 
     def reason(self, name: str) -> str:
-        """Returns the row's error without the path (`name`) and row number, which have their own columns."""
+        """Returns the error of a rejected row without path (`name`) and row number: they have own columns."""
         return self.message.removeprefix(name).removeprefix(f", row {self.row}").removeprefix(": ")
 
 

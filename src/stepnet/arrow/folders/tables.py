@@ -73,7 +73,7 @@ class TableFile:
 
     @property
     def name(self) -> str:
-        """The path of the file as messages show it."""
+        """The path of this input file as messages show it."""
         return printable(str(self.path))
 
     @classmethod

@@ -48,7 +48,7 @@ class Serializer:
 
     def packed(self, value: Any) -> bytes:
         """Serializes a value as bytes, from which `unpacked` restores it. Raises `NotDataError` if it
-        contains objects of other classes than those that were given.
+        contains objects of other classes than those that the serializer was made for.
         """
         writer = ValueWriter(self)
         text = json.dumps(

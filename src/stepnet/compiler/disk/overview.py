@@ -32,7 +32,7 @@ class CacheEntry:
 
     @property
     def kind(self) -> str:
-        """The kind of value in the file, which is the ending of its name."""
+        """The kind of value in this file of the cache, which is the ending of its name."""
         return self.name.rpartition(".")[2]
 
 

@@ -65,7 +65,8 @@ def vjp(net: Net, argnums: Sequence[int] | None = None) -> Net:
 
 
 def joint_net(net: Net, argnums: Sequence[int] | None) -> Net:
-    """Makes the net of results and cotangents that `vjp` documents, without its checks.
+    """Makes the gradient net that `vjp` documents, without its checks: the results of a net, and cotangents
+    of inputs from those of the results.
 
     argnums: positions of the inputs whose cotangents are results; None for all floating-point inputs.
     """

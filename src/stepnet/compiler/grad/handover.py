@@ -30,7 +30,7 @@ class Handover:
 
 
 def handed_over(net: Net) -> Net:
-    """Changes which values recurrences of a gradient net save for later ones, to take the fewest bytes."""
+    """Makes a gradient net whose recurrences save other values for later ones, which take fewer bytes."""
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     copy_of: dict[int, int] = {}

@@ -110,7 +110,9 @@ class Transposed:
             self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
 
     def encoding(self, total: Total) -> str | None:
-        """Returns the encoding of the factors of the sum `total` in a low-precision recurrence; or None."""
+        """Returns the encoding, such as "bfloat16", in which a sum over all rows multiplies its factors, if
+        the recurrence computes products in low precision; else None.
+        """
         precision = self.recur.precision
         if precision is None or not precision.is_low or total.operation != "contract":
             return None

@@ -36,7 +36,7 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """The number of feature axes."""
+        """The number of feature axes of the value."""
         return len(self.type.shape)
 
     def constant(self, value: Any) -> "Value":
@@ -86,7 +86,7 @@ class Value:
     # ---- dtypes, shapes and extents
 
     def cast(self, dtype: str) -> "Value":
-        """Casts to another dtype."""
+        """Casts the value to another dtype."""
         return self if self.type.dtype == dtype else self.apply("cast", dtype=dtype)
 
     def reshape(self, *shape: int) -> "Value":
@@ -112,7 +112,7 @@ class Value:
         return self.apply("transpose", order=(*axes[:-2], axes[-1], axes[-2]))
 
     def sum(self, *axes: int) -> "Value":
-        """Sums over these feature axes, which are counted from the end."""
+        """Sums the value over these feature axes, which are counted from the end."""
         return self.apply("sum", axes=axes) if axes else self
 
     def slice(self, axis: int, start: int, stop: int, stride: int = 1) -> "Value":

@@ -42,14 +42,14 @@ class Node:
 
     @property
     def type(self) -> Type:
-        """Returns the result type; raises `NetError` if there are several, which `result` nodes pick."""
+        """The type of the node's result; raises `NetError` for several, of which `result` nodes pick one."""
         if len(self.types) != 1:
             raise NetError(f"{self.operation} has {len(self.types)} results; read one of them with `result`")
         return self.types[0]
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The arguments of the operation other than operands, by name."""
+        """The arguments of the node's operation other than operands, by name."""
         return MappingProxyType(dict(self.pairs))
 
     @property
@@ -59,24 +59,24 @@ class Node:
 
     @property
     def sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The left and the right operands, by number, of a product or of sums of products."""
+        """The left and the right operands, by number, of the node: a product or sums of products."""
         lefts: int = self.attributes.get("lefts", 1)
         return self.inputs[:lefts], self.inputs[lefts:]
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of one weight of a product, in the encoding in which it is read."""
+        """The bytes of one weight that the node, a product, reads: in its encoding, if it has one."""
         weights: str | None = self.attributes.get("weights")
         return self.types[0].itemsize if weights is None else ENCODINGS[weights].bytes
 
     @property
     def row(self) -> Operation:
-        """The row of the operation in the table of operations, with its meaning and type rule."""
+        """The row of the node's operation in the table of operations, with its meaning and type rule."""
         return OPERATIONS[self.operation]
 
     @property
     def kind(self) -> str:
-        """The kind of the operation: pointwise, view, reduce, matmul, gather, source or extent."""
+        """The kind of the node's operation, such as "pointwise", "view", "reduce", "matmul" or "source"."""
         return self.row.kind
 
     @property
@@ -214,7 +214,9 @@ class Builder:
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
     def keep(self, node: Node) -> int:
-        """Adds a node of another net unchecked, for fast copies; its operands have the same numbers here."""
+        """Adds a node of another net unchecked, for fast copies, and returns its number. Its operands have
+        the same numbers here.
+        """
         self.nodes.append(node)
         return len(self.nodes) - 1
 
@@ -335,34 +337,34 @@ class Recur:
 
     @property
     def order(self) -> Order:
-        """The numbers of sequences and memories, by which lists of operands and results are divided."""
+        """The recurrence's numbers of sequences and memories, which divide lists of operands and results."""
         return Order(self.sequence_count, self.memory_count)
 
     # ---- numbers of the body's nodes
 
     @property
     def sequences(self) -> list[int]:
-        """The inputs of the body that are one step of the sequences, by number."""
+        """The inputs of the recurrence's body that are one step of the sequences, by number."""
         return self.operands_by_kind(self.body.inputs).sequences
 
     @property
     def memories(self) -> list[int]:
-        """The inputs of the body that are the memories before a step, by number."""
+        """The inputs of the recurrence's body that are the memories before a step, by number."""
         return self.operands_by_kind(self.body.inputs).memories
 
     @property
     def others(self) -> list[int]:
-        """The inputs of the body that are the same at every step (statics and parameters), by number."""
+        """The inputs of the recurrence's body that all steps share (statics and parameters), by number."""
         return self.operands_by_kind(self.body.inputs).others
 
     @property
     def outputs(self) -> list[int]:
-        """The results of the body that are a step's outputs, by number."""
+        """The results of the recurrence's body that are a step's outputs, by number."""
         return self.results_by_kind(self.body.results).outputs
 
     @property
     def following(self) -> list[int]:
-        """The results of the body that are the memories after a step, by number."""
+        """The results of the recurrence's body that are the memories after a step, by number."""
         return self.results_by_kind(self.body.results).memories
 
     # ---- entries in the order of operands or results

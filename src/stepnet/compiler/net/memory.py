@@ -35,7 +35,7 @@ class TargetMemory(Protocol):
         ...
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Buffer:
-        """Makes a buffer of zeros with this shape and dtype."""
+        """Makes a buffer of zeros in this memory, with this shape and dtype."""
         ...
 
     def copy(self, buffer: Buffer) -> Buffer:
@@ -51,7 +51,7 @@ class TargetMemory(Protocol):
         ...
 
     def write(self, buffer: Buffer, indices: Array, rows: Buffer) -> None:
-        """Replaces the rows at the indices `indices`. `rows` may also be a single row, for all of them."""
+        """Replaces rows of a buffer in place: those at `indices`, by as many rows or a single one."""
         ...
 
     def repeat(self, buffer: Buffer, counts: Array) -> Buffer:
@@ -92,11 +92,11 @@ class HostMemory:
         return np.ascontiguousarray(buffer)
 
     def take(self, buffer: Array, indices: Array) -> Array:
-        """Copies the rows at the indices `indices`, in this order."""
+        """Makes an array of the rows of another one at the indices `indices`, in this order."""
         return buffer[indices]
 
     def write(self, buffer: Array, indices: Array, rows: Array) -> None:
-        """Replaces the rows at the indices `indices`, by as many rows or a single one."""
+        """Replaces rows of an array in place: those at `indices`, by as many rows or a single one."""
         buffer[indices] = rows
 
     def repeat(self, buffer: Array, counts: Array) -> Array:

@@ -32,7 +32,7 @@ class Precision:
 
     @property
     def is_low(self) -> bool:
-        """Tells whether products are computed in fewer bits than float32."""
+        """Tells whether a recurrence of this precision computes products in fewer bits than float32."""
         return self.dtype in ENCODINGS
 
     def __str__(self) -> str:

@@ -42,7 +42,9 @@ class Order:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Order":
-        """Reads how many operands are sequences and memories from the attributes of a `recur` node."""
+        """Makes the order of a recurrence's operands and results (the numbers of sequences and memories) from
+        the attributes of a `recur` node.
+        """
         return cls(attributes["sequences"], attributes["memories"])
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:

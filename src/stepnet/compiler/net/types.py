@@ -55,17 +55,17 @@ class Type:
 
     @property
     def element(self) -> str:
-        """The feature shape and dtype as text, such as f32[64]."""
+        """The feature shape and dtype of this type as text, such as f32[64]."""
         return f"{DTYPES[self.dtype].text}[{', '.join(map(str, self.shape))}]"
 
     @property
     def size(self) -> int:
-        """The number of elements of one value: the product of its feature shape."""
+        """The number of elements of one value of this type: the product of its feature shape."""
         return int(prod(self.shape))
 
     @property
     def itemsize(self) -> int:
-        """The bytes of one element."""
+        """The bytes of one element of a value of this type."""
         return np.dtype(self.dtype).itemsize
 
     @property

@@ -120,8 +120,8 @@ def accumulated_sums(net: Net) -> set[int]:
 
 
 def zeros(net: Net, flat: set[int]) -> set[int]:
-    """Finds the zeros per row that are read only as initial memories of the recurrences `flat`, so that no
-    array of zeros has to be made.
+    """Finds the zeros per row that are read only as initial memories of recurrences without inner sequences,
+    `flat`, so that no array of zeros has to be made.
     """
 
     def is_memory(number: int, user: int) -> bool:

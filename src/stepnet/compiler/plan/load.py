@@ -60,8 +60,8 @@ class Machine:
     block: float = 0.3e-6
 
     def reading(self, size: float) -> float:
-        """Estimates the seconds that each step takes to read `size` bytes of parameters: for each cache, the
-        fraction that is still there from the step before is read at its rate, the rest from memory.
+        """Estimates the seconds that each step takes on this machine to read `size` bytes of parameters: for
+        each cache, the fraction that is still there from the step before at its rate, the rest from memory.
         """
         seconds, left = 0.0, 1.0
         for level, (room, rate) in enumerate(zip(self.caches, self.reads, strict=False)):
@@ -126,7 +126,7 @@ class StageLoad:
 
     @property
     def weights(self) -> int:
-        """The bytes of the parameters of all products."""
+        """The bytes of the parameters of all products with matrices in a stage of a plan."""
         return sum(product.weights for product in self.products)
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:

@@ -54,12 +54,16 @@ class CallPartition:
 
     @property
     def sets(self) -> int:
-        """The number of threads with sequences of their own; 1 if threads share each step."""
+        """The number of threads that run sequences of their own in this way to share a call; 1 if they share
+        each step.
+        """
         return self.threads if self.how == "rows" else 1
 
     @property
     def together(self) -> int:
-        """The number of threads that share each step; 1 if threads have sequences of their own."""
+        """The number of threads that share each step in this way to share a call; 1 if they run sequences of
+        their own.
+        """
         return self.threads if self.how == "units" else 1
 
     def __str__(self) -> str:

@@ -64,17 +64,17 @@ class Plan:
 
     @property
     def recurrence(self) -> Node:
-        """The net's node of the recurrence, whose body is the step."""
+        """The only recurrence of the plan's net, as a node; its body is the net of one step."""
         return self.net.nodes[self.recur]
 
     @property
     def body(self) -> Net:
-        """The body of the recurrence: the net of one step."""
+        """The body of the plan's only recurrence: the net of one step."""
         return self.recurrence.recur.body
 
     @property
     def reverse(self) -> bool:
-        """Tells whether the recurrence runs each sequence from its last step to its first."""
+        """Tells whether the plan's recurrence runs each sequence from its last step to its first."""
         return self.recurrence.recur.reverse
 
     def with_traced(self, traced: Net) -> "Plan":
@@ -84,23 +84,23 @@ class Plan:
 
     @computed_once
     def fibers(self) -> Fibers:
-        """The fibers of the step's matrices: the elements that a reduction combines for one unit."""
+        """The fibers of matrices in the plan's step: the elements that a reduction combines for one unit."""
         return step_fibers(self.recurrence)
 
     @computed_once
     def units_are_alone(self) -> bool:
-        """Tells whether each unit depends on no other, so that threads that divide the units never wait."""
+        """Tells whether no unit of a step depends on others, so that threads that divide units never wait."""
         return len(self.loop) == 1 and units_are_alone(self.fibers, self.loop[0], carried(self.recurrence))
 
     @computed_once
     def key(self) -> str:
-        """A digest of the computation, to cache its code; equal for plans that differ only in direction."""
+        """A digest of the plan, to cache its code; equal for plans that differ only in direction."""
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
         return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages)
 
     @property
     def unroll(self) -> int:
-        """The number of steps per iteration of the compiled loop."""
+        """The number of steps that the compiled loop of the plan's recurrence does per iteration."""
         return self.recurrence.recur.unroll
 
     @property
@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def last(self) -> list[int | None]:
-        """Lists, for each memory, the node that reads its final value; None if nothing reads it."""
+        """Lists, for each memory of the recurrence, the node that reads its final value; None without one."""
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
         by_index = {self.net.nodes[number].attributes["of"]: number for number in picked}
         indices = range(len(self.recurrence.types))
@@ -127,13 +127,13 @@ class Plan:
 
     @property
     def read_in_the_end(self) -> set[int]:
-        """The nodes that the work after the loop reads: those of reductions over steps and sums over rows."""
+        """The operands of the plan's reductions over steps and sums over rows, which run after the loop."""
         return {
             n for total_number in (*self.reduced, *self.total) for n in self.net.nodes[total_number].inputs
         }
 
     def results(self, indices: tuple[int, ...]) -> list[int]:
-        """Lists the nodes of the net's results at the positions `indices`, in this order."""
+        """Lists the nodes of the plan's results at these positions, such as those per step, in this order."""
         return [self.net.results[index] for index in indices]
 
 
@@ -194,7 +194,9 @@ def carried(recurrence: Node) -> dict[int, int]:
 
 
 def directed(net: Net, reverse: bool) -> Net:
-    """Sets the direction of all recurrences of a net; `reverse` runs them from the last step to the first."""
+    """Returns a net with all its recurrences in one direction, as nets that differ only in direction share a
+    plan. reverse: whether they run from the last step to the first.
+    """
 
     def node_in_direction(node: Node) -> Node:
         """Sets the direction of a recurrence; returns other nodes unchanged."""

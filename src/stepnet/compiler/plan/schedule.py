@@ -92,14 +92,14 @@ class Schedule:
 
     @property
     def net(self) -> Net:
-        """The net whose nodes the parts compute: the traced net, possibly after some passes. Its inputs and
-        results are in the same order as those of the traced net.
+        """The net whose nodes the schedule's parts compute: the traced net, possibly after some passes. Its
+        inputs and results are in the same order as those of the traced net.
         """
         return self.cut[0]
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of the net that run one after the other, in order, each by an engine or by NumPy."""
+        """The parts of the schedule, in the order they run; an engine or NumPy runs each."""
         return self.cut[1]
 
     @property
@@ -110,7 +110,7 @@ class Schedule:
 
     @property
     def plans(self) -> Iterator[Plan]:
-        """Yields the plans of all parts that engines run, also of parts inside loops."""
+        """Yields the plans of all parts of the schedule that engines run, also of parts inside loops."""
         for part in self.parts:
             if part.plan is not None:
                 yield part.plan

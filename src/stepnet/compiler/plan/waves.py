@@ -44,8 +44,8 @@ class Across:
 
     @classmethod
     def of(cls, net: Net, part: Part) -> Self:
-        """Describes the expansion or reduction of which a part of a net's schedule consists. part: a part of
-        the kind "across".
+        """Describes the expansion to another extent, or reduction to one, of which a part of a net's schedule
+        consists, so that it can be run. part: a part of the kind "across".
         """
         assert part.node is not None
         how: str = part.node.attributes.get("how", "repeat")

@@ -59,7 +59,7 @@ class AssignedEngines:
 
     @property
     def name(self) -> str:
-        """The names of all engines, separated by commas, for messages."""
+        """The names of the engines that this one joins, separated by commas, for messages."""
         return ", ".join(engine.name for engine in self.engines)
 
     def refuse(self, schedule: Schedule) -> str | None:

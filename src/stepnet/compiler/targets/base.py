@@ -168,7 +168,7 @@ class FrozenRun(Protocol):
 
     @property
     def longest(self) -> int:
-        """The largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed."""
+        """The largest length that a sequence may have, if lengths are arguments of `run`; 0 if fixed."""
         ...
 
     def run(self, inputs: OptionalArrays, offsets: Array | None = None, /) -> list[Array]:
@@ -349,7 +349,9 @@ class SharedEngine(Engine, Protocol):
         ...
 
     def code_for(self) -> str | None:
-        """Returns the name of the processor that code is generated for; None for this machine's own."""
+        """Describes the instruction set that this engine generates code for, as text for the user; None if it
+        is this machine's own.
+        """
         ...
 
 

@@ -89,7 +89,7 @@ class FrozenParts:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """The nodes of the net that are sequences, initial memories and statics, in this order."""
+        """The nodes of the net whose arrays a call gives: sequences, then initial memories, then statics."""
         return [*chain.from_iterable(numbers_of_call(self.net, self.ends))]
 
 

@@ -117,11 +117,13 @@ class InterpretedNet:
         return packed.results(self.packed_form, apart(interpret(self.net, inputs, packed.segments), inputs))
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Returns False: binding new parameters costs nothing, so they are not replaced in place."""
+        """Returns False: parameters of an interpreted net cannot be replaced. To bind the net anew costs
+        nothing.
+        """
         return False
 
     def release(self) -> None:
-        """Does nothing: there is no memory to be freed."""
+        """Does nothing: an interpreted net holds no memory that must be freed."""
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
         """Returns a function that runs this call on the current contents of its arrays, into `results`."""

@@ -37,7 +37,9 @@ class Lanes:
 
     @property
     def room(self) -> int:
-        """The lanes times the steps of the longest: close to the steps of all lanes if few are idle."""
+        """The number of lanes times the steps of the longest. Of two assignments of the same sequences, the
+        one with less has fewer idle steps.
+        """
         return self.count * int(self.steps[0])
 
     def every_nth(self, number: int, step: int) -> "Lanes":

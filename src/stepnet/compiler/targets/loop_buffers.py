@@ -30,7 +30,9 @@ class InputBuffers:
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:
-        """Copies a run's inputs to the fixed arrays, unless they are the same objects as in the last run."""
+        """Copies a run's inputs to the buffers that a prepared call reads, but for those arrays that are the
+        same objects as in the last run.
+        """
         for index, array in enumerate(arrays):
             if array is not self.latest[index]:
                 self.arrays[index][: len(array)] = array

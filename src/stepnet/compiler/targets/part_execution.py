@@ -67,7 +67,9 @@ class Frame:
         return self.plain_calls[extent]
 
     def sequences(self, extent: Extent) -> Call:
-        """Returns a call with positions but no arrays, of the sequences along an extent's last axis."""
+        """Returns a call with positions but no arrays, which `with_arrays` adds, of the sequences along an
+        extent's last axis. Cached.
+        """
         if extent not in self.calls:
             self.calls[extent] = self.new_sequences(extent)
         return self.calls[extent]

@@ -133,7 +133,7 @@ class PartsKernel:
 
     @computed_once
     def known(self) -> list[int]:
-        """The nodes computed from parameters and constants alone, in order. They run once, not per call."""
+        """The net's nodes computed from parameters and constants alone, in order: once, not per call."""
         net = self.schedule.net
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
@@ -197,7 +197,7 @@ class BoundParts:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule (the net's parts in the order they run) that is run."""
+        """The schedule (the net's parts in the order they run) that this kernel runs."""
         return self.kernel.schedule
 
     @property
@@ -329,7 +329,7 @@ class BoundParts:
 
     @computed_once
     def lent(self) -> tuple[int, ...]:
-        """The positions of results that share memory with other arrays: to be copied before return."""
+        """The positions of the net's results that share memory with other arrays, and so must be copied."""
         return lent_indices(self.net, self.constants)
 
     def part_results(self, index: int, values: Values, frame: Frame) -> Values:

@@ -37,7 +37,7 @@ class Labelled:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each feature axis, by its letter."""
+        """The size of each feature axis of the value, by the letter of the axis."""
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
     def with_axes(self, letters: str) -> Traced:

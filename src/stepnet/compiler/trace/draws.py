@@ -133,7 +133,10 @@ def generators(reads: Reads) -> dict[str, State]:
 
 
 def state_in(module: str, function: str) -> Any:
-    """Calls a module's function that returns its global generator's state; None if it is not imported."""
+    """Reads the state of a module's global random generator; None if the module is not imported.
+
+    function: the name of the module's function that returns the state.
+    """
     loaded = sys.modules.get(module)
     return None if loaded is None else state_of(loaded, function, module)
 

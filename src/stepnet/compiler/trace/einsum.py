@@ -36,7 +36,7 @@ class Operand:
 
     @property
     def features(self) -> str:
-        """The letters of the feature axes, without that of the rows."""
+        """The letters of the operand's feature axes, without that of the rows."""
         return self.letters if self.value.is_constant else self.letters[1:]
 
 

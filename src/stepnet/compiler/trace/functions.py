@@ -255,8 +255,8 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
 
 
 def numbers(name: str, value: Any) -> Any:
-    """Returns an argument of a function as a value of a step, an array, or a Python number of any dtype, with
-    int64 in place of bool outside of a step.
+    """Returns an argument of a function in a form to compute with: a value of a step, a float or an int as it
+    is; anything else as an array, with int64 in place of bool.
 
     Raises `InputError` for anything else. name: the function's name, for the message.
     """

@@ -95,12 +95,12 @@ class Reads:
 
     @computed_once
     def key(self) -> tuple[tuple[str, Any], ...]:
-        """The values' names and contents, taken at first use, as a tuple that can be hashed and compared."""
+        """Names and contents, at first use, of the values that a step reads: a tuple to hash and compare."""
         return tuple((name, content_key(value)) for name, value in self.values.items())
 
     @computed_once
     def hash(self) -> int:
-        """The hash of the names and contents of the values, computed once."""
+        """The hash of the names and contents of the values that a step reads, computed once."""
         return hash(self.key)
 
     def __hash__(self) -> int:
@@ -113,8 +113,8 @@ class Reads:
 
     @computed_once
     def arrays(self) -> list[tuple[Any, Any]]:
-        """Lists the values that may change in place, such as arrays, each with its contents at the time when
-        `key` was computed, to detect changes.
+        """Lists those values read by a step that may change in place, such as arrays, each with its contents
+        at the time when `key` was computed, to detect changes.
         """
         return [
             (value, known)
@@ -309,7 +309,8 @@ def of_mapping(
 
 def slot_source(value: Any) -> ReadSource:
     """Makes a `ReadSource`, which reads the attributes in an object's slots (`__slots__`) again, to see
-    whether they changed. Slots of classes in the packages `CLOSED` are left out.
+    whether they changed. Slots of classes in packages that are not inspected (`CLOSED`, as NumPy) are
+    left out.
     """
     slots = {
         name: slot

@@ -42,7 +42,7 @@ class Rows:
     __hash__ = object.__hash__
 
     def refused(self, *_: Any, **__: Any) -> NoReturn:
-        """Raises `StepError`: a step computes nothing from a number that it does not know."""
+        """Raises `StepError`, in place of any operator or conversion of the unknown number of rows."""
         raise refuse(
             "the number of rows is not known in a step; use np.zeros_like(x), or let shapes broadcast"
         )
@@ -94,7 +94,7 @@ class Traced(NDArrayOperatorsMixin):
 
     @property
     def type(self) -> Type:
-        """The type of the value in the net that is being built."""
+        """The type (extent, feature shape and dtype) of the value, from the net that is being built."""
         return self.builder.type_of(self.number)
 
     @property
@@ -109,7 +109,7 @@ class Traced(NDArrayOperatorsMixin):
 
     @property
     def ndim(self) -> int:
-        """The number of axes that the step sees."""
+        """The number of axes of the value, with that of the rows if it has rows."""
         return len(self.shape)
 
     @property

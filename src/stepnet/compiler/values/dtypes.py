@@ -28,7 +28,7 @@ class Dtype:
 
     @property
     def is_stored(self) -> bool:
-        """Tells whether it is a storage dtype such as bfloat16, whose values are cast before computing."""
+        """Tells whether this is a storage dtype such as bfloat16: its values are cast before computing."""
         return self.compute != self.name
 
 

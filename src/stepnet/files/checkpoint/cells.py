@@ -117,12 +117,13 @@ class CellOperands:
 
     @property
     def hidden(self) -> int:
-        """The number of units of the cell's memory, by the rows of its recurrent kernel."""
+        """The number of units of this recurrent cell, by the rows of its recurrent kernel."""
         return self.graph.arrays[self.recurrent.name].shape[0]
 
     def gate_block(self, index: int, product_number: int) -> int:
-        """Returns the number of the expression that splits the columns of the product `product_number` (the
-        number of its expression) into equal blocks, one for each gate, and takes block `index`.
+        """Returns the number of the expression for block `index` of the columns of a matrix product, which a
+        Split divides into equal blocks, one for each gate. product_number: the number of the product's
+        expression.
         """
         return self.graph.number("Split", index, "columns", product_number)
 

@@ -233,8 +233,8 @@ class ExpressionGraph:
         return self.number("Mul", *sorted((left, right)))
 
     def of(self, value: Value, depth: int = 0) -> int:
-        """Returns the number of the expression for an output of a TensorFlow node, `value` (function, node,
-        output); makes the expression if it is new. depth: of the recursion.
+        """Returns the number of the expression that an output of a TensorFlow node, `value` (function, node,
+        output), computes: outputs that compute the same have the same number. depth: of the recursion.
         """
         if value not in self.values:
             self.values[value] = self.new_expression(value, depth)

@@ -97,7 +97,7 @@ class ConfiguredLayer:
 
     @property
     def node(self) -> Config:
-        """The layer as an object of a Keras configuration."""
+        """The layer of a Keras model in the form of a configuration: a dict of its class and settings."""
         return {"class_name": self.class_name, "config": self.config}
 
 

@@ -220,8 +220,8 @@ def alone_of(use: Use, timed: str) -> str:
 
 
 def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
-    """Yields notes for the user on how a Keras model uses a part of a layer, such as a cell, if not by its
-    outputs at all steps.
+    """Yields notes for the user on a part of a Keras layer, such as a cell: if it rounds numbers or takes a
+    mask, and if its outputs are only one of the model's outputs, or not among them.
 
     use: how the model uses the whole layer. last: True if the part's outputs are those of its layer.
     policies: the dtype policies that round the part's numbers.

@@ -51,7 +51,7 @@ class NewLayer:
 
     @property
     def inner(self) -> tuple[str, Mapping[str, Any]]:
-        """The class and configuration of the layer in a Bidirectional, or of any other layer itself."""
+        """The class and configuration of this layer or, if it is a Bidirectional, of the layer inside it."""
         if self.class_name != BIDIRECTIONAL:
             return self.class_name, self.config
         layer = table(self.config.get("layer"))

@@ -81,8 +81,8 @@ class OnnxNode:
 
     @property
     def fed(self) -> tuple[str, ...]:
-        """The inputs among sequence_lens, initial_h and initial_c whose values are not constants, and so are
-        known only when the model runs.
+        """The inputs of this recurrent ONNX node among sequence_lens, initial_h and initial_c whose values
+        are not constants, and so are known only when the model runs.
         """
         return tuple(slot for slot, kind in self.begins.items() if kind != "constant")
 

@@ -148,9 +148,8 @@ def outputs(layer: OpenVinoLayer) -> Axes:
 
 
 def merged_directions(axes: Axes, expected: Axes) -> tuple[str, ...]:
-    """Returns the axes that the next operator takes for outputs of both directions: `expected`, those of one
-    direction, with the directions merged into the last axis, the features ("DH"). Outputs of one direction
-    have the axes `expected`.
+    """Returns the axes in which the next operator takes outputs: for one direction `expected`; for both, the
+    directions are merged into the last axis of `expected`, the features ("DH").
 
     axes: the axes of the outputs, which tell the number of directions.
     """
@@ -247,7 +246,8 @@ class InputOrigin:
 
 def input_origin(layer: OpenVinoLayer, index: int, kinds: Collection[str]) -> InputOrigin:
     """Finds the source of input number `index` of an OpenVINO layer: the nearest layer before it that is not
-    of the types `kinds`. Those are followed through their first input, at most `FAR` of them.
+    of the types `kinds`. Those are followed through their first input, at most `FAR` of them. Returns the
+    source (None if there is none), the number of its output, and the layers in between.
     """
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(index)) is not None and source.type in kinds and len(through) < FAR:

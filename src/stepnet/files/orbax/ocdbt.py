@@ -70,8 +70,8 @@ class Cursor:
         return bytes(self.data[self.at - count : self.at])
 
     def shared(self, count: int) -> tuple[list[int], list[int]]:
-        """Reads, for each of `count` texts of a node, how many bytes it shares with the text before, and how
-        many bytes of its own follow.
+        """Reads the lengths of `count` texts (keys or paths) of an OCDBT node. Returns two lists: for each
+        text the number of bytes that it shares with the text before, and of the bytes that are stored for it.
         """
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
@@ -90,9 +90,8 @@ class Cursor:
         return texts
 
     def files(self, base: str) -> list[tuple[str, str]]:
-        """Reads an OCDBT node's table of files: for each, the prefix of its children's paths, and its path.
-
-        base: the prefix of both.
+        """Reads an OCDBT node's table of the files that it refers to. Returns for each the prefix of the
+        paths that a node in this file lists, and the path of the file. base: the prefix of both.
         """
         count = self.number()
         shared, rests = self.shared(count)

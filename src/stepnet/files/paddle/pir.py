@@ -150,7 +150,9 @@ class PirReading:
 
 
 def program(operations: Sequence[Any], path: str) -> PaddleProgram:
-    """Converts the operations of a PIR block to a program; path: of the file, for messages."""
+    """Converts the operations of a block of PIR, as in its JSON, to a Paddle program: its inputs, operations,
+    outputs and parameters. path: of the file, for messages.
+    """
     reading = PirReading()
     for index, node in enumerate(operations):
         add(reading, index, node)
@@ -230,8 +232,8 @@ def as_older(
 
 
 def variable(name: str, kind: Any) -> Variable:
-    """Describes an input or parameter called `name` of a Paddle program: shape, dtype and number of levels.
-    Raises `FileError` if it has no numbers. kind: its type in PIR's JSON.
+    """Describes an input or parameter called `name` of a Paddle program: shape, dtype and number of levels of
+    sequences (LoD). Raises `FileError` if it has no numbers. kind: its type in PIR's JSON.
     """
     element, sizes, _, levels, *_ = kind["D"]
     text = str(element["#"]).rpartition("_")[2]

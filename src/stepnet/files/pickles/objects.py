@@ -82,7 +82,8 @@ def is_module(value: object) -> bool:
 
 
 def settings(root: object) -> dict[str, dict[str, str]]:
-    """Returns the settings of recurrent modules in a pickle's value: {prefix: {"nonlinearity": value}}.
+    """Returns the settings of recurrent modules in a pickle's value: {prefix of the names of a module's
+    arrays: {"nonlinearity": value}}.
 
     >>> none, weights = Pairs([]), Pairs([("weight_ih_l0", 1)])
     >>> state = [("mode", "RNN_RELU"), ("_parameters", weights), ("_buffers", none), ("_modules", none)]
@@ -138,7 +139,7 @@ def nonlinearity(value: object) -> str:
 
 def registered(value: object) -> Iterable[tuple[object, object]]:
     """Returns (name, value) of the parameters, buffers and inner modules of a pickled PyTorch module, which
-    its state dict has too; nothing of other objects.
+    its state dict has too; (key, value) of the items of a container; nothing of other objects.
 
     >>> none = Pairs([])
     >>> state = Pairs([("_parameters", Pairs([("weight", 1)])), ("_buffers", none), ("_modules", none)])

@@ -70,8 +70,8 @@ class OperatorCall:
 
     @property
     def weights_text(self) -> str:
-        """Text for the report of a program about a call whose weights are not exactly those of one layer of
-        torch.nn.
+        """Text for the report of a torch.export program, about a call with weights that are not exactly those
+        of one layer of torch.nn.
         """
         return f"the weights of {self.name}, which are not those of a layer of torch.nn"
 

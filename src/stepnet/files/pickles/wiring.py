@@ -43,7 +43,7 @@ def wired(model: FileContents, program: RecurrentProgram, arrays: Mapping[str, A
 
 
 def first_use(module: Module, program: RecurrentProgram) -> int | None:
-    """Returns the index of a program's first operator that takes a module's array; None if none does."""
+    """Returns the index of a program's first operator that takes a module's array, to sort by; else None."""
     return min((program.uses[name] for name in module.stored if name in program.uses), default=None)
 
 

@@ -292,7 +292,8 @@ def sources_of(
     graph: Subgraph, tensor: int, time_first: bool, is_reversed: bool, path: list[str]
 ) -> list[SourceTensor]:
     """Finds the tensors from which a TFLite tensor is made by operators that only concatenate features,
-    transpose or reverse: its sources.
+    transpose or reverse. Returns these sources, each with the operator that computes it, the order of its
+    axes, and whether it is reversed on the way.
 
     time_first: True if the tensor's axes are [time, batch, features], else [batch, time, features].
     is_reversed: True if an odd number of reversals lies between the tensor and the operator that reads it.

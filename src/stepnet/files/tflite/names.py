@@ -128,8 +128,8 @@ def both_directions(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]
 
 
 def states(*names: str) -> dict[str, Axes]:
-    """Returns the axes of TFLite inputs that are no weights, such as states: () for each name, as they are
-    not checked.
+    """Returns the axes of TFLite inputs that are no weights, such as states, for the tables of operators: ()
+    for each name, because their shapes are not checked.
     """
     return dict.fromkeys(names, ())
 

@@ -21,7 +21,8 @@ CLIP = Setting("clip", usual=0.0)
 
 
 def activations(*fields: tuple[str, str]) -> dict[str, Setting]:
-    """Returns a setting for each entry of an operator's attribute `activations`, by field of `Semantics`.
+    """Returns, for the records of ONNX's operators, a setting for each entry of the attribute `activations`,
+    by field of `Semantics`.
 
     fields: for each entry, in order, the field and the usual value.
     """

@@ -42,12 +42,12 @@ class ModelInput:
 
     @property
     def has_steps(self) -> bool:
-        """True if the input has a value per step, as a sequence has."""
+        """True if this input of a model has a value per step, as a sequence has."""
         return self.axes != "lengths" and bool({"T", "S"} & set(self.axes))
 
     @property
     def is_lengths(self) -> bool:
-        """True if the input is the lengths of the sequences."""
+        """True if this input of a model is the lengths of its sequences, which a caller does not pass."""
         return self.axes == "lengths"
 
 
@@ -71,17 +71,17 @@ class ArrayModel:
 
     @property
     def sequences(self) -> list[ModelInput]:
-        """The inputs that have steps, which a call passes as sequences."""
+        """The inputs of the model that have steps, which a call passes as sequences."""
         return [input_ for input_ in self.inputs if input_.has_steps]
 
     @property
     def statics(self) -> list[ModelInput]:
-        """The inputs with one value per sequence, or one for all, which a call passes as statics."""
+        """The model's inputs with one value per sequence, or one for all, which a call passes as statics."""
         return [input_ for input_ in self.inputs if not (input_.has_steps or input_.is_lengths)]
 
     @property
     def has_lengths(self) -> bool:
-        """True if one of the inputs is the lengths of the sequences."""
+        """True if one of the model's inputs is the lengths of the sequences."""
         return any(input_.is_lengths for input_ in self.inputs)
 
     def placed(self, x: Any, statics: Any) -> dict[str, Placed]:

@@ -141,7 +141,7 @@ class Graph(Model):
 
     @property
     def ends_early(self) -> bool:
-        """False: no sequence ends before its last step, as recurrences of a graph run all steps."""
+        """False: each sequence of a graph runs to its last step, unlike those of layers with `until`."""
         return False
 
     @property

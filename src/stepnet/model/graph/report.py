@@ -48,7 +48,7 @@ class OutputError:
 
     @property
     def relative(self) -> float:
-        """The rms error divided by the rms of the output, to compare with the bound; 0 without any error."""
+        """An output's rms error divided by the output's rms, to compare with the bound; 0 for no error."""
         return (
             0.0 if self.rms == 0 else float(np.divide(self.rms, self.scale)) if self.scale else float("inf")
         )

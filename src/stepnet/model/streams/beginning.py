@@ -47,7 +47,7 @@ class New:
         return New(memory, first, None if self.statics is None else rows_of(self.statics, rows))
 
     def put(self, step: LayerStep, slots: Array, side: int, begun: Array) -> None:
-        """Writes the memories and statics of the rows to slots (positions in a layer's arrays).
+        """Writes the memories and statics of these new rows of a stream to slots (array positions).
 
         step: the prepared step of the layer, which has the arrays.
         slots: the slot of each row.

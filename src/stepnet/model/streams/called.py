@@ -62,7 +62,7 @@ class CalledStep:
                 kept[slots] = new
 
     def statics_of(self, slots: Array) -> list[Any]:
-        """Returns copies of the statics of the rows in these slots (positions in the arrays)."""
+        """Returns copies of the statics of a stream's rows, given by their slots (array positions)."""
         return rows_of(self.statics, slots)
 
     def step_rows(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:

@@ -36,7 +36,10 @@ class Stepped(Protocol):
         ...
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """Returns the program of a step for inputs and statics of these `Spec`s (features and dtypes)."""
+        """Returns the program by which a stream runs a step of the model.
+
+        inputs, statics: the structures, with a `Spec` (features and dtype) for each value.
+        """
         ...
 
 
@@ -53,9 +56,9 @@ class CalledRecurrence(Stepped, Protocol):
         *,
         begun: Any = None,
     ) -> Reading[Any]:
-        """Checks the arguments of a call; returns them with the program that runs it.
+        """Checks the arguments of a call of the recurrence; returns them with the program that runs it.
 
-        The arguments are those of `RNN.__call__`.
+        The arguments are those of `RNN.__call__`. A stream makes such a call for each step.
         """
         ...
 
@@ -81,9 +84,9 @@ class StreamedRecurrence:
         return [value]
 
     def together(self, values: Sequence[Any]) -> Any:
-        """Returns the result of the only recurrence, as the result of the stream.
+        """Joins the results of a stream's recurrences; here that of the only one is returned unchanged.
 
-        values: the results of all recurrences, here one.
+        values: the results, a list of one.
         """
         return values[0]
 

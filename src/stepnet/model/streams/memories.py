@@ -61,7 +61,7 @@ class Memories:
 
     @property
     def arrays(self) -> list[Array]:
-        """All arrays of memories and step counts, each with an entry for each slot (position for a row)."""
+        """A layer's arrays of memories and step counts, to copy; each has an entry for each slot (a row)."""
         return [*self.sides[0], *self.sides[1], *self.first, *self.begun]
 
     def initial(self, initial: Any, count: int, default: list[Array] | None = None) -> list[Array]:
@@ -74,9 +74,9 @@ class Memories:
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
-        """Writes memories and step counts of the rows in these slots (array positions).
+        """Writes memories and step counts of a stream's rows to their slots (array positions).
 
-        side: the side of the slots to write, 0 or 1.
+        side: the one of each slot's two memories to write, 0 or 1; a step reads one and writes the other.
         memory, begun: the memories of the rows, and the number of steps that each has taken.
         """
         for kept, new in zip(self.sides[side], memory, strict=True):
@@ -84,7 +84,9 @@ class Memories:
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories of rows and their step counts to the sides that are not in use.
+        """Writes memories of a stream's rows and their step counts to the sides that are not in use.
+
+        A slot has two sides: a step reads the memory on one and writes that on the other.
 
         slots: the positions of the rows in the arrays.
         sides: the side of each row that is in use, 0 or 1.

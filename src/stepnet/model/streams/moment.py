@@ -45,7 +45,7 @@ class Moment:
 
     @property
     def side(self) -> int:
-        """The side (0 or 1) of the slots on which the memories of all rows lie.
+        """The one of each slot's two memories, 0 or 1, that is the present one, for all rows of the stream.
 
         If `sides` has a side for each row, that counts instead.
         """
@@ -62,7 +62,7 @@ class Moment:
         return self.ahead + self.number
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """Returns the stream's state after some rows took a step: their memories are on their other side.
+        """Returns a stream's state after some rows took a step, which wrote the other of their two memories.
 
         rows: the indices of these rows.
         begun: the number of steps that each of them has then taken.
@@ -75,7 +75,7 @@ class Moment:
     def reordered(self, sources: Array) -> "Moment":
         """Returns the stream's state after row i took over the memory of row sources[i].
 
-        The memories were written to the other side of each slot, which `number` tells by its parity. So
+        Each slot has two memories; the other one was written, and the parity of `number` tells which. So
         `number` grows by one as in a step; `ahead`, a row's steps beyond `number`, falls by one, as no step
         was taken.
         """

@@ -136,7 +136,7 @@ class PreparedStep:
                 steps.renew(slots)
 
     def statics_of(self, slots: Array) -> list[Array]:
-        """Returns copies of the statics of the rows in these slots (positions in the arrays)."""
+        """Returns copies of the statics of a stream's rows, given by their slots (array positions)."""
         return [array[slots] for array in self.statics]
 
     def blank(self, count: int) -> Any:

@@ -51,9 +51,7 @@ def kinds(specs: Any) -> list[tuple[Any, ...]]:
 
 
 def text_of(value: Any) -> str:
-    """Returns the description of a static (a value that each row has once) for an error message, which
-    states that it is unlike those of earlier rows. value: an array, or a `Ragged` of a sequence per row.
-    """
+    """Describes a static, an array or a `Ragged`, for the error that it is unlike those of earlier rows."""
     return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
 
 

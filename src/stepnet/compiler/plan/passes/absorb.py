@@ -131,7 +131,7 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
 
 
 def behind(net: Net, numbers: set[int]) -> set[int]:
-    """Returns the given nodes and all nodes of the net that depend on them."""
+    """Returns the given nodes and all that depend on them, so that they can only run after these nodes."""
     reached = set(numbers)
     for number, node in enumerate(net.nodes):
         if reached.intersection(node.inputs):
@@ -164,7 +164,7 @@ class Absorbed:
 
     @property
     def node(self) -> Node:
-        """The node of the recurrence that absorbs nodes."""
+        """The node of the recurrence into which other nodes of the net move."""
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
@@ -205,7 +205,9 @@ class Absorbed:
         return unique(read)
 
     def repeated(self, number: int) -> int:
-        """Returns the value per sequence that an expansion to all steps repeats; other nodes unchanged."""
+        """Returns the node of the value that an expansion repeats at all steps, as a body can read the value
+        itself; for any other node its own number.
+        """
         node = self.net.nodes[number]
         is_repeated = node.operation == "expand" and "how" not in node.attributes
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
@@ -254,8 +256,10 @@ class Absorbed:
             self.inside[number] = self.inner.copy(node, operands)
 
     def of_rows(self, number: int, inside: int) -> int:
-        """Expands a constant of the new body to rows if the operand outside, node `number`, repeats it so;
-        returns the number of the operand in the body. inside: the number of the constant there.
+        """Returns an operand for a node that moves into the body and does not broadcast constants: `inside`,
+        expanded to rows if it is a constant there but has a value per step or row outside.
+
+        number, inside: the node number of the operand in the outer net, and in the new body.
         """
         is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside

@@ -41,7 +41,7 @@ class ProductChain:
 
     @property
     def nodes(self) -> set[int]:
-        """The numbers of all nodes that merging the chain replaces."""
+        """The numbers of all nodes that merging this chain of two products replaces."""
         return {self.first, self.end, *self.readers}
 
     def pays(self, net: Net) -> bool:

@@ -114,7 +114,9 @@ class Distributed:
         return self.late[number]
 
     def value(self, number: int) -> int:
-        """Returns a node's number in the new net; adds up its terms first if it is linear in a matrix."""
+        """Returns the number in the new net of old node `number`. If the node is linear in a matrix, the sum
+        of its terms (products with the matrix) is added at first use.
+        """
         if number not in self.copy_of:
             self.copy_of[number] = self.added(map(self.product, self.terms[number]))
         return self.copy_of[number]
@@ -221,7 +223,7 @@ class Distributed:
         return self.builder.add("multiply", self.multiplied(term.factors), term.matrix)
 
     def added(self, numbers: Iterable[int]) -> int:
-        """Adds the sum of values (numbers of nodes) to the new net; returns its number."""
+        """Adds up values of the new net, given by their node numbers; returns the number of the sum."""
         return reduce(lambda a, b: self.builder.add("add", a, b), numbers)
 
     def summed(self, term: MatrixTerm, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:

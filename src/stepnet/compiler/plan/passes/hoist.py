@@ -73,7 +73,7 @@ class Hoist:
 
     @property
     def body(self) -> Net:
-        """The body of the recurrence as it was before the pass."""
+        """The body (the net of one step) of the old recurrence, from which work is moved out."""
         return self.recur.body
 
     def run(self) -> int:
@@ -166,7 +166,7 @@ def sums_of_statics(body: Net, known: list[When]) -> set[int]:
 
 
 def with_readers(body: Net, numbers: set[int]) -> set[int]:
-    """Returns the given nodes and all nodes that depend on them."""
+    """Returns the given nodes, which stay in the loop, and all that depend on them, which must stay too."""
     every = set(numbers)
     for number, node in enumerate(body.nodes):
         if not every.isdisjoint(node.inputs):

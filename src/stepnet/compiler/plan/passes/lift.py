@@ -112,7 +112,7 @@ class Lift:
 
     @property
     def body(self) -> Net:
-        """The body of the recurrence as it was before the pass."""
+        """The body (the net of one step) of the old recurrence, from which work is moved out."""
         return self.recur.body
 
     def run(self) -> int:

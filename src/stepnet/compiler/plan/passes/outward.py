@@ -58,7 +58,9 @@ class Outward:
         return self.outside[number]
 
     def at_steps(self, number: int) -> int:
-        """Returns a node of the body as an outer node with a value per step; a row's value is repeated."""
+        """Returns the number in the outer net of node `number` of the body, copied there at first use, with a
+        value per step: one that is the same at every step is repeated, unless it is a constant.
+        """
         node = self.body.nodes[number]
         if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
             extent = deeper(self.deep, node.attributes["extent"])

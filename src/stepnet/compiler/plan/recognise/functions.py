@@ -110,8 +110,8 @@ class Rule:
     before: int
 
     def may_be(self, names: frozenset[str]) -> bool:
-        """Tells whether a value may be the activation as this rule writes it, judged by the names of the
-        functions in the value.
+        """Tells whether a value may be the activation as this rule writes it, judged by the `names` of the
+        functions in its terms: those of the rule, and others only if the activation multiplies its argument.
         """
         return self.names <= names if self.multiplies else self.names == names
 

@@ -36,7 +36,7 @@ class Gate:
 
     @property
     def value(self) -> Polynomial:
-        """The gate, slope * atom + offset, as a polynomial."""
+        """The gate, slope * atom + offset, as a polynomial, to compare it with other values."""
         return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
 
     def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:
@@ -184,7 +184,7 @@ def strange(value: Polynomial) -> set[str]:
 
 
 def reading(term: GateTerm) -> str:
-    """Describes the input that a term reads, for the message of a refusal."""
+    """Describes the input that a term of a gate reads, for the message why no known cell is recognised."""
     if term.leaf.kind == "static":
         return "a static, which no known cell has"
     how = "without a matrix" if term.matrix is None else "by a matrix"

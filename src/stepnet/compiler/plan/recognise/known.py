@@ -57,7 +57,7 @@ class Recognised:
 
     @property
     def cell(self) -> str:
-        """The name of the cell."""
+        """The name of the cell that was recognised: "rnn", "gru", "lstm" or "mgu"."""
         return self.semantics.cell
 
     def arrays(self, others: Sequence[Array]) -> dict[str, Array]:

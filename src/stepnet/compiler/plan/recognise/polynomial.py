@@ -50,7 +50,7 @@ class Leaf:
 
     @property
     def indices(self) -> np.ndarray:
-        """The flat indices, in the input or constant, of the features that the leaf stands for."""
+        """The flat indices, in an input or constant, of the features for which this factor stands."""
         return np.frombuffer(self.data, np.int64)
 
 
@@ -64,15 +64,15 @@ class Matrix:
 
     @property
     def rows(self) -> np.ndarray:
-        """One number for each row: the element at i, j of the matrix is the element of the constant at the
-        flat index rows[i] + columns[j].
+        """One number for each row of a matrix that is picked from a constant: its element at i, j is that of
+        the constant at the flat index rows[i] + columns[j].
         """
         return np.frombuffer(self.row_data, np.int64)
 
     @property
     def columns(self) -> np.ndarray:
-        """One number for each column: the element at i, j of the matrix is the element of the constant at the
-        flat index rows[i] + columns[j].
+        """One number for each column of a matrix that is picked from a constant: its element at i, j is that
+        of the constant at the flat index rows[i] + columns[j].
         """
         return np.frombuffer(self.column_data, np.int64)
 
@@ -233,7 +233,7 @@ class Polynomial:
         return None
 
     def atoms(self) -> list[Atom]:
-        """Lists the atoms (factors) of all terms, each once, in order."""
+        """Lists the atoms (factors) of all terms of the polynomial, each once, in order."""
         return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def divided(self, atom: Atom) -> "tuple[Polynomial, Polynomial] | None":

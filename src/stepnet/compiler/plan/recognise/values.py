@@ -104,7 +104,9 @@ class Values:
         raise DifferentError(f"it computes {node.operation}{at_line(node)}, which no known cell does")
 
     def is_arithmetic(self, node: Node) -> bool:
-        """Tells whether a node is a sum, difference or product of floating constants."""
+        """Tells whether a constant node is a sum, difference, product or negative of floats. Such a constant
+        is written as a polynomial of its operands; any other one stays whole.
+        """
         plain = ("add", "subtract", "multiply", "negative")
         return node.operation in plain and node.types[0].is_float
 

@@ -35,7 +35,7 @@ class View:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The feature shape of the view."""
+        """The feature shape of the view, which shows elements of a node in another arrangement."""
         return tuple(len(axis) for axis in self.axes)
 
     def indices(self, features: Array) -> Array:

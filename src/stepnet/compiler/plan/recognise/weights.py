@@ -41,13 +41,13 @@ class WeightsBuilder:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the cell's arrays, which is that of the memory."""
+        """The dtype of the weights of the recognised cell: that of the recurrence's memory."""
         return self.recur.body.type_of(self.recur.memories[0]).dtype
 
     @property
     def parameters(self) -> list[int]:
-        """The inputs of the body that are parameters. They become the inputs of the net that computes the
-        arrays of the known cell.
+        """The inputs of the recurrence's body that are parameters. They become the inputs of the new net that
+        computes the weights (W, R, ...) of the recognised cell.
         """
         return [n for n in self.recur.others if self.recur.body.type_of(n).extent == CONST]
 
@@ -114,7 +114,7 @@ class WeightsBuilder:
         return self.reshaped(value, (self.builder.type_of(value).size,))
 
     def reshaped(self, number: int, shape: tuple[int, ...]) -> int:
-        """Reshapes node `number` of the net; returns the new node."""
+        """Adds node `number` of the new net in another shape; returns the result, `number` if it has it."""
         own = self.builder.type_of(number).shape
         return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
@@ -192,7 +192,8 @@ class WeightsBuilder:
 
     def embedded(self, value: int, indices: Array, size: int) -> int:
         """Adds a matrix of `size` rows, with the rows of node `value` at the row indices `indices` and zeros
-        elsewhere; returns its node. Raises `DifferentError` if an index occurs twice.
+        elsewhere, as a term of a gate may multiply only some features; returns its node. Raises
+        `DifferentError` if an index occurs twice.
         """
         rows, columns = self.builder.type_of(value).shape
         if np.array_equal(indices, np.arange(size)):
@@ -210,7 +211,7 @@ class WeightsBuilder:
         return self.typed(value)
 
     def typed(self, value: int) -> int:
-        """Casts an array of the cell to the dtype of the memory; returns the node of the result."""
+        """Casts an array of the recognised cell, node `value`, to its memory's dtype; returns the node."""
         same = self.builder.type_of(value).dtype == self.dtype
         return value if same else self.builder.add("cast", value, dtype=self.dtype)
 

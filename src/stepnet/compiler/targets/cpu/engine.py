@@ -65,7 +65,7 @@ class LlvmEngine:
         return LlvmKernel(plan, compiled_plan, target)
 
     def code_for(self) -> str | None:
-        """Returns the name of the processor that STEPNET_CPU sets for generated code; None without it."""
+        """Describes the instruction set that STEPNET_CPU sets for generated code; None if it sets none."""
         return target_texts()[0] if requested() else None
 
     def load(self, plan: Plan) -> Load:

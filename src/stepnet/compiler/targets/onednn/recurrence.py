@@ -48,7 +48,7 @@ class CellKind:
 
     @property
     def has_attention(self) -> bool:
-        """Tells whether each step reads an attention score, which scales the update gate of a GRU."""
+        """Tells whether each step of the cell reads an attention score, which scales a GRU's update gate."""
         return "attention" in self.slots
 
     @property
@@ -135,12 +135,12 @@ class OneDnnRecurrence:
 
     @property
     def row(self) -> CellKind:
-        """The properties of the cell, from the table `CELLS`."""
+        """The properties of the recurrence's cell, from the table `CELLS`."""
         return CELLS[self.cell]
 
     @property
     def output(self) -> int:
-        """The number of elements of the memory h, after a projection if there is one."""
+        """The number of elements of the recurrence's output h, after a projection if there is one."""
         return self.projected or self.hidden
 
     @property
@@ -150,7 +150,7 @@ class OneDnnRecurrence:
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The names of the memory arguments that are parameters: weights and bias."""
+        """The names of the recurrence's memory arguments that are parameters: weights and bias."""
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:

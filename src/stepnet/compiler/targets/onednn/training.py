@@ -252,7 +252,7 @@ class Primitives:
 
     @property
     def sizes(self) -> tuple[OneDnnLibrary, OneDnnRecurrence, int, int]:
-        """The library, the recurrence and the numbers of steps and rows, which determine a primitive."""
+        """The arguments that make a primitive of either pass: library, recurrence, steps and rows."""
         return self.library, self.recurrence, self.steps, self.rows
 
     def residuals(self) -> Arguments:

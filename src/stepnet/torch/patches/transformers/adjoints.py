@@ -85,7 +85,8 @@ def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     the decay a. Returns (y = h C, the term that a h adds to the decay's gradient) and h.
 
     x: a dict of a [rows, heads], u [rows, heads, features], B and C [rows, heads, states], and z, the value
-        whose gradient y is.
+        whose gradient y is. For the forward pass's C as z, the u, B and C here are its B, u and dy (the
+        output's gradient).
     memory: h [rows, heads, features, states]. params: not read.
     """
     narrow, x = x["u"].dtype, in_memory_dtype(x, memory)
@@ -97,7 +98,8 @@ def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Computes a step of the backward recurrence G = K + u B, y = G C, K = a G, where K is the cotangent of
     the state. Returns (y, the term that K adds to the decay's gradient) and the next K.
 
-    x: a dict of a [rows, heads], u, B, C, and z, the value whose gradient y is.
+    x: a dict of a [rows, heads], u, B, C, and z, the value whose gradient y is. For the forward pass's
+        u as z, the others are dy (the output's gradient), C and B; for its B as z, they are C, dy and u.
     memory: K. params: not read.
     """
     narrow, x = x["u"].dtype, in_memory_dtype(x, memory)
@@ -149,12 +151,11 @@ def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Computes a step of the delta rule's backward recurrence, whose memory is the cotangent of the state.
-
-    Returns the gradient of the written vector beta w, and the next cotangent.
+    """Computes a step of the delta rule's backward recurrence G = K + q do, d = G k, K = a (G - beta k d).
+    Returns d, the gradient of the written vector beta w, and the next K.
 
     x: a dict of the query q, the key k, the decay a, beta, and the gradient do of the output.
-    params: not read.
+    memory: K, the cotangent of the state. params: not read.
     """
     x = in_memory_dtype(x, memory)
     G = written(memory, x["q"], x["do"])
@@ -163,15 +164,12 @@ def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Computes a step of the delta rule's backward recurrence G that gives the gradient of the key in the
-    write k u.
-
-    The memory is the cotangent K of the state. Returns (the key's gradient G u, the term that K adds to the
-    decay's gradient) and the next K.
+    """Computes a step of the delta rule's backward recurrence G = K + q do, K = a (G - k e). Returns (G u,
+    the gradient of the key in the write k u; the term that K adds to the decay's gradient) and the next K.
 
     x: a dict of the query q, the key k, the decay a, the gradient do of the output, the written vector u, and
         the gradient e of the value.
-    params: not read.
+    memory: K, the transposed cotangent of the state. params: not read.
     """
     x = in_memory_dtype(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
@@ -181,13 +179,13 @@ def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """Computes a step that repeats the delta rule in the backward pass, for gradients of the query and of the
-    key as it reads. Returns (the query's gradient, minus the key's gradient e a S, the term that the memory a
-    S adds to the decay's gradient) and the next memory S.
+    """Computes a step that repeats the delta rule S = a S + k u in the backward pass. Returns (S do, the
+    query's gradient; a S e, which is subtracted from the key's gradient, as the key reads a S; the term that
+    a S adds to the decay's gradient) and the next S.
 
     x: a dict of the query q, the key k, the decay a, the gradient do of the output, the written vector u, and
         the gradient e of the value.
-    params: not read.
+    memory: S, transposed. params: not read.
     """
     x = in_memory_dtype(x, memory)
     q, k, do = x["q"], x["k"], x["do"]

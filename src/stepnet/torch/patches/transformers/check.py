@@ -101,8 +101,9 @@ def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int |
 
 
 def config_of(kind: Any, options: Any) -> Any:
-    """Makes the configuration of a small layer of transformers of the class `kind`, with the arguments
-    `options`. Its class has the same name with another ending: MambaConfig for MambaMixer.
+    """Makes the configuration of a small layer of transformers of the class `kind`, for a comparison with
+    stepnet's. options: its arguments. Its class is named as `kind`, but for the ending: MambaConfig for
+    MambaMixer.
     """
     name = re.sub("(Mixer|Block|Backend|GatedDeltaNet)$", "Config", kind.__name__)
     return getattr(sys.modules[kind.__module__], name)(**dict(options))

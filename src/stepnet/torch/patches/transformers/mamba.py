@@ -255,8 +255,9 @@ def with_gradients(
 ) -> tuple[Any, Any]:
     """Computes Mamba-2's scan by the autograd function `Decayed`, whose gradients take little memory.
 
-    Returns the outputs and the last state. rate: makes step sizes. x: the inputs x, dt, B and C. state: the
-    first state; None for zeros. shape: of one row's state. params: A, and D and dt_bias if there are any.
+    Returns the outputs and the last state. rate: limits the step sizes, and says if softplus makes them
+    positive. x: the inputs x, dt, B and C. state: the first state; None for zeros. shape: of one row's state.
+    params: A, and D and dt_bias if there are any.
     """
     x, (first,) = in_one_dtype(x, [state], [shape])
     dt = x["dt"] + params["dt_bias"] if "dt_bias" in params else x["dt"]

@@ -70,9 +70,10 @@ PATCH = Patch("layer of transformers that runs over steps", patched)
 @functools.cache
 def class_patch(kind: Any) -> ClassPatch:
     """Finds the functions of a class of layers (`kind`) that stepnet can replace, and compares each with
-    stepnet's.
+    stepnet's. Returns a `ClassPatch`: the table entries of the functions that are equal, by name, the reasons
+    against the others, and whether single tokens can run as one step.
 
-    There are none in a class that is not derived from one of transformers' models, nor, with the reason, in
+    It is empty for a class that is not derived from one of transformers' models, and has only the reason for
     one that overrides the forward of the class that it is derived from.
     """
     if not any(base.__module__.startswith(FILES) for base in kind.__mro__):
@@ -100,7 +101,9 @@ def class_patch(kind: Any) -> ClassPatch:
 
 
 def reads(function: Any) -> set[str]:
-    """Returns the names of functions in stepnet's tables that a method of transformers reads as globals."""
+    """Returns the names of functions in stepnet's tables that a method of transformers reads as globals, to
+    find what stepnet can replace in a class.
+    """
     inner = innermost(function)
     if not str(getattr(inner, "__module__", "")).startswith(FILES) or not hasattr(inner, "__code__"):
         return set()
@@ -133,9 +136,8 @@ def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
 
 
 def without_functions(kind: Any) -> str | None:
-    """Returns the reason why a class of layers (`kind`) that runs over steps is not replaced, or None.
-
-    Such a class calls methods of caches (`STATES`), but no function that stepnet replaces.
+    """Returns the reason why a class of layers (`kind`) without functions that stepnet replaces is left as
+    it is although it runs over steps, as its use of methods of caches (`STATES`) shows; None if it uses none.
     """
     members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
     every = {name for member in members for name in names_in_code(member)}

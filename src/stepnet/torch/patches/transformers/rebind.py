@@ -60,7 +60,9 @@ def holds(cell: CellType, value: Any) -> bool:
 
 
 def copy(function: Any, names: dict[str, Any], closure: Any) -> Any:
-    """Makes a function with the code of another one, but with these globals (`names`) and closure."""
+    """Makes a function with the code of another one, but with these globals (`names`) and closure, so that it
+    calls other functions.
+    """
     made: Any = FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
     made.__module__, made.__doc__ = function.__module__, function.__doc__

@@ -56,7 +56,9 @@ class ScanKey:
     reverse: bool = False
 
     def program(self) -> NetProgram:
-        """Compiles the step to a program, whose inputs are the sequences, the memories and the parameters."""
+        """Compiles the step of this key to a program, whose inputs are the sequences, the memories and the
+        parameters.
+        """
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -71,7 +73,9 @@ class ScanKey:
 
 @lru_cache(MOST_KEPT)
 def scan_of(key: ScanKey) -> NetRun:
-    """Compiles the net for a key, once, and returns the object that runs it with and without gradients."""
+    """Compiles the net for a key (step, shapes and dtypes), once; returns the object that runs it, with or
+    without gradients.
+    """
     program = key.program()
     return NetRun(program, Differentiable(program.net))
 
@@ -148,7 +152,9 @@ SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
-    """Tells whether a call of one step can use a prepared step: without gradients and without padding."""
+    """Tells whether a call of one step can use a prepared step (compiled code with its arrays): without
+    gradients or padding, and if the engine is left to stepnet.
+    """
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() is AUTO and LENGTHS.get() is None

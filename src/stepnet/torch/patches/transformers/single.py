@@ -54,7 +54,8 @@ class Single:
         return [*self.arrays, *map(view_of, self.params)]
 
     def bind(self, engine: Order) -> None:
-        """Binds the machine code to the parameters as they now are, which may copy them into another layout.
+        """Binds the machine code of the prepared step to the parameters as they now are, so that a call only
+        runs it. This may copy the parameters into another layout.
 
         engine: the engines in order of preference; not read if the bound code can take other parameters.
         """

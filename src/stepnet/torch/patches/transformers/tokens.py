@@ -180,7 +180,9 @@ def has_global_hooks() -> bool:
 
 
 def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> bool:
-    """Tells whether a token, the layer's parameters and the states are on the CPU and have one dtype."""
+    """Tells whether a token x, the parameters of a layer (`module`) and its states are on the CPU and have
+    one dtype, float32 or float64, as a prepared step requires. layer: the layer's table entry.
+    """
     tensors = (x, *layer.parameters(module).values(), *states)
     return x.dtype in DTYPES and all(
         tensor.dtype == x.dtype and tensor.device.type == "cpu" for tensor in tensors

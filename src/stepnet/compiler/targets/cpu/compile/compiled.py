@@ -98,7 +98,7 @@ class CompiledPlan(Layout):
 
     @property
     def code(self) -> MachineCode:
-        """The loaded machine code, with all functions of the plan."""
+        """The loaded machine code of this compiled plan, with all its functions."""
         return self.run.code
 
     @property

@@ -104,7 +104,7 @@ class Writing:
             yield "products.pack", self.target, *options
 
     def modules(self) -> Iterator[Any]:
-        """Yields the LLVM modules of the plans, in order. `kernels` must have been exhausted before."""
+        """Yields the LLVM modules of the plans, in order, from `programs`, which `kernels` fills."""
         generate = lazy_import("compile.generate")
         for program in self.programs:
             yield generate.written(program, self.target)

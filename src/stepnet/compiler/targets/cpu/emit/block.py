@@ -46,8 +46,8 @@ def write_run(module: ir.Module, prefix: str, program: CallLoops, target: Proces
     """Writes the function `run(words)` of a plan, which runs the sequences of a set of lanes (slots for
     sequences), and the functions that it needs: "block", "begin" and "end".
 
-    It returns 0 when a thread is done, and 1 if it is to be called again, to resume. prefix: that of the
-    functions' names in the module.
+    It returns 0 when a thread is done, and 1 if it is to be called again, to resume. `words` points to the
+    thread's arguments. prefix: that of the functions' names in the module.
     """
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
     code = Code(function.append_basic_block("entry"), target)

@@ -198,9 +198,9 @@ def pause_or_leave_out(call: ThreadCode, start_ticks: ir.Value, deadline: ir.Val
 
 
 def return_between_blocks(call: ThreadCode, stop: ir.Value) -> None:
-    """Writes the ends of `driver_block` after a block of steps. It returns 1, for a thread that is done, if
-    the first thread has lowered the number of threads and this one is no longer needed; and 2 if the call
-    pauses. Otherwise the code goes on, with the present number of threads in the frame.
+    """Writes the returns from `driver_block` after a block of steps: with 1, for a thread that is done, if
+    the first thread has lowered the number of threads and this one is no longer needed; and with 2 if the
+    call pauses. Otherwise the code goes on, with the present number of threads in the frame.
 
     stop: the step after the block, at which a call that pauses will resume.
     """

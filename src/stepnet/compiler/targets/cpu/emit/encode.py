@@ -45,12 +45,12 @@ class EncodeCode:
 
     @property
     def full_blocks(self) -> int:
-        """Number of full blocks (vectors) of a row's elements."""
+        """Number of full blocks (vectors) of the elements of a row that is encoded."""
         return self.loop.size // self.stage.width
 
     @property
     def unrolled(self) -> int:
-        """Number of blocks (vectors) per iteration of a loop over a row: its unroll factor."""
+        """Number of blocks (vectors) per iteration of the loop that encodes a row: its unroll factor."""
         return next(size for size in (4, 2, 1) if self.full_blocks % size == 0)
 
     def blocks(self, first: ir.Value) -> list[ir.Value]:
@@ -58,7 +58,9 @@ class EncodeCode:
         return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
 
     def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
-        """Loads block (vector) `block` of a row; with `count`, elements after the first `count` are zeros."""
+        """Loads block (vector) `block` of a row that is encoded; with `count`, elements after the first
+        `count` are zeros.
+        """
         code, width = self.code, self.stage.width
         values = self.stage.operand(self.loop.source, row, block, {})
         if count is None:

@@ -208,7 +208,9 @@ class FiberCode:
         return pointwise(self.code, self.net.nodes[number], values, [operand.dtype for operand in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
-        """Returns the register of an operand that all elements of a fiber share; loads it if necessary."""
+        """Returns the register of an operand that all elements of a fiber (summed for one unit) share; loads
+        it if necessary.
+        """
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, element: ir.Value) -> None:
@@ -272,7 +274,9 @@ class PassCode:
         self.start = code.mul(writer.group, code.number(fiber_pass.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
-        """Tells whether an operand is computed inside the loop, at each depth, and so is in a register."""
+        """Tells whether an operand is computed in the loop over fibers (elements summed for a unit), at each
+        depth, and so is in a register.
+        """
         return isinstance(operand, Register) and operand.number in self.inside
 
     def at_depth(

@@ -72,7 +72,7 @@ class InOrder:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row, or to a dummy row beyond the last of the stage's `count` rows."""
+        """Computes the pointer to a row of an array; to a dummy row from row `count` of the stage on."""
         there = code.at(self.pointer, code.mul(row, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
 
@@ -81,7 +81,9 @@ class AddressedRows(Protocol):
     """Rows whose addresses are not given by a base and a stride, such as rows of a user's array."""
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row of a stage. count: the number of rows of the stage."""
+        """Computes the pointer to the place in an array that loops read or write for a row of a stage. count:
+        the number of rows of the stage.
+        """
         ...
 
 
@@ -269,11 +271,13 @@ class ConsecutiveSteps:
 
     @property
     def first(self) -> StageCode:
-        """Returns the context for writing the loops of the first step."""
+        """The context for writing the loops of the first of these consecutive steps."""
         return self.at(self.code.number(0), self.memories)
 
     def for_each_step(self, write: Callable[[StageCode], None]) -> None:
-        """Writes a loop over the steps, which exchanges the memories. write: writes the code of one step."""
+        """Writes a loop over these steps, which exchanges the two buffers of memories (recurrent states)
+        after each. write: writes the code of one step.
+        """
 
         def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
             """Writes the step with index `ahead`; returns the two memory buffers, exchanged."""

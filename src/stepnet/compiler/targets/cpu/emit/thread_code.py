@@ -103,11 +103,11 @@ class ThreadCode:
         return code.icmp_signed("!=", bits, code.number(0))
 
     def progress(self, name: str) -> ir.Value:
-        """Writes a load of a value that the call's threads share. name: a name in `PROGRESS`, as "pause"."""
+        """Writes a load of a word that the call's threads share. name: one of `PROGRESS`, as "pause"."""
         return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def set_progress(self, name: str, value: ir.Value) -> None:
-        """Writes a store of a value that the call's threads share. name: a name in `PROGRESS`, as "pause"."""
+        """Writes a store to a word that the call's threads share. name: one of `PROGRESS`, as "pause"."""
         self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def cell(self, name: str) -> ir.Value:

@@ -77,7 +77,9 @@ Entries = dict[str, ir.Value]
 
 
 def narrow(tile: Tile) -> Tile:
-    """Makes the tile with as many rows and one unit block, for the unit blocks that wider tiles leave."""
+    """Makes the tile with the rows of the given one and a single unit block (vector of units), for the unit
+    blocks that wider tiles leave.
+    """
     return replace(tile, units=1)
 
 

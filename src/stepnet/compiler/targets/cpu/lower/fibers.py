@@ -164,7 +164,9 @@ class FiberWork:
         return level
 
     def latest(self, number: int) -> int:
-        """Returns the last level (position in the order of work) on which a node may be computed."""
+        """Returns the last level (position in the order of work) on which a node may be computed. A node on
+        fibers may wait for the first of its readers, if all are of this work; others keep their level.
+        """
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
             return self.level[number]
@@ -172,7 +174,7 @@ class FiberWork:
 
     @cached_property
     def readers(self) -> dict[int, set[int]]:
-        """For each node of this work, the nodes that read it, directly or through views."""
+        """For each node of this work (`members`), the nodes that read it, also by views."""
         return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:

@@ -128,7 +128,7 @@ class ProductSum:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the sums: that of the left operand, or float32 if it is encoded."""
+        """The dtype of these sums of products: that of the left operand, or float32 if it is encoded."""
         operand = self.operands[0]
         return operand.field.dtype if operand.weights is None else "float32"
 

@@ -56,7 +56,7 @@ class Segments:
         """Tells whether a node reduces all features of each word (inner step) to one number, as a `FoldLoop`
         does.
 
-        The operation is one of FOLDED, and keeps the dtype.
+        The operation is a sum, max or min (`FOLDED`), and keeps the dtype.
         """
         node = self.net.nodes[number]
         if node.operation not in FOLDED or not self.axis(node.types[0]):
@@ -77,8 +77,8 @@ class Segments:
 
     @cached_property
     def numbering(self) -> tuple[list[int], set[int]]:
-        """Two results: for each phase, the number of its segment, or 0 if it is in none; and the indices of
-        the phases that begin a segment.
+        """Two results, for the phases of a stage: the number of each phase's segment, or 0 if it is in none;
+        and the indices of the phases that begin a segment.
 
         A segment is a run of phases that one lane (slot for a sequence) completes before the next lane. It
         begins with a phase that has work on words (inner steps). It ends with the last such phase before a

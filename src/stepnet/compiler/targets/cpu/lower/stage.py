@@ -273,7 +273,9 @@ class StageLowering:
         return indices if storage is None else storage.index[indices]
 
     def constant(self, number: int) -> ConstantNode:
-        """Returns the reference to a constant of this stage's net, by which its value is packed later."""
+        """Returns the reference to a constant, node `number` of this stage's net, by which its value is
+        packed later. For a parameter of an inner recurrence it is that of a constant of the step.
+        """
         if number in self.parameters:
             return self.parameters[number]
         return ConstantNode(self.inside, number, self.net.type_of(number))
@@ -292,7 +294,7 @@ class StageLowering:
         return field_operand(self.constants, source, indices, dtype, width or self.width)
 
     def table(self, indices: np.ndarray) -> int:
-        """Adds a table of indices to the constants; returns its byte offset there."""
+        """Adds a table of indices to the constants, where loops read it; returns its byte offset there."""
         return self.constants.add_array(indices.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:

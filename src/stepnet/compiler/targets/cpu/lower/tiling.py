@@ -69,7 +69,7 @@ class Tiling:
         return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)
 
     def cover(self, rows: int) -> tuple[int, ...]:
-        """Returns the number of tiles of each shape that together compute at least `rows` rows."""
+        """Returns the number of tiles of each of these shapes that together compute at least `rows` rows."""
         return cover(self.shapes, rows, self.gates, self.vector_bytes)
 
     def cost(self, rows: int) -> float:

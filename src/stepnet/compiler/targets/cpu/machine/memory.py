@@ -98,7 +98,7 @@ class JointAllocation:
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """Makes the arrays as views of a buffer, one after the other, so that all share one allocation.
+        """Makes the arrays of this layout as views of a buffer, one after the other.
 
         memory: the buffer, of at least `self.bytes` bytes. Its contents are left as they are.
         """

@@ -57,17 +57,17 @@ class Field:
 
     @property
     def itemsize(self) -> int:
-        """The size in bytes of one element of the value that the field stores."""
+        """The size in bytes of one element of this field (the place of a value in each row's memory)."""
         return np.dtype(self.dtype).itemsize
 
     @property
     def bytes(self) -> int:
-        """The size in bytes of the value of one row, without padding."""
+        """The size in bytes, without padding, of the value that this field stores for one row."""
         return self.size * self.itemsize
 
     @property
     def is_outside(self) -> bool:
-        """Tells whether the value lies outside the records (the memory of each row's values), where rows are
+        """Tells whether this field lies outside the records (the memory of each row's values), where rows are
         not one stride apart: in an array of the call, or among the words (inner steps) of lanes. The first
         word of the record's name says so.
         """
@@ -75,15 +75,15 @@ class Field:
 
     @property
     def is_readable(self) -> bool:
-        """Tells whether values can be read again after they were written here. A field "put ..." is in an
-        array of results, in which rows that are not wanted share one place.
+        """Tells whether code can read values from this field after it has written them there. It cannot if
+        the record is "put ...", an array of results in which rows that are not wanted share one place.
         """
         return not self.record.startswith("put ")
 
     @property
     def alignment(self) -> int:
-        """The alignment in bytes that vector loads of the value may assume: that of its offset in a record,
-        which begins at a cache line; in an array of the call only that of an element.
+        """The alignment in bytes that vector loads and stores of this field may assume: that of its offset in
+        a record, which begins at a cache line; in an array of the call only that of an element.
         """
         return self.itemsize if self.is_outside else gcd(self.offset, LINE)
 
@@ -93,7 +93,7 @@ class Field:
         return replace(self, record="now") if self.record == "next" else self
 
     def slice(self, start: int, size: int) -> "Field":
-        """Returns the field of `size` elements of this one, from element `start` on. It is not fibered."""
+        """Returns the field of the `size` elements of this one from element `start` on."""
         return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)
 
 
@@ -112,7 +112,9 @@ class RowSource:
 
     @property
     def is_zeros(self) -> bool:
-        """Tells whether the value of each sequence has no source: it is then zeros."""
+        """Tells whether this source of a value per sequence is neither an array of the call nor a field: the
+        value is then zeros.
+        """
         return self.argument < 0 and self.field is None
 
 
@@ -133,8 +135,9 @@ class InnerArray:
 
     @property
     def field(self) -> Field:
-        """The field by which code reads the values. Its record "each <word>" is the array, in which each word
-        (step of an inner sequence) is a row.
+        """The field by which code reads an array of the call with a value for each word (step of an inner
+        sequence). Its record, named "each" and the position of the array's pointer among the arguments, is
+        the array itself.
         """
         return Field(f"each {self.argument}", 0, self.padded, self.type.dtype)
 
@@ -168,8 +171,8 @@ class CallArray:
 
     @property
     def field(self) -> Field:
-        """The field by which code reads or writes rows in place. Its record is named after the table of row
-        indices and the argument, such as "where 40".
+        """The field by which code reads or writes the rows of an array of the call in place. Its record is
+        named after the table of row indices and the argument, such as "where 40".
         """
         return Field(f"{self.table} {self.argument}", 0, self.type.size, self.type.dtype)
 

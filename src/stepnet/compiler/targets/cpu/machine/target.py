@@ -41,27 +41,35 @@ class Processor:
 
     @property
     def has_fused(self) -> bool:
-        """Tells whether one instruction computes a * b + c, rounded once; only generic x86-64 has none."""
+        """Tells whether the processor computes a * b + c, rounded once, by one instruction; only generic
+        x86-64 has none.
+        """
         return self.name != "generic" or not self.cpu
 
     @property
     def has_half(self) -> bool:
-        """Tells whether instructions convert float16; without them LLVM would call a library."""
+        """Tells whether the processor has instructions to convert float16; without them LLVM would call a
+        library.
+        """
         return self.name != "generic"
 
     @property
     def is_x86(self) -> bool:
-        """Tells whether it is of the x86-64 family, whose instructions LLVM offers as intrinsic functions."""
+        """Tells whether the processor is of the x86-64 family, whose instructions LLVM has intrinsics for."""
         return bool(self.cpu)
 
     @property
     def multiplies_bfloat16(self) -> bool:
-        """Tells whether one instruction multiplies pairs of bfloat16 and adds the products."""
+        """Tells whether the processor multiplies pairs of bfloat16 and adds the products by one
+        instruction.
+        """
         return self.has("avx512bf16")
 
     @property
     def multiplies_int8(self) -> bool:
-        """Tells whether one instruction multiplies four uint8 by four int8 and adds the products."""
+        """Tells whether the processor multiplies four uint8 by four int8 and adds the products by one
+        instruction.
+        """
         return self.has("avx512vnni")
 
     def has(self, feature: str) -> bool:

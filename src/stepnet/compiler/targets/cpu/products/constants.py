@@ -54,19 +54,21 @@ class Elements:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key under which `Constants` finds an equal entry, so that both share memory."""
+        """The key by which `Constants` finds an entry equal to this one, so that both share memory."""
         return self.constant, None if self.indices is None else self.indices.tobytes(), self.width
 
     @property
     def bytes(self) -> int:
-        """The bytes that the elements take in memory, padded to whole vectors of `width` elements."""
+        """The bytes that this entry of a kernel's constants takes, padded to whole vectors of `width`
+        elements.
+        """
         type_ = self.constant.type
         count = type_.size if self.indices is None else len(self.indices)
         return -(-count // self.width) * self.width * type_.itemsize
 
     @property
     def sources(self) -> tuple[ConstantNode, ...]:
-        """The nodes whose values `fill` and `filler` write to memory: only that of the elements' constant."""
+        """The nodes whose values this entry of a kernel's constants is made from: only `constant`."""
         return (self.constant,)
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
@@ -113,7 +115,7 @@ class PackedParameters:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key under which `Constants` finds an equal entry, so that both share memory."""
+        """The key by which `Constants` finds an entry equal to this one, so that both share memory."""
         return self.sources, "packed", self.width, self.weights
 
     @property
@@ -161,24 +163,24 @@ class Scaled:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key under which `Constants` finds an equal entry, so that both share memory."""
+        """The key by which `Constants` finds an entry equal to this one, so that both share memory."""
         return self.sources, "int8", self.width
 
     @property
     def blocks(self) -> int:
-        """The number of unit blocks: vectors of `width` columns that hold all columns."""
+        """The number of unit blocks (vectors of `width` columns) that hold all columns of a parameter."""
         return -(-self.sources[0].type.shape[1] // self.width)
 
     @property
     def lines(self) -> int:
-        """The number of packed vectors per unit block and gate (product of a unit): one of initial sums, one
-        of scales, and one for each packed word.
+        """The number of vectors that parameters in int8 take per unit block and gate (product of a unit): one
+        of initial sums, one of scales, and one for each packed word.
         """
         return HEADS + word_count(self.sources[0].type.shape[0], "int8")
 
     @property
     def bytes(self) -> int:
-        """The bytes of the encoded parameters, padded to whole unit blocks of `width` columns."""
+        """The bytes of the parameters in int8, padded to whole unit blocks of `width` columns."""
         return 4 * self.blocks * self.lines * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:

@@ -86,35 +86,37 @@ class BlockSizes:
 
     @property
     def itemsize(self) -> int:
-        """The bytes of one element of an operand. A packed element takes no more."""
+        """The bytes of one element of an operand of a contract. A packed element takes no more."""
         return np.dtype(self.dtype).itemsize
 
     @property
     def width(self) -> int:
-        """The elements of a vector, which are the columns of a unit of the right operand."""
+        """The elements of a vector, which are the columns of a unit of a contract's right operand."""
         return self.target.vector_bytes // self.itemsize
 
     @property
     def tile(self) -> Tile:
-        """The register tile for most work, whose rows are left columns that are packed together, a group."""
+        """The register tile that computes most of a contract (a sum of outer products). Its rows are columns
+        of the left operand that are packed together, a group.
+        """
         return tiles(self.target, 1, 3)[0]
 
     @property
     def group(self) -> int:
-        """The columns of a group of the left operand, which are packed together, as the rows of a tile."""
+        """The columns of a group of a contract's left operand, packed together as the rows of a tile."""
         return self.tile.rows
 
     @property
     def group_bytes(self) -> int:
-        """The bytes from one packed group of left columns, with BLOCK rows, to the next. A cache line of
-        padding is included.
+        """The bytes from one packed group of a contract's left columns, with BLOCK rows, to the next. A cache
+        line of padding is included.
         """
         return BLOCK * self.group * self.itemsize + LINE
 
     @property
     def unit_bytes(self) -> int:
-        """The bytes from one packed unit, with BLOCK rows of a vector of right columns, to the next. A cache
-        line of padding is included.
+        """The bytes from one packed unit of a contract, with BLOCK rows of a vector of right columns, to the
+        next. A cache line of padding is included.
         """
         return BLOCK * self.width * self.itemsize + LINE
 
@@ -180,7 +182,8 @@ class Contract(ParallelCalls):
         super().__init__(kernel(target, dtype, weights), arguments)
 
     def thread_arguments(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
-        """Makes the arguments of a thread (`ARGUMENTS`), but for the arrays, and allocates its packed memory.
+        """Makes the arguments (`ARGUMENTS`) of a thread that computes a part of the sum of outer products,
+        but for the arrays, and allocates its packed memory.
 
         groups, units: its ranges of groups of left columns and of units of right columns, as (first, end).
         """

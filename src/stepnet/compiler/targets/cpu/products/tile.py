@@ -40,7 +40,9 @@ class LeftOperand:
     step: int | None = None
 
     def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
-        """Computes the addresses of `count` rows at a byte `offset`: for each a pointer, and bytes to add."""
+        """Writes code for the addresses of the first `count` rows of the left operand, `offset` bytes from
+        the start of each. Returns for each row a pointer, and a number of bytes to add to it.
+        """
         pointers = [code.at(pointer, offset) for pointer in self.pointers]
         if len(pointers) == 1:
             return [(pointers[0], row * self.stride) for row in range(count)]

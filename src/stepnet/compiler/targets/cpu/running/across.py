@@ -108,7 +108,7 @@ class AcrossTask(ParallelCalls):
 
     @property
     def grows(self) -> bool:
-        """Whether the result has an entry for each step of the sequences."""
+        """Tells whether this repeat or reduction has a result per step, whose size depends on lengths."""
         return self.across.result.extent == STEPS
 
     def result_of(self, source: Array) -> Array:

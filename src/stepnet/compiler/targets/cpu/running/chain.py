@@ -266,7 +266,8 @@ class Started:
         return FrozenCall(run, chain.bytes, chain.longest)
 
     def follow(self, positions: Positions | None) -> list[bool]:
-        """Returns, for each call, whether its sequences are those whose lengths later calls may change.
+        """Returns, for each call of the chain, whether its sequences are those whose lengths change in later
+        runs, so that its tables must be filled anew.
 
         positions: the positions of those sequences; None if all lengths are fixed.
         """
@@ -274,8 +275,8 @@ class Started:
 
     @property
     def is_chain(self) -> bool:
-        """Whether the machine code of the only kernel does all of its work, and each of its outputs has a
-        buffer of its own.
+        """Tells whether the machine code of the chain's only kernel does all work of a call, and each output
+        has a buffer of its own, as a call that is prepared for any lengths requires.
         """
         (form,) = self.forms
         return form.kind.is_plain and len(form.separate) == len(form.kind.outputs)

@@ -72,7 +72,7 @@ class Keys(NamedTuple):
 
     @property
     def in_order(self) -> tuple[Key, ...]:
-        """The keys of all arrays, in the order in which the kernel takes its arrays."""
+        """The keys of a kernel's arrays, in the order in which a call lists the arrays."""
         of_kind = self.of_kind
         inputs = *of_kind["inputs"], *of_kind["initial"]
         return (*inputs, *self.final, *of_kind["statics"], *of_kind["outputs"], *self.others)

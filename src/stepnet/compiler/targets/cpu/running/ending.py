@@ -60,7 +60,9 @@ class Room:
         self.full: list[OutputRows] = []
 
     def set(self, **words: int) -> None:
-        """Sets arguments of the machine code, by their names in `ENDING`."""
+        """Sets words, by their names in `ENDING`, that the machine code reads for sequences that may end
+        early.
+        """
         for name, value in words.items():
             self.words[PLACE[name]] = value
 

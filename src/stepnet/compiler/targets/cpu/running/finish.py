@@ -161,7 +161,8 @@ class FinishCall:
         return Sums(sizes[0], dtype, places, np.array([0, rows]), target) if in_order else None
 
     def laid(self, kinds: Mapping[str, Sequence[T]]) -> tuple[list[T], list[T], dict[int, T]]:
-        """Selects the arrays of this work, or other data on arrays such as their keys, from those of a call.
+        """Selects the arrays of the work after the loop, or other data on arrays such as their keys, from
+        those of a call.
 
         kinds: the arrays of the call, by kind: "inputs", "initial", "statics", "rows", "totals" and "hidden".
 
@@ -175,7 +176,8 @@ class FinishCall:
     def changed(
         self, keys: Mapping[int, Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
     ) -> list[Contract | Sums]:
-        """Prepares the tasks of machine code to be run again and again on other arrays; returns the tasks.
+        """Prepares the machine code tasks of the work after the loop to be run again and again on other
+        arrays; returns the tasks.
 
         keys: for each node of the net, the key of its array.
         fixed: the addresses of the arrays that all runs share, by key.

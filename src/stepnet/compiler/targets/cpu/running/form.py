@@ -39,7 +39,9 @@ class CallArrays(NamedTuple):
     hidden: Array | None
 
     def pointers(self, order: Sequence[int]) -> list[int]:
-        """Returns the addresses of the arrays by argument. order: for each argument, the array's position."""
+        """Returns the addresses of the call's arrays in the order of the machine code's arguments. order: for
+        each argument, the position of its array.
+        """
         return [pointer(self.in_order[place]) for place in order]
 
     def give_back(self) -> None:

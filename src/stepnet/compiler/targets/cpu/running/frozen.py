@@ -124,7 +124,7 @@ class FrozenChain:
 
     @property
     def longest(self) -> int:
-        """The largest length of a sequence, if lengths are arguments; 0 if they are fixed."""
+        """The largest length that a sequence may have in a run, if lengths are arguments; 0 if fixed."""
         return 0 if self.tables is None else self.tables.longest
 
     def run(self, given: OptionalArrays, offsets: Array | None = None) -> list[Array]:

@@ -125,7 +125,9 @@ class Native:
 
     @property
     def defers(self) -> bool:
-        """Tells whether calls run only machine code, and no NumPy, so that a chain can include them."""
+        """Tells whether calls of this kernel run machine code alone, without work by Python before or after
+        it, so that a chain can include them.
+        """
         return not self.by_sequence and self.finish is None and not self.padded
 
     @property

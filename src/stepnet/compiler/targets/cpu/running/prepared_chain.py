@@ -84,7 +84,9 @@ class PreparedChain:
 
     @property
     def is_in_turn(self) -> bool:
-        """Whether the kernels run one after the other, each in one thread."""
+        """Tells whether the kernels run one after the other, each in one thread, so that one call of machine
+        code can run them all.
+        """
         return all(run.only is not None for run in self.runs)
 
     def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:

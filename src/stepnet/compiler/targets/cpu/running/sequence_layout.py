@@ -148,8 +148,8 @@ class SequenceLayout:
 
     def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
         """Returns the number of lanes (slots that run sequences), and the arguments that describe them to
-        machine
-        code: 0 for no early ends, the number of steps, and pointers to tables, which this object keeps alive.
+        machine code: 0 for no early ends, the number of steps, and pointers to tables, which this object
+        keeps alive.
         """
         tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
         self._held += tables

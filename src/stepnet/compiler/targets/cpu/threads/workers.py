@@ -157,7 +157,9 @@ class TaskGroup:
         self._worked = self._waited = 0
 
     def begin(self) -> None:
-        """Begins a run: sets to 0 the times that the first thread works and waits, to find late threads."""
+        """Begins a run of the tasks: sets to 0 the times that the first thread works and waits, by which late
+        threads are found.
+        """
         self._worked = self._waited = 0
 
     def lead(self) -> bool:
@@ -315,11 +317,11 @@ class ParallelCalls:
 
     @property
     def is_single(self) -> bool:
-        """Whether a single call of the function, in one thread, does all."""
+        """Tells whether one call of the machine code function, in the calling thread, does all the work."""
         return self.task_group is None
 
     def point(self, *addresses: int) -> None:
-        """Writes the addresses of the arrays into each row of arguments."""
+        """Writes the addresses of arrays to the start of each row of arguments of the calls."""
         self.arguments[:, : len(addresses)] = addresses
 
     def change(
