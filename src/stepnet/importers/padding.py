@@ -235,9 +235,9 @@ def absorbed(number: bool) -> Special:
 
 
 def moved(operands: Sequence[Placed], result: Placed) -> Placed | None:
-    """Finds what is known at padding steps (after a sequence's end) of the result of an operator that moves
-    or repeats elements: like its operand, it is computed from step index and length (`Counted`). Returns
-    `result` with this fact, that of the first operand; None if the first operand has no such fact.
+    """Carries what is known of padding (the steps after a sequence's end) through an operator that moves or
+    repeats elements: if the first operand is computed from step index and length (`Counted`), so is the
+    result. Returns `result` with that fact of the operand; None if the operand has no such fact.
     """
     fact = operands[0].fact
     return replace(result, fact=fact) if isinstance(fact, Counted) else None

@@ -62,8 +62,11 @@ def perform(
 
 
 def sum_once(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
-    """Adds blocks times their signs, and a constant; returns (sum rounded once to a dtype, largest error).
-    The error is that of this rounding, infinite if a sum of finite numbers overflowed.
+    """Computes the sum of blocks (arrays of one shape, parts of weights), each times its sign, and of a
+    constant, for an array of a new layout; returns (the sum, rounded only once to `dtype`; the largest error
+    of this rounding). The error is infinite if a sum of finite numbers overflowed.
+
+    blocks: pairs of a block and its sign.
     """
     terms = [block.astype(np.float64) * sign for block, sign in blocks]
     terms = [term for term in terms if term.any()] or terms[:1]  # no zeros: -0.0 + 0.0 is 0.0

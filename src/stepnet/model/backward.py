@@ -97,8 +97,8 @@ class GradientLayout:
     def of(
         cls, arguments: CallArguments, kinds: tuple[str, ...], places: list[int], run: Halved, engine: Order
     ) -> "GradientLayout":
-        """Makes the data that all calls of a form (key) share, from the arguments of one without their
-        arrays.
+        """Makes the data that later gradient calls of the same form (cache key) share, so that they are not
+        computed again: the arguments of this call without their arrays, and all that is given here.
 
         kinds, places: the kinds of arguments to differentiate, and their positions among the net's inputs.
         run: the forward and the backward half of the gradient.

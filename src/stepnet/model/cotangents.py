@@ -282,7 +282,7 @@ class GradientCalls(Executables[GradientExecutable]):
 
         arguments: the checked arguments of the call.
         layout: the data that all calls of the form share.
-        changes: whether these calls give their parameters.
+        changes: whether these calls pass `params`, which may differ each time; else the model's are used.
         """
         if self.is_due(form) and (made := GradientExecutable.of(arguments, layout, changes)) is not None:
             self.keep(form, made, made.bytes)

@@ -295,7 +295,9 @@ def piece_bytes(part: InPieces) -> dict[Extent, int]:
 
 
 def per_step(facts: SectionFacts, size: int) -> SectionFacts:
-    """Converts facts on blocks of steps to facts on single steps: saved values, costs and memory.
+    """Converts facts for `explain` on a section (part of a net) whose gradient runs by blocks of steps: from
+    facts on a block to facts on one step. Divides the bytes of saved values (kept for the backward pass), the
+    costs of the forward and backward nets, and the memory.
 
     size: the number of steps of a block.
     """

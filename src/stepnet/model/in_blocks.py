@@ -89,8 +89,8 @@ class Blocks:
         return replace(own, positions=positions)
 
     def is_all(self, call: Call) -> bool:
-        """Returns whether the blocks cover all steps of a call, so that its arrays can be used without
-        copies.
+        """Returns whether these blocks have all steps of all sequences of a call, in the order of its arrays,
+        so that they can use these arrays without copies.
         """
         first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
         return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)

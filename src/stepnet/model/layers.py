@@ -268,7 +268,8 @@ class LayerPrograms(Generic[Kind]):
         begun: Any = None,
         time_major: bool = False,
     ) -> Reading[LayersProgram]:
-        """Checks the arguments of a call; returns them with their program. Raises `InputError` if wrong.
+        """Checks the arguments of a call of the layers (a stack or two directions); returns a `Reading`: the
+        arrays, with the program for their dtypes and features. Raises `InputError` for wrong arguments.
 
         The arguments are those of `RNN.__call__`, but `initial` and `statics` have an entry per part (layer
         or direction); errors name the part.

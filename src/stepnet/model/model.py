@@ -143,7 +143,9 @@ class Model(ABC):
 
     @property
     def change_check(self) -> Callable[[], None] | None:
-        """A function that checks that the model is as it was traced; here None, as it cannot change."""
+        """A function that raises `InputError` if the model has changed since it was traced; here None, as the
+        model cannot change.
+        """
         return None
 
     def by_recurrence(self, value: Any, what: str) -> Any:

@@ -70,7 +70,7 @@ class PreparedNet:
         fixed: the positions of the inputs that may be parameters, as each call knows them ahead.
         call: a call of the net, with the positions of the sequences.
         engine: the engines in order of preference.
-        changes: whether calls give their parameters.
+        changes: whether these calls pass `params`, which may differ each time; else the model's are used.
         """
         ends = program.ends
         if any(place not in fixed for place in ends.parameters):
@@ -256,7 +256,7 @@ class GradientExecutable(Executable[Program]):
 
         arguments: the checked arguments of a call of the form.
         layout: the data that calls of the form share.
-        changes: whether these calls give their parameters.
+        changes: whether these calls pass `params`, which may differ each time; else the model's are used.
         """
         program, run, inputs = arguments.reading.program, layout.run, CallInputs.of(arguments)
         net, call, rows = program.net, arguments.call, arguments.call.positions.rows
@@ -421,7 +421,7 @@ def form_of(
     """Returns the cache key of a call whose gradient is taken; None for a call that is never prepared.
 
     sequences, wrt, last_only, engine, control: the arguments of the call.
-    changes: whether the call gives its parameters.
+    changes: whether the call passes `params`; else the model's parameters are used.
     """
     if control and control.keys() != {"time_major"}:
         return None

@@ -64,7 +64,7 @@ class LossExecutable(Executable[Program]):
             numbers.
         kinds: for each kind of arguments, where its gradients are among the results.
         engine: the engines in order of preference.
-        changes: whether these calls give their parameters.
+        changes: whether these calls pass `params`, which may differ each time; else the model's are used.
         """
         own, inputs = arguments.reading.program, CallInputs.of(arguments)
         memory = memory_of(own, arguments.call.positions.rows)

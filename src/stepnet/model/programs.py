@@ -161,7 +161,8 @@ class Calls(Executables[PreparedCall[Kind]]):
     def form(
         sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any, any_lengths: bool = False
     ) -> Form | None:
-        """Returns the cache key of a call, made of its arguments; None for arguments that are never prepared.
+        """Returns the key of a call (its lengths, shape, dtype and options), by which prepared code for equal
+        calls is found in the cache; None for a call that no code is prepared for.
 
         Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences. The
         key's first entry is the offsets of the Ragged, as bytes; None for an array; in a key for any lengths,
@@ -407,7 +408,8 @@ class Programs(Generic[Kind]):
         self.calls = Calls[Kind]()
 
     def known(self, unknown: str) -> Kind:
-        """Returns the program for the latest inputs; raises `InputError` if there is none.
+        """Returns the program that the model made for its latest inputs, for properties that read it; raises
+        `InputError` if there is none, as no inputs are known yet.
 
         unknown: the message of the error.
         """

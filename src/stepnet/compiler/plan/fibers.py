@@ -65,8 +65,9 @@ class Fibers:
         return bool(self.sums)
 
     def units(self, number: int) -> int | None:
-        """Returns the number of fibers (elements that a reduction combines for one unit) of a matrix, or that
-        a reduction sums; None for any other node.
+        """Returns the number of units of a node that is computed by fibers, by which threads divide its work;
+        None for any other node. For a matrix that is its number of fibers, as a fiber has the elements that a
+        reduction combines for one unit; for a reduction over fibers, its number of results.
         """
         if number in self.indices:
             return self.indices[number].shape[1]

@@ -146,7 +146,10 @@ class Graph(Model):
 
     @property
     def change_check(self) -> Callable[[], None] | None:
-        """A function that raises `InputError` if the model is a module that has changed; None for others."""
+        """A function that raises `InputError` if the model has changed since it was traced, called before a
+        gradient or loss reuses prepared code; None for a model without such a check (`check_unchanged`),
+        which modules of PyTorch have.
+        """
         return self._programs.check_model if hasattr(self.model, "check_unchanged") else None
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:

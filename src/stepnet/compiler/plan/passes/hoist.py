@@ -77,8 +77,8 @@ class Hoist:
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the work that leaves the loop to the outer net, then the recurrence without it; returns the
-        number of the new recurrence.
+        """Applies the pass: adds the work that leaves the loop to the outer net, to be done before the loop,
+        then the recurrence without it; returns the number of the new recurrence.
 
         Values of this work that the loop reads become sequences of the recurrence, or statics if they are the
         same at every step. It has at least one sequence.

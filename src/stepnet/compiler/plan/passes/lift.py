@@ -116,8 +116,9 @@ class Lift:
         return self.recur.body
 
     def run(self) -> int:
-        """Adds the nodes that leave the body to the outer net, then the recurrence without them; returns the
-        number of the new recurrence.
+        """Applies the pass: adds the nodes that leave the body (`leaving`) to the outer net, to be computed
+        before the loop for all steps at once, then the recurrence without them; returns the number of the new
+        recurrence. Fills `results` with the new place of each of its results.
 
         Values of these nodes that the recurrence reads become sequences of it, or statics if they are the
         same at every step. It has at least one sequence.

@@ -89,8 +89,11 @@ def as_wide(builder: Builder, operand: int, wide_node: Node) -> int:
 
 
 def applied(builder: Builder, number: int, chain: list[Node], lead: int = 0) -> int:
-    """Applies a chain of views to a node, leaving its first `lead` axes alone; returns the new number. A
-    constant of one element, which every view would only repeat, becomes a scalar.
+    """Adds the views of a chain to the new net, each applied to the result of the one before and the first to
+    node `number`, an operand of the node that they were views of; returns the last one's number.
+
+    lead: the number of leading axes that the views leave as they are, such as the rows of a weight. If it is
+        0, a constant of one element, which every view would only repeat, is reshaped to a scalar instead.
     """
     type_ = builder.type_of(number)
     if type_.extent == CONST and type_.size == 1 and not lead:

@@ -71,7 +71,10 @@ def is_constant(node: Node) -> bool:
 
 
 def time_of_input(node: Node) -> When:
-    """Returns the time at which an input of a net is known: a parameter, a value per row, or a sequence."""
+    """Returns the time at which an input of a net is known, from which the times of all other nodes follow:
+    ONCE for a parameter, PER_SEQUENCE (when a sequence begins) for a value per row, and BEFORE (the loop over
+    the steps) for a sequence.
+    """
     extent = node.type.extent
     return When.ONCE if extent == CONST else When.PER_SEQUENCE if extent == ROWS else When.BEFORE
 

@@ -110,8 +110,11 @@ class Rule:
     before: int
 
     def may_be(self, names: frozenset[str]) -> bool:
-        """Tells whether a value may be the activation as this rule writes it, judged by the `names` of the
-        functions in its terms: those of the rule, and others only if the activation multiplies its argument.
+        """Tells whether a value (a polynomial) may be this rule's activation, written out as the rule spells
+        it: a quick test, before the two are compared.
+
+        names: the functions in the value's terms. They have to be those of the rule; if the activation
+            multiplies its argument, the argument may bring others.
         """
         return self.names <= names if self.multiplies else self.names == names
 

@@ -171,9 +171,12 @@ class WeightsBuilder:
         return self.filled(0, (size, self.hidden)) if total is None else total
 
     def block(self, term: GateTerm, first_row: int, size: int) -> int:
-        """Adds the matrix that a term of a gate contributes to W or R; returns its node, [size, hidden].
+        """Adds to the net the matrix by which one term of a gate enters the gate's weights in W (for the
+        input) or R (for the memory), with zeros for features that the term does not read; returns its node,
+        [size, hidden].
 
-        first_row: the first row of the input features that the term multiplies.
+        first_row: the row of W or R for the first feature of the input node that the term multiplies.
+        size: the number of rows of W or R.
         """
         indices = term.leaf.indices + first_row
         if term.matrix is None:  # a feature for each unit

@@ -145,12 +145,16 @@ class OneDnnRecurrence:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the memory arguments that the recurrence has, in the order of oneDNN's functions."""
+        """The names of the arrays that oneDNN takes and returns for this recurrence (in oneDNN's words its
+        memory arguments), in the order of oneDNN's functions.
+        """
         return tuple(s for s in self.row.slots if s not in OPTIONAL or getattr(self, OPTIONAL[s]))
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The names of the recurrence's memory arguments that are parameters: weights and bias."""
+        """The names of those of oneDNN's arrays for this recurrence (`slots`) that are its parameters: all
+        kinds of weights that it has, and the bias.
+        """
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:

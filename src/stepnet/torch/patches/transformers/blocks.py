@@ -52,7 +52,8 @@ class ResidualBlock:
 
 
 def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
-    """Makes the table entry of a block: x + mixer(norm(x)), whose tokens run as one step.
+    """Makes the entry of a residual block, x + mixer(norm(x)), for the table of those layers of transformers
+    whose single tokens, as in generation, run as one step: here through the whole block.
 
     file: the file of transformers that has the classes `mixer` and `norm`, given by name. inner: the table
         entry of the mixer.

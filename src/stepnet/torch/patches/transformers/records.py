@@ -45,7 +45,7 @@ class FunctionPatch:
 
 @dataclass(frozen=True)
 class TokenLayer:
-    """Table entry of a layer of transformers whose single tokens run as one step.
+    """Table entry of a layer of transformers whose single tokens, as in generation, run as one step.
 
     Parts are named by their paths in the layer; the layer itself is "".
 
