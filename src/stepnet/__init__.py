@@ -26,6 +26,7 @@ from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
 from stepnet.explain.progress import progress
+from stepnet.model.convolution import conv1d
 from stepnet.model.model import Model
 from stepnet.model.nested import expand, reduce, softmax_over_steps
 from stepnet.model.recurrence import RNN, scan
@@ -63,6 +64,7 @@ __all__ = [
     "beam_search",
     "builder",
     "cells",
+    "conv1d",
     "convert",
     "create_rnn_op",
     "elu",

@@ -93,6 +93,9 @@ class ToyMemory:
     def reduce(self, how: str, buffer: Handle, offsets: Array) -> Handle:
         return Handle(HOST.reduce(how, array_of(buffer), offsets))
 
+    def windowed(self, operation: str, buffer: Handle, offsets: Array, window: Any) -> Handle:
+        return Handle(HOST.windowed(operation, array_of(buffer), offsets, window))
+
 
 @dataclass(frozen=True)
 class ToyBound:
