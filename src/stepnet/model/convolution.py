@@ -68,13 +68,23 @@ def conv1d(
         raise refuse(f"padding is one of {', '.join(PADDINGS)}, not {short_repr(padding)}")
     reach = (size - 1) * dilation
     window = Window(size, dilation, reach if padding == "causal" else reach // 2)
-    made = convolved(windows(x, window), weight, groups)
-    if bias is None:
-        return made
-    bias = Traced(builder, lifted(builder, bias, ()))
-    if not bias.is_constant or bias.type.shape != (outputs,):
-        raise refuse(f"bias is a parameter [{outputs}], one number per output, not {bias.type}")
-    return made + bias
+    if bias is not None:
+        bias = Traced(builder, lifted(builder, bias, ()))
+        if not bias.is_constant or bias.type.shape != (outputs,):
+            raise refuse(f"bias is a parameter [{outputs}], one number per output, not {bias.type}")
+    return convolution(x, weight, bias, window, groups)
+
+
+def convolution(x: Traced, weight: Traced, bias: Traced | None, window: Window, groups: int) -> Traced:
+    """Computes a convolution over the steps of each sequence, as `conv1d` does; raises `StepError` for shapes
+    that do not fit.
+
+    window: the steps that it reads. groups: the number of groups into which the features are divided.
+    """
+    check_shapes(x, weight, groups)
+    values = apply("windows", x, size=window.size, dilation=window.dilation, before=window.before)
+    made = convolved(values, weight, groups)
+    return made if bias is None else made + bias
 
 
 def check_shapes(x: Traced, weight: Traced, groups: int) -> None:
@@ -93,11 +103,6 @@ def check_shapes(x: Traced, weight: Traced, groups: int) -> None:
             f"weight is {weight.type.element}, [out, in / groups, kernel], which {groups} groups and "
             f"sequences with {inputs} features do not fit"
         )
-
-
-def windows(x: Traced, window: Window) -> Traced:
-    """Returns the window of each step, with one more axis of features ahead: [size, features...]."""
-    return apply("windows", x, size=window.size, dilation=window.dilation, before=window.before)
 
 
 def convolved(values: Traced, weight: Traced, groups: int) -> Traced:
