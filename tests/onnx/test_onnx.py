@@ -425,6 +425,11 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         "a convolution with a kernel of 3 and a dilation of 1 has one result per step with 2 steps of zeros "
         "around a sequence, not with 1 ahead and 0 behind",
     ),
+    "a convolution without a dilation": (
+        node("Conv", "x w", name="odd", pads=[1, 1], dilations=[0]),
+        {"w": random(2, 4, 3)},
+        "a convolution has no kernel of 3 with a dilation of 0",
+    ),
     "a convolution with a stride": (
         node("Conv", "x w", name="odd", pads=[1, 1], strides=[2]),
         {"w": random(2, 4, 3)},

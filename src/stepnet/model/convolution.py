@@ -7,10 +7,11 @@ So their gradients, of any order, are those of windows and of products.
 
 from typing import Any
 
-from stepnet.compiler.net.windows import Window
+from stepnet.compiler.net.windows import LARGEST, Window
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.traced import Traced, apply, lifted, reshaped, transposed
-from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.arguments import checked_integer, is_one_of, short_repr
+from stepnet.errors import InputError
 
 PADDINGS = ("causal", "same")
 
@@ -60,11 +61,10 @@ def conv1d(
             "conv1d is for models, as sn.Graph runs them: a step of a recurrence has one step at a time"
         )
     weight = Traced(builder, lifted(builder, weight, ()))
+    dilation, groups = positive(dilation, "dilation"), positive(groups, "groups")
     check_shapes(x, weight, groups)
     outputs, _, size = weight.type.shape
-    if dilation < 1:
-        raise refuse(f"dilation is at least 1, not {dilation}")
-    if padding not in PADDINGS:
+    if not is_one_of(padding, PADDINGS):
         raise refuse(f"padding is one of {', '.join(PADDINGS)}, not {short_repr(padding)}")
     reach = (size - 1) * dilation
     window = Window(size, dilation, reach if padding == "causal" else reach // 2)
@@ -73,6 +73,14 @@ def conv1d(
         if not bias.is_constant or bias.type.shape != (outputs,):
             raise refuse(f"bias is a parameter [{outputs}], one number per output, not {bias.type}")
     return convolution(x, weight, bias, window, groups)
+
+
+def positive(value: Any, name: str) -> int:
+    """Returns an argument that is a positive whole number; raises `StepError` for any other."""
+    try:
+        return checked_integer(value, f"{name} is a whole number from 1 to {LARGEST}", 1, LARGEST)
+    except InputError as error:
+        raise refuse(str(error)) from None
 
 
 def convolution(x: Traced, weight: Traced, bias: Traced | None, window: Window, groups: int) -> Traced:
@@ -98,7 +106,7 @@ def check_shapes(x: Traced, weight: Traced, groups: int) -> None:
         raise refuse(f"weight is a parameter [out, in / groups, kernel], not {weight.type}")
     outputs, read, _ = weight.type.shape
     (inputs,) = x.type.shape
-    if groups < 1 or outputs % groups or read * groups != inputs:
+    if outputs % groups or read * groups != inputs:
         raise refuse(
             f"weight is {weight.type.element}, [out, in / groups, kernel], which {groups} groups and "
             f"sequences with {inputs} features do not fit"

@@ -345,9 +345,13 @@ def conv(call: OnnxCall) -> Placed:
     elif isinstance(x.value, Unusable):
         raise ModelError(x.value.reason)
     if len(weight.axes) != 3:
-        raise ModelError(f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps alone")
+        raise ModelError(
+            f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps alone"
+        )
     size, dilation = weight.features[-1], call.integer("dilations", 1)
-    window = window_of(size, call.integer("strides", 1), dilation, *pads_of(call, zeros, (size - 1) * dilation))
+    window = window_of(
+        size, call.integer("strides", 1), dilation, *pads_of(call, zeros, (size - 1) * dilation)
+    )
     return convolve(x, weight, call.optional(2), window, call.attributes.get("group", 1), call.padded)
 
 

@@ -1,7 +1,7 @@
 """Convolutions over steps in the trace of a module: nodes of its graph, which keep the number of steps.
 
-    conv1d(x, W, padding="same")          ->   stepnet::convolved(x, W, before)
-    conv1d(pad(x, (2, 0)), W)             ->   stepnet::convolved(x, W, 2)     a causal convolution
+conv1d(x, W, padding="same")          ->   stepnet::convolved(x, W, before)
+conv1d(pad(x, (2, 0)), W)             ->   stepnet::convolved(x, W, 2)     a causal convolution
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,7 @@ ZEROS = "stepnet_zeros"
 """The attribute of a padded tensor that has the tensor without zeros, and their numbers ahead and behind."""
 
 
-def padded_steps(
-    x: Any, sizes: Sequence[int], mode: str = "constant", value: float | None = None
-) -> Any:
+def padded_steps(x: Any, sizes: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
     """Replaces `torch.nn.functional.pad` in the trace of a module. A convolution of the result reads zeros
     around the steps of x; no other operation takes more steps than a sequence has.
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray
+LARGEST = 2**31 - 1
+"""The largest dilation, and the most steps from the first one of a window to the last one."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Window:
         """The reason why there is no such window; None for a window that there is."""
         if self.size < 1 or self.dilation < 1:
             return f"a window has at least one step, and a dilation of at least one, not {self}"
+        if max(self.dilation, self.reach) > LARGEST:
+            return f"a window reaches over at most {LARGEST} steps, not {self}"
         if not 0 <= self.before <= self.reach:
             return f"a window has its own step between its first and its last one, which {self} has not"
         return None

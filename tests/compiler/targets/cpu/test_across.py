@@ -1,5 +1,5 @@
-"""Operations across extents, and windows of steps, in machine code: the bits of NumPy's functions, for every target,
-dtype and length; and graphs with such operations between their kernels, which then run as one block.
+"""Operations across extents, and windows of steps, in machine code: the bits of NumPy's functions, for every
+target, dtype and length; and graphs with such operations between their kernels, which then run as one block.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,18 @@ from same_bits import assert_same_bits
 from zoo import rnn_of, uniform
 
 import stepnet as sn
-from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, LevelSizes, Type, interpret
-from stepnet.compiler.net.memory import HOST
-from stepnet.compiler.net.windows import Window
+from stepnet.compiler.net import (
+    CONST,
+    HOST,
+    ROWS,
+    STEPS,
+    Builder,
+    Extent,
+    LevelSizes,
+    Type,
+    Window,
+    interpret,
+)
 from stepnet.compiler.plan import Across, order_of
 from stepnet.compiler.targets.cpu import Processor, available_targets
 from stepnet.compiler.targets.cpu.running.across import SUMMED, AcrossTask, refusal_of
