@@ -449,7 +449,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a convolution of an array": (
         node("Conv", "w w", name="odd", pads=[1, 1]),
         {"w": random(4, 4, 3)},
-        "a convolution of a model is over the steps of a tensor [sequences, features, steps], not of [4, 4, 3]",
+        "a convolution of a model is over the steps of a tensor [sequences, features, steps], not of "
+        "[4, 4, 3]",
     ),
     "a step in the middle": (
         node("Gather", "x i", axis=1, name="odd"),

@@ -26,9 +26,10 @@ def window_of(size: int, stride: int, dilation: int, before: int, after: int) ->
     if min(size, dilation) < 1 or max(dilation, window.reach) > LARGEST:
         raise ModelError(f"a convolution has no kernel of {size} with a dilation of {dilation}")
     if before < 0 or after != window.after:
+        what = f"a convolution with a kernel of {size} and a dilation of {dilation}"
         raise ModelError(
-            f"a convolution with a kernel of {size} and a dilation of {dilation} has one result per step with "
-            f"{window.reach} steps of zeros around a sequence, not with {before} ahead and {after} behind"
+            f"{what} has one result per step with {window.reach} steps of zeros around a sequence, not with "
+            f"{before} ahead and {after} behind"
         )
     return window
 
@@ -56,8 +57,8 @@ def convolve(
 ) -> Placed:
     """Convolves a value [sequences, features, steps] over the steps of each sequence.
 
-    weight, bias: parameters [out, in / groups, kernel] and [out]. window: the steps that are read. groups: the
-    number of groups of features. padded: whether the model has padding; if later steps are read, its numbers
+    weight, bias: parameters [out, in / groups, kernel] and [out]. window: the steps that are read.
+    groups: the number of groups of features. padded: whether the model has padding; if later steps are read, its numbers
     must be 0.
     """
     rows, features, steps = x.axes if len(x.axes) == 3 else ((), (), ())

@@ -80,7 +80,7 @@ class OnnxCall:
         return None if numbers is None else [int(number) for number in numbers]
 
     def integer(self, name: str, default: int) -> int:
-        """Returns the only number of an attribute that is a list with an entry for each axis, or `default`."""
+        """Returns the first number of an attribute with an entry for each axis, or `default`."""
         return int((self.attributes.get(name) or [default])[0])
 
     def axis(self, default: int) -> int:

@@ -47,8 +47,8 @@ class Across:
 
     @classmethod
     def of(cls, net: Net, part: Part) -> Self:
-        """Describes the expansion, reduction or windows of which a part of a net's schedule consists. part: a part of
-        the kind "across".
+        """Describes the expansion, reduction or windows of which a part of a net's schedule consists. part: a
+        part of the kind "across".
         """
         assert part.node is not None
         node, types = part.node, (net.type_of(part.reads[0]), net.type_of(part.results[0]))

@@ -84,14 +84,15 @@ def numbers_of(across: Across) -> tuple[int, int, int, int]:
 def across_code(target: Processor, name: str, dtype: str) -> NativeFunction:
     """Returns the machine code of an operation across extents over the steps of sequences, compiled once.
 
-    name: such as "repeat", "last", "sum" or "windows". dtype: that of the numbers; "" if values are only copied.
+    name: such as "repeat", "last", "sum" or "windows". dtype: that of the numbers; "" if values are only
+        copied.
     """
     return machine_code("running.across", target, name, dtype).function("across", ctypes.c_int64)
 
 
 class AcrossTask(ParallelCalls):
-    """A repeat of values over the steps of each sequence, a reduction over the steps, or windows of steps, with
-    its argument words.
+    """A repeat of values over the steps of each sequence, a reduction over the steps, or windows of steps,
+    with its argument words.
 
     across: the operation.
     positions: where the steps of the sequences lie.

@@ -16,7 +16,8 @@ ABREAST, BLOCK = 8, 128
 
 def write_across(target: Processor, name: str, dtype: str) -> ir.Module:
     """Generates the LLVM module of the function `across`, which repeats values over the steps of sequences,
-    reduces over the steps, or copies or adds windows of them. The function takes a pointer to its arguments, listed in `WORDS`.
+    reduces over the steps, or copies or adds windows of them. The function takes a pointer
+    to its arguments, listed in `WORDS`.
 
     name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     """
@@ -39,7 +40,8 @@ def across_function(
     module: ir.Module, target: Processor, name: str, dtype: str, from_zero: bool = False
 ) -> ir.Function:
     """Generates, once per module, the function of an operation across extents over the steps of sequences;
-    returns it. Its arguments, listed in `WORDS`, point to the operand, the result and the tables of the sequences.
+    returns it. Its arguments, listed in `WORDS`, point to the operand, the result and the tables of the
+    sequences.
 
     name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     from_zero: whether a sum begins at zero and adds one value after the other, as the machine code of steps
