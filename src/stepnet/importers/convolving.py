@@ -58,8 +58,8 @@ def convolve(
     """Convolves a value [sequences, features, steps] over the steps of each sequence.
 
     weight, bias: parameters [out, in / groups, kernel] and [out]. window: the steps that are read.
-    groups: the number of groups of features. padded: whether the model has padding; if later steps are read, its numbers
-    must be 0.
+    groups: the number of groups of features.
+    padded: whether the model has padding; if later steps are read, its numbers must be 0.
     """
     rows, features, steps = x.axes if len(x.axes) == 3 else ((), (), ())
     if steps != TIME or not is_feature(features) or len(rows) != 1 or not is_rows(rows[0]):
