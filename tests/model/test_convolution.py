@@ -162,6 +162,49 @@ def test_padding_is_not_read():
         assert not found[row, length:].any()
 
 
+def test_inner_sequences_are_convolved_each_alone():
+    def model(words: Any, p: Any) -> Any:
+        y = sn.conv1d(words, p["weight"], p["bias"], padding="same")
+        return {"words": y, "sums": sn.conv1d(sn.reduce(y, "sum"), p["above"])}
+
+    params = params_of(3, dtype="float64") | {"above": normal(2, OUTPUTS, 2, dtype="float64")}
+    documents = [
+        [normal(n, INPUTS, seed=n, dtype="float64") for n in lengths] for lengths in ([3, 0, 1], [], [2])
+    ]
+    graph, x = sn.Graph(model, params), sn.Ragged.from_list(documents)
+    for _ in range(3):
+        found = graph(x, engine="llvm")
+        for sentences, own, sums in zip(
+            documents, found["words"].to_list(), found["sums"].to_list(), strict=True
+        ):
+            right = [by_loops(words, params, CASES["same"]) for words in sentences]
+            for one, wanted in zip(own, right, strict=True):
+                assert_close(one, wanted, 1, 3 * INPUTS)
+            for place, one in enumerate(sums):
+                totals = [right[n].sum(axis=0) for n in (place - 1, place) if n >= 0]
+                weights = params["above"].transpose(2, 0, 1)[-len(totals) :]
+                assert_close(one, sum(w @ total for w, total in zip(weights, totals, strict=True)), 3, 99)
+    assert_model(model, params, x, narrow=())
+
+
+def test_losses_of_a_model_with_convolutions():
+    """A loss is a mean over all steps. The second call is prepared, as are those of other lengths."""
+    x = [
+        sequences(lengths, INPUTS, seed=seed) for seed, lengths in enumerate(([5, 3], [5, 3], [5, 3], [2, 9]))
+    ]
+    graph = sn.Graph(two_and_a_recurrence, ABOVE)
+    run = sn.value_and_grad(lambda outputs, target: np.sum((outputs - target) ** 2, axis=-1), graph)
+    for one in x:
+        targets = one.with_values(one.values[:, :2])
+        value, gradients = run(one, targets)
+        outputs, backward = sn.vjp(sn.Graph(two_and_a_recurrence, ABOVE))(one)
+        away = outputs.values - targets.values
+        assert_close(value, np.sum(away.astype(np.float64) ** 2) / len(away), 99, 99, "float32")
+        other = backward(outputs.with_values(2 * away / len(away)))
+        for name in ABOVE:
+            assert_close(gradients.params[name], other.params[name], 99, 99)
+
+
 # ---- streams -----------------------------------------------------------------------------------------------
 
 
