@@ -26,7 +26,6 @@ from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
 from stepnet.explain.progress import progress
-from stepnet.model.convolution import conv1d
 from stepnet.model.model import Model
 from stepnet.model.nested import expand, reduce, softmax_over_steps
 from stepnet.model.recurrence import RNN, scan
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from stepnet.model.beams import beam_search
     from stepnet.model.builder import create_rnn_op, foreach
     from stepnet.model.compose import Bidirectional, Stack
+    from stepnet.model.convolution import conv1d
     from stepnet.model.cotangents import vjp
     from stepnet.model.file import load
     from stepnet.model.generate import generate
@@ -112,6 +112,7 @@ HOMES = {
     "Graph": "stepnet.model.graph.graph",
     "Stack": "stepnet.model.compose",
     "beam_search": "stepnet.model.beams",
+    "conv1d": "stepnet.model.convolution",
     "convert": "stepnet.layout.convert",
     "create_rnn_op": "stepnet.model.builder",
     "foreach": "stepnet.model.builder",
