@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from stepnet.model.beams import beam_search
     from stepnet.model.builder import create_rnn_op, foreach
     from stepnet.model.compose import Bidirectional, Stack
+    from stepnet.model.convolution import conv1d
     from stepnet.model.cotangents import vjp
     from stepnet.model.file import load
     from stepnet.model.generate import generate
@@ -63,6 +64,7 @@ __all__ = [
     "beam_search",
     "builder",
     "cells",
+    "conv1d",
     "convert",
     "create_rnn_op",
     "elu",
@@ -110,6 +112,7 @@ HOMES = {
     "Graph": "stepnet.model.graph.graph",
     "Stack": "stepnet.model.compose",
     "beam_search": "stepnet.model.beams",
+    "conv1d": "stepnet.model.convolution",
     "convert": "stepnet.layout.convert",
     "create_rnn_op": "stepnet.model.builder",
     "foreach": "stepnet.model.builder",

@@ -38,11 +38,21 @@ def pooled(x: Any, params: Any) -> Any:
     return {"y": y, "mean": mean, "again": mean, "last": sn.reduce(h, "last"), "x": x}
 
 
+KERNELS = {"below": RANDOM.normal(size=(8, 4, 3)), "above": RANDOM.normal(size=(3, 8, 2))}
+
+
+def convolved(x: Any, params: Any) -> Any:
+    """Convolutions on both sides of a recurrence."""
+    y = sn.conv1d(x, params["below"], groups=2, padding="same")
+    return sn.conv1d(rnn_of("gru", 8, 8, dtype="float64")(y)[0], params["above"], dilation=3)
+
+
 MODELS = {
     "gru float32": (rnn_of("gru", 8, 16), "float32"),
     "lstm_peephole float64": (rnn_of("lstm_peephole", 8, 5, dtype="float64", reverse=True), "float64"),
     "stack of both": (sn.Stack([both(), rnn_of("lstm", 16, 12)]), "float32"),
     "pooled": (sn.Graph(pooled, W), "float32"),
+    "convolved": (sn.Graph(convolved, KERNELS), "float64"),
 }
 
 

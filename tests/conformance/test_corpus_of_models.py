@@ -69,11 +69,11 @@ VERDICTS = {
         language_legacy speech_legacy packed_legacy residual_legacy pooled_legacy sensors_legacy
         two_outputs_legacy lstm_dynamo lstm_steps_dynamo lstm_stack_both_dynamo gru_stack_dynamo
         gru_both_steps_dynamo by_last_state_dynamo by_last_output_dynamo tagger_dynamo language_dynamo
-        residual_dynamo pooled_dynamo sensors_dynamo two_outputs_dynamo
+        residual_dynamo pooled_dynamo sensors_dynamo two_outputs_dynamo voice_legacy voice_dynamo
     """,
     ("onnx", REFUSED): """
-        lines_legacy voice_legacy attention_legacy wake_word_legacy rnn_tanh_dynamo lines_dynamo
-        voice_dynamo translator_legacy streaming_legacy conditioned_legacy translator_dynamo
+        lines_legacy attention_legacy wake_word_legacy rnn_tanh_dynamo lines_dynamo
+        translator_legacy streaming_legacy conditioned_legacy translator_dynamo
         streaming_dynamo conditioned_dynamo
     """,
     ("openvino", REFUSED): "tagger_openvino voice_openvino by_last_state_openvino gru_openvino",

@@ -93,6 +93,7 @@ BAD: dict[str, Any] = {
     "RNN": RNN,
 }
 
+KERNEL = np.ones((2, 3, 2), "float32")
 NOWHERE_RIGHT = ("object", "complex")
 QUIET = {"engine": "interpret"}
 
@@ -314,6 +315,12 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
     },
     "expand": lambda v: sn.expand(v, v),
     "reduce": lambda v: sn.reduce(v, "sum"),
+    "conv1d": lambda v: sn.conv1d(v, v),
+    "conv1d weight": lambda v: sn.Graph(lambda x, p: sn.conv1d(x, v), inputs=3),
+    "conv1d bias": lambda v: sn.Graph(lambda x, p: sn.conv1d(x, KERNEL, v), inputs=3),
+    "conv1d dilation": lambda v: sn.Graph(lambda x, p: sn.conv1d(x, KERNEL, dilation=v), inputs=3),
+    "conv1d padding": lambda v: sn.Graph(lambda x, p: sn.conv1d(x, KERNEL, padding=v), inputs=3),
+    "conv1d groups": lambda v: sn.Graph(lambda x, p: sn.conv1d(x, KERNEL, groups=v), inputs=3),
     "reduce how": lambda v: within(lambda x: sn.reduce(x, v))(),
     "expand in a step": lambda v: within(lambda x: sn.expand(x, v))(),
     "Spec shape": lambda v: sn.Spec(v),

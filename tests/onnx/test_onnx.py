@@ -288,6 +288,32 @@ SHAPES: dict[str, tuple[list[Any], dict[str, Any], int]] = {
 }
 
 
+CONVOLUTIONS: dict[str, tuple[dict[str, Any], Array, tuple[int, int]]] = {
+    "in the middle": ({"pads": [1, 1]}, random(5, 4, 3), (0, 0)),
+    "causal": ({"pads": [4, 0], "dilations": [2]}, random(5, 4, 3), (0, 0)),
+    "of one step": ({}, random(5, 4, 1), (0, 0)),
+    "same, in groups": ({"auto_pad": "SAME_UPPER", "group": 2}, random(6, 2, 4), (0, 0)),
+    "same, the zeros ahead": ({"auto_pad": "SAME_LOWER", "strides": [1]}, random(6, 4, 4), (0, 0)),
+    "padded ahead": ({"kernel_shape": [3], "auto_pad": "VALID"}, random(4, 4, 3), (2, 0)),
+    "padded twice": ({"pads": [1, 0], "group": 4}, random(4, 1, 4), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_over_steps(name: str) -> None:
+    attributes, weight, (before, after) = CONVOLUTIONS[name]
+    nodes = [
+        node("Transpose", "x", "t", perm=[0, 2, 1]),
+        *([node("Pad", "t p", "z")] if before else []),
+        node("Conv", ("z" if before else "t") + " w b", "c", **attributes),
+        node("Transpose", "c", perm=[0, 2, 1]),
+    ]
+    arrays = {"w": weight, "b": random(len(weight)), "p": np.array([0, 0, before, 0, 0, after])}
+    model = model_of(nodes, [value("x", "n", "t", 4)], [value("y", *"abc")], arrays)
+    for steps in (5, 1):
+        assert_as_theirs(model, {"x": random(2, steps, 4)})
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_features_and_steps(name: str) -> None:
     nodes, arrays, rank = SHAPES[name]
@@ -393,6 +419,39 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         "it selects steps 1 to 3 in steps of 1: of sequences only all can be selected; of steps all, the "
         "first or the last",
     ),
+    "a convolution of fewer results": (
+        node("Conv", "x w", name="odd", pads=[1, 0]),
+        {"w": random(2, 4, 3)},
+        "a convolution with a kernel of 3 and a dilation of 1 has one result per step with 2 steps of zeros "
+        "around a sequence, not with 1 ahead and 0 behind",
+    ),
+    "a convolution without a dilation": (
+        node("Conv", "x w", name="odd", pads=[1, 1], dilations=[0]),
+        {"w": random(2, 4, 3)},
+        "a convolution has no kernel of 3 with a dilation of 0",
+    ),
+    "a convolution with a stride": (
+        node("Conv", "x w", name="odd", pads=[1, 1], strides=[2]),
+        {"w": random(2, 4, 3)},
+        "a convolution with a stride of 2 has fewer results than steps: a model keeps the number of steps",
+    ),
+    "a convolution over features": (
+        node("Conv", "x w", name="odd", pads=[1, 1]),
+        {"w": random(2, 4, 3)},
+        "a convolution of a model is over the steps of a tensor [sequences, features, steps], not of "
+        "[sequences, steps, 4]",
+    ),
+    "a convolution over two axes": (
+        node("Conv", "x w", name="odd", pads=[1, 1, 1, 1]),
+        {"w": random(2, 4, 3, 3)},
+        "its weight has 4 axes: a convolution of a model is over steps alone",
+    ),
+    "a convolution of an array": (
+        node("Conv", "w w", name="odd", pads=[1, 1]),
+        {"w": random(4, 4, 3)},
+        "a convolution of a model is over the steps of a tensor [sequences, features, steps], not of "
+        "[4, 4, 3]",
+    ),
     "a step in the middle": (
         node("Gather", "x i", axis=1, name="odd"),
         {"i": 2},
@@ -405,6 +464,15 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
 def test_uses_that_are_refused_name_the_node(name: str) -> None:
     made, arrays, message = REFUSED[name]
     assert refusal([made], arrays, {"x": "NT"}) == f"{message}\n  at node 'odd' ({made.op_type}) of made.onnx"
+
+
+def test_steps_of_zeros_are_for_convolutions() -> None:
+    nodes = [
+        helper.make_node("Pad", ["x", "p"], ["t"]),
+        helper.make_node("Tanh", ["t"], ["y"], name="odd"),
+    ]
+    said = "steps of zeros are put around sequences, which only a convolution may read"
+    assert said in refusal(nodes, {"p": np.array([0, 2, 0, 0, 0, 0])}, {"x": "NT"})
 
 
 def test_steps_by_steps_are_refused() -> None:

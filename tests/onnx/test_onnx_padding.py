@@ -73,6 +73,31 @@ def padded(nodes: list[Any], rank: int, kind: int = FLOAT, **arrays: Any) -> Any
     return model_of(nodes, inputs, [value("y", *[None] * rank, kind=kind)], every)
 
 
+def convolved(read: str, *pads: int) -> Any:
+    """A convolution over the steps of a value, whose results behind the end of a sequence are masked."""
+    nodes = [
+        *WIDE,
+        *MASKED["chosen"],
+        node("Transpose", read, "t", perm=[0, 2, 1]),
+        node("Conv", "t k", "c", pads=pads),
+        node("Transpose", "c", "d", perm=[0, 2, 1]),
+        node("Where", "mask d none"),
+    ]
+    return padded(nodes, 3, k=random(2, 3, 3))
+
+
+def test_convolutions_of_steps_that_are_masked() -> None:
+    assert_as_theirs(convolved("z", 1, 1), {"x": X, "n": LENGTHS})
+
+
+def test_causal_convolutions_read_no_padding() -> None:
+    assert_as_theirs(convolved("x", 2, 0), {"x": X, "n": LENGTHS})
+
+
+def test_convolutions_that_read_padding_are_refused() -> None:
+    assert "where it is not known to have 0: mask the steps" in refusal(convolved("x", 1, 1))
+
+
 def refusal(model: Any) -> str:
     with pytest.raises(ModelError) as error:
         stepnet_onnx.Backend.run_model(model, {"x": X, "n": LENGTHS})

@@ -29,6 +29,10 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+SIZE, DILATIONS = 3, {"causal": 2, "same": 1}
+"""The kernel of convolutions, and their dilations."""
+
+
 def step(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
     """A leaky unit with an output of its own."""
     h = 0.5 * h + 0.5 * np.tanh(x @ params["W"] + h @ params["R"])
@@ -55,12 +59,16 @@ class Layer:
             count = 2 if self.how in MERGES else 1
             sizes = {"W": (inputs, self.width), "R": (self.width, self.width), "V": (self.width, self.width)}
             return [{name: matrix(*size) for name, size in sizes.items()} for _ in range(count)]
+        if self.kind == "convolution":
+            return matrix(self.width, inputs, SIZE)
         return None
 
     def outputs(self, inputs: int) -> int:
         """How many features it gives."""
         if self.kind in ("dense", "recurrence"):
             return self.width * (2 if self.how == "concat" else 1)
+        if self.kind == "convolution":
+            return self.width
         return inputs * 2 if self.kind == "doubled" else inputs
 
     def traced(self, x: Any, params: Any) -> Any:
@@ -74,6 +82,8 @@ class Layer:
             return MERGES[self.how](*made) if self.how in MERGES else made[0]
         if self.kind == "centred":
             return x - sn.expand(sn.reduce(x, self.how), x)
+        if self.kind == "convolution":
+            return sn.conv1d(x, params, padding=self.how, dilation=DILATIONS[self.how])
         return self.of_steps(x, params)
 
     def of_steps(self, x: Any, params: Any) -> Any:
@@ -92,6 +102,15 @@ class Layer:
             return MERGES[self.how](*made) if self.how in MERGES else made[0]
         if self.kind == "centred":
             return x - REDUCTIONS[self.how](x)
+        if self.kind == "convolution":
+            reach = (SIZE - 1) * DILATIONS[self.how]
+            before = reach if self.how == "causal" else reach // 2
+            wide = np.concatenate([np.zeros((before, x.shape[1])), x, np.zeros((reach - before, x.shape[1]))])
+            starts = range(0, reach + 1, DILATIONS[self.how])
+            return sum(
+                (wide[start : start + len(x)] @ params[..., n].T for n, start in enumerate(starts)),
+                np.zeros((len(x), self.width)),
+            )
         return self.of_steps(x, params)
 
 
@@ -147,15 +166,20 @@ KINDS = {
     "activation": tuple(ACTIVATIONS),
     "doubled": ("",),
     "centred": ("mean", "last", "first"),
+    "convolution": ("causal", "same"),
     "recurrence": ("forward", "backward", *MERGES),
 }
 
 
 @st.composite
-def random_models(draw: st.DrawFn) -> RandomModel:
-    """Models of one to five layers, at least one of which is a recurrence."""
+def random_models(draw: st.DrawFn, convolutions: bool = True) -> RandomModel:
+    """Models of one to five layers, at least one of which is a recurrence.
+
+    convolutions: whether some may be convolutions.
+    """
     count = draw(st.integers(1, 5))
-    kinds = [draw(st.sampled_from([*KINDS, "recurrence"])) for _ in range(count)]
+    some = [kind for kind in KINDS if convolutions or kind != "convolution"]
+    kinds = [draw(st.sampled_from([*some, "recurrence"])) for _ in range(count)]
     kinds[draw(st.integers(0, count - 1))] = "recurrence"
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     layers, skips, params = list[Layer](), list[bool](), list[Any]()

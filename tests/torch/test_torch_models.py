@@ -44,6 +44,7 @@ MODELS: dict[str, tuple[str, bool]] = {
     "LuongAttention": ("words", True),
     "LanguageModel": ("words", False),
     "Acoustic": ("frames", True),
+    "Convolved": ("frames", True),
     "Normalised": ("frames", True),
     "Speaker": ("frames", True),
     "Packed": ("words", True),

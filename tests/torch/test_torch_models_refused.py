@@ -64,9 +64,27 @@ class Own(nn.GRU):
 
 
 OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "convolution": (
-        lambda m, x: m.rnn(m.conv(x.transpose(1, 2)).transpose(1, 2))[0],
-        "a convolution reads several steps at once, which no operation of a model does",
+    "convolution of fewer results": (
+        lambda m, x: m.rnn(nn.functional.conv1d(x.transpose(1, 2), m.conv.weight).transpose(1, 2))[0],
+        "a convolution with a kernel of 3 and a dilation of 1 has one result per step with 2 steps of zeros "
+        "around a sequence, not with 0 ahead and 0 behind",
+    ),
+    "convolution with a stride": (
+        lambda m, x: nn.functional.conv1d(x.transpose(1, 2), m.conv.weight, stride=2, padding=1),
+        "a convolution with a stride of 2 has fewer results than steps: a model keeps the number of steps",
+    ),
+    "convolution over features": (
+        lambda m, x: m.conv(x[:, :1].transpose(1, 2)),
+        "stepnet.convolved.default: a convolution of a model is over the steps of a tensor [sequences, "
+        "features, steps], not of [sequences, 6, 1]",
+    ),
+    "convolution over two axes": (
+        lambda m, x: nn.functional.conv2d(x[:, None], m.conv.weight[:1, None, :3]),
+        "a convolution over two or three axes is no operation of a model",
+    ),
+    "steps of zeros": (
+        lambda m, x: nn.functional.pad(x.transpose(1, 2), (2, 0)),
+        "aten.cat.default: axis 2 of [sequences, 6, steps] is not a feature",
     ),
     "loop": (looped, "depend on the number of steps, which differs between sequences"),
     "a step in the middle": (lambda m, x: x[:, 3], "take all steps, the first, x[:, 0], or the last"),

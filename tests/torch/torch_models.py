@@ -155,6 +155,20 @@ class Acoustic(nn.Module):
         return self.output(x).log_softmax(-1)
 
 
+class Convolved(nn.Module):
+    """A convolution in the middle of the steps, a recurrence, and a causal convolution of each feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below = nn.Conv1d(6, 8, 3, padding="same", groups=2)
+        self.rnn = nn.GRU(8, 4, batch_first=True)
+        self.above = nn.Conv1d(4, 4, 3, dilation=2, groups=4, bias=False)
+
+    def forward(self, frames: Any) -> Any:
+        x = functional.silu(self.below(frames.transpose(1, 2))).transpose(1, 2)
+        return self.above(functional.pad(self.rnn(x)[0].transpose(1, 2), (4, 0))).transpose(1, 2)
+
+
 class Normalised(nn.Module):
     """Batch normalisation of features that stand before the steps, in eval mode."""
 

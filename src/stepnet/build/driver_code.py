@@ -18,7 +18,7 @@ from stepnet.build.recipe import AcrossStep, PlanKernel, Recipe
 from stepnet.build.workspaces import CONTEXT, Contexts
 from stepnet.compiler.net.types import CONST, ROWS, Type
 from stepnet.compiler.targets.cpu.machine.target import Processor
-from stepnet.compiler.targets.cpu.running.across import function_of, size_of
+from stepnet.compiler.targets.cpu.running.across import function_of, numbers_of
 from stepnet.compiler.targets.cpu.running.across_code import across_function
 from stepnet.compiler.targets.cpu.running.lengths import LAID_BYTES, PER_SEQUENCE
 from stepnet.compiler.targets.cpu.running.lengths_code import write_lay
@@ -277,7 +277,7 @@ class RunCode:
             arrays = code.number(1), self.single, code.at(self.single, 8), self.single
         function = across_function(code.module, code.target, *function_of(across))
         values = self.values[step.source], self.values[step.result]
-        code.call(function, [*values, *arrays, code.number(size_of(across))])
+        code.call(function, [*values, *arrays, *map(code.number, numbers_of(across))])
 
     def copy_results(self) -> None:
         """Writes copies to the result arrays that no operation writes directly: results that are inputs, and

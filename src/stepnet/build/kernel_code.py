@@ -12,7 +12,7 @@ from stepnet.build.workspaces import WorkspaceOffsets
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS, WORDS
-from stepnet.compiler.targets.cpu.running.across import function_of, size_of
+from stepnet.compiler.targets.cpu.running.across import function_of, numbers_of
 from stepnet.compiler.targets.cpu.running.across_code import across_function
 from stepnet.compiler.targets.cpu.running.lengths import LAID
 from stepnet.compiler.targets.cpu.running.workspace import SLACK
@@ -239,5 +239,5 @@ class KernelCode:
                 self.code.module, self.code.target, *function_of(across), from_zero=True
             )
             row_arrays = run.rows, run.offsets, run.arena["lengths"], run.arena["numbers"]
-            size = self.code.number(size_of(across))
-            self.code.call(function, [values[node.inputs[0]], values[number], *row_arrays, size])
+            last = map(self.code.number, numbers_of(across))
+            self.code.call(function, [values[node.inputs[0]], values[number], *row_arrays, *last])

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from stepnet.compiler.net.types import extent_text
+from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.groups import has_inner
 from stepnet.compiler.plan.inner_sequences import why_in_parts
 from stepnet.compiler.plan.schedule import Part, Schedule
@@ -53,6 +54,9 @@ def describe_part(part: Part, schedule: Schedule) -> str:
     assert part.node is not None
     if part.kind == "total":
         return f"{part.node.operation}: one value for all rows"
+    if (operation := part.node.operation) in WINDOWED:
+        at, size = extent_text(schedule.net.type_of(part.reads[0]).extent), part.node.attributes["size"]
+        return f"windows of {size} entries of {at}{', added up' if operation == 'overlap' else ''}"
     here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.results[0]))
     how = part.node.attributes.get("how")
     if how and part.node.operation == "expand":

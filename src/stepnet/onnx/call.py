@@ -79,6 +79,10 @@ class OnnxCall:
         numbers = self.numbers(index, name, default)
         return None if numbers is None else [int(number) for number in numbers]
 
+    def integer(self, name: str, default: int) -> int:
+        """Returns the first number of an attribute with an entry for each axis, or `default`."""
+        return int((self.attributes.get(name) or [default])[0])
+
     def axis(self, default: int) -> int:
         """Returns the node's attribute `axis` as an axis of the first operand, counted from the front."""
         return self.x.axis(int(self.attributes.get("axis", default)))

@@ -156,11 +156,11 @@ class NodeRun:
 
         In a model without lengths, the number of steps becomes each sequence's length where the operator may
         compute with it. Raises `ModelError` for an operand that is a placeholder for a value that stepnet
-        does not have; only a Cast may read it.
+        does not have; only a Cast may read it, and a Conv, which knows some.
         """
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
-        for operand in operands if node.op != "Cast" else ():
+        for operand in operands if node.op not in ("Cast", "Conv") else ():
             if operand is not None and isinstance(operand.value, Unusable):
                 raise ModelError(operand.value.reason)
         if ONNX[node.op].counts and self.like is not None and not self.model.has_lengths:

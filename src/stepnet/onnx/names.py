@@ -18,9 +18,10 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.importers import padding, pointwise, reductions, selecting, shaping
-from stepnet.importers.axes import features_of, symbols_in
+from stepnet.importers.axes import TIME, features_of, symbols_in
+from stepnet.importers.convolving import ZerosAround, convolve, window_of, with_zeros
 from stepnet.importers.padding import Special
-from stepnet.importers.placed import Placed, constant
+from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.pointwise import OPERATORS
 from stepnet.importers.products import matmul
 from stepnet.importers.sizes import product
@@ -321,7 +322,9 @@ def concat(call: OnnxCall) -> Placed:
 
 
 def pad(call: OnnxCall) -> Placed:
-    """Computes the result of a Pad node: features padded with one number, or, for a negative pad, cut off."""
+    """Computes the result of a Pad node: features padded with one number, or, for a negative pad, cut off; or
+    steps of zeros around sequences, which only a convolution may read.
+    """
     x, mode, pads = call.x, call.attributes.get("mode", "constant"), call.integers(1, "pads") or []
     axes = [x.axis(axis) for axis in call.integers(3, "axes", list(range(len(x.axes)))) or []]
     if mode != "constant" or len(pads) != 2 * len(axes):
@@ -329,8 +332,42 @@ def pad(call: OnnxCall) -> Placed:
             f"its mode is {mode!r} with {len(pads)} pads for {len(axes)} axes: only the mode 'constant' is "
             "supported, with two pads per axis"
         )
-    befores, afters = pads[: len(axes)], pads[len(axes) :]
-    return selecting.pad(x, list(zip(axes, befores, afters, strict=True)), call.number(2, "value", 0))
+    number = call.number(2, "value", 0)
+    every = [pair for pair in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True) if any(pair[1:])]
+    if len(every) == 1 and x.axes[every[0][0]] == TIME and number == 0 and min(every[0][1:]) >= 0:
+        return with_zeros(x, *every[0][1:])
+    return selecting.pad(x, every, number)
+
+
+def conv(call: OnnxCall) -> Placed:
+    """Computes the result of a Conv node over the steps of sequences, which keeps the number of steps."""
+    x, weight = call.x, call.operand(1)
+    zeros = ZerosAround("", x, 0, 0)
+    if isinstance(x.value, ZerosAround):
+        zeros, x = x.value, x.value.source
+    elif isinstance(x.value, Unusable):
+        raise ModelError(x.value.reason)
+    if len(weight.axes) != 3:
+        raise ModelError(
+            f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps alone"
+        )
+    size, dilation = weight.features[-1], call.integer("dilations", 1)
+    window = window_of(
+        size, call.integer("strides", 1), dilation, *pads_of(call, zeros, (size - 1) * dilation)
+    )
+    return convolve(x, weight, call.optional(2), window, call.attributes.get("group", 1), call.padded)
+
+
+def pads_of(call: OnnxCall, zeros: ZerosAround, reach: int) -> tuple[int, int]:
+    """Returns the steps of zeros that a Conv node reads ahead of a sequence and behind it.
+
+    zeros: those that its operand has already. reach: the number that keeps the number of steps.
+    """
+    auto = call.attributes.get("auto_pad", "NOTSET")
+    half = (reach + (auto == "SAME_LOWER")) // 2
+    pads = (half, reach - half) if auto.startswith("SAME") else call.attributes.get("pads") or (0, 0)
+    before, after = (0, 0) if auto == "VALID" else pads
+    return zeros.before + before, zeros.after + after
 
 
 def split(call: OnnxCall) -> list[Placed]:
@@ -372,6 +409,7 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Concat": OnnxOperator(concat),
     "Constant": OnnxOperator(constant_),
     "ConstantOfShape": OnnxOperator(constant_of_shape),
+    "Conv": OnnxOperator(conv),
     "Cos": elementwise("cos"),
     "Cosh": elementwise("cosh"),
     "CumSum": OnnxOperator(cumsum),

@@ -18,7 +18,7 @@ import numpy as np
 from stepnet.compiler.trace.traced import refuse
 from stepnet.importers import reductions
 from stepnet.importers.pointwise import OPERATORS
-from stepnet.torch import axis_rules, module_sequences, over_steps, places, rules
+from stepnet.torch import axis_rules, convolutions, module_sequences, over_steps, places, rules
 from stepnet.torch.replay import Rule
 from stepnet.torch.rows import AtenOperation
 from stepnet.torch.rules import InferredResult, as_bool, to
@@ -258,6 +258,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "stepnet.layer.default": AtenOperation(on_axes=module_sequences.layer),
     "stepnet.packed.default": AtenOperation(on_axes=module_sequences.packed),
     "stepnet.padded.default": AtenOperation(on_axes=module_sequences.padded),
+    "stepnet.convolved.default": AtenOperation(on_axes=convolutions.convolved),
     "stepnet.sorted.default": AtenOperation(on_axes=module_sequences.sorted_rows),
 }
 """The entry of each operation, by name."""

@@ -15,6 +15,7 @@ from stepnet.errors import StepError
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.layers import Layer
 from stepnet.model.recurrence import RNN
+from stepnet.torch.convolutions import conv1d, convolved_shapes, padded_steps
 from stepnet.torch.layers import LayerForward as Ours
 from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
@@ -305,9 +306,7 @@ def largest(x: Any) -> Any:
     return x.amax(-1, keepdim=True)
 
 
-CONVOLUTION = (
-    "a convolution reads several steps at once, which no operation of a model does: run it before the graph"
-)
+CONVOLUTION = "a convolution over two or three axes is no operation of a model: run it before the graph"
 RANDOM = "dropout draws random numbers: call .eval() on the module"
 
 
@@ -331,7 +330,9 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.unbind: unbound,
     torch.dropout: dropped,
     **{getattr(torch.nn.functional, name): dropped for name in DROPOUTS},
-    **{getattr(torch, f"conv{count}d"): refused(CONVOLUTION) for count in (1, 2, 3)},
+    torch.conv1d: conv1d,
+    torch.nn.functional.pad: padded_steps,
+    **{getattr(torch, f"conv{count}d"): refused(CONVOLUTION) for count in (2, 3)},
     **{
         function: pooled(function, reduced)
         for reduced, names in {
@@ -398,6 +399,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "packed(Tensor x, Tensor lengths, int time) -> (Tensor, Tensor)": packed_shapes,
     "padded(Tensor data, Tensor counts, SymInt rows, int time) -> (Tensor, Tensor)": padded_shapes,
     "sorted(Tensor x) -> (Tensor, Tensor)": sorted_shapes,
+    "convolved(Tensor x, Tensor weight, Tensor? bias, int before, int dilation, int groups) -> Tensor": (
+        convolved_shapes
+    ),
     "layer(int number, int time, Tensor data, Tensor[] states, Tensor[] statics, Tensor[] weights, "
     "Tensor[] like) -> Tensor[]": layer_shapes,
 }

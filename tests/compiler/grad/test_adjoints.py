@@ -137,6 +137,9 @@ CASES: dict[str, Callable[[Values], int]] = {
     "expand to the first": lambda v: v.expand(v.x(3, extent=ROWS), extent=STEPS, how="first"),
     "expand to the last": lambda v: v.expand(v.x(3, extent=ROWS), extent=STEPS, how="last"),
     "expand a parameter to the last": lambda v: v.expand(v.parameter(3), extent=ROWS, how="last"),
+    "windows": lambda v: v.tanh(v.windows(v.x(3), size=3, dilation=1, before=2)),
+    "windows of matrices": lambda v: v.windows(v.x(2, 3), size=2, dilation=2, before=1),
+    "overlap": lambda v: v.tanh(v.overlap(v.x(4, 3), size=4, dilation=2, before=3)),
     **{
         f"reduce {how}": lambda v, how=how: v.reduce(v.x(3), how=how)
         for how in ("sum", "mean", "max", "first", "last")

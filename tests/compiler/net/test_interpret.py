@@ -1,4 +1,6 @@
-"""The interpreter, on nets that tracing alone does not make: expand, reduce and contract between extents."""
+"""The interpreter, on nets that tracing alone does not make: expand, reduce and contract between extents, and
+windows of steps.
+"""
 
 from typing import Any
 
@@ -6,8 +8,8 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, LevelSizes, Type, interpret, widened
-from stepnet.errors import InputError
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, LevelSizes, Recur, Type, interpret, widened
+from stepnet.errors import InputError, NetError
 
 WORDS = (*STEPS, "words")
 OFFSETS = (np.array([0, 2, 2, 3]), np.array([0, 1, 3, 3]))
@@ -51,6 +53,49 @@ def test_reduce_gives_zeros_where_there_are_none(how: str, first: float, third: 
 def test_reduce_over_rows_and_words() -> None:
     assert result_of("reduce", [ROWS], how="sum").tolist() == [6, 9]
     assert result_of("reduce", [WORDS], how="sum").tolist() == [[20, 21], [46, 48], [0, 0]]
+
+
+def test_windows_are_of_one_sequence() -> None:
+    found = result_of("windows", [STEPS], size=3, dilation=1, before=1)
+    assert found[..., 0].tolist() == [[0, 10, 12], [10, 12, 0], [0, 14, 0]]
+    far = result_of("windows", [STEPS], size=2, dilation=5, before=5)
+    assert far[..., 0].tolist() == [[0, 10], [0, 12], [0, 14]]
+    inner = result_of("windows", [WORDS], size=2, dilation=1, before=1)
+    assert inner[..., 0].tolist() == [[0, 20], [0, 22], [22, 24]]
+
+
+def test_overlap_adds_windows_up() -> None:
+    found = result_of("overlap", [STEPS], size=2, dilation=1, before=1)
+    assert found.tolist() == [11 + 12, 13, 15]
+
+
+@pytest.mark.parametrize(
+    ("operation", "extent", "window", "message"),
+    [
+        ("windows", STEPS, (0, 1, 0), "a window has at least one step, and a dilation of at least one"),
+        ("windows", STEPS, (2, 0, 0), "a window has at least one step, and a dilation of at least one"),
+        ("windows", STEPS, (2, 1, 2), "a window has its own step between its first and its last one"),
+        ("windows", STEPS, (2, 1, -1), "a window has its own step between its first and its last one"),
+        ("windows", ROWS, (2, 1, 0), r"a window is of the steps of a sequence, which rows f64\[2\] has not"),
+        ("overlap", STEPS, (3, 1, 0), r"overlap adds windows of 3 steps, which rows/steps f64\[2\] is not"),
+    ],
+)
+def test_windows_that_there_are_not(operation: str, extent: Any, window: Any, message: str) -> None:
+    size, dilation, before = window
+    with pytest.raises(NetError, match=message):
+        result_of(operation, [extent], size=size, dilation=dilation, before=before)
+
+
+def test_a_body_reads_no_other_steps() -> None:
+    inside = Builder()
+    x = inside.input(Type(STEPS, (2,), "float64"), "x")
+    h = inside.input(Type(ROWS, (2,), "float64"), "h")
+    read = inside.add("reduce", inside.add("windows", x, size=2, dilation=1, before=1), how="last")
+    body = inside.net([inside.add("sum", read, axes=(-2,)), h])
+    outer = Builder()
+    operands = outer.input(Type(WORDS, (2,), "float64"), "x"), outer.input(Type(ROWS, (2,), "float64"), "h")
+    with pytest.raises(NetError, match="a body has one step at a time, and windows reads others"):
+        Recur(body, 1, 1).add(outer, operands)
 
 
 def test_contract_is_the_sum_of_outer_products() -> None:

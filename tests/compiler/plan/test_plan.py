@@ -214,3 +214,11 @@ def test_equal_nets_of_other_lines_have_plans_of_their_own():
     made = [plans.of(lines(line)) for line in ("a.py:1", "a.py:2", "a.py:1")]
     sources = [{node.source for node in all_nodes(plan.net)} - {""} for plan in made]
     assert sources == [{"a.py:1"}, {"a.py:2"}, {"a.py:1"}]
+
+
+def test_a_plan_reads_no_other_steps() -> None:
+    recurrence = sn.RNN(gru_after, PARAMS, memory=H)
+    graph = sn.Graph(lambda x, p: recurrence(sn.conv1d(x, p))[0], np.ones((2, 2, 3), "float32"), inputs=2)
+    with pytest.raises(NetError, match="windows reads other steps of a sequence; a plan cannot run it"):
+        plan(graph.net)
+    assert [part.kind for part in graph.schedule.parts] == ["across", "recurrence"]

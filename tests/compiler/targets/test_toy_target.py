@@ -16,8 +16,7 @@ from zoo import rnn_of
 import stepnet as sn
 import stepnet.torch
 from stepnet.compiler import targets as engines
-from stepnet.compiler.net import Net, Node
-from stepnet.compiler.net.memory import HOST
+from stepnet.compiler.net import HOST, Net, Node
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.plan import Plan, Schedule
 from stepnet.compiler.targets import Call, Results
@@ -92,6 +91,9 @@ class ToyMemory:
 
     def reduce(self, how: str, buffer: Handle, offsets: Array) -> Handle:
         return Handle(HOST.reduce(how, array_of(buffer), offsets))
+
+    def windowed(self, operation: str, buffer: Handle, offsets: Array, window: Any) -> Handle:
+        return Handle(HOST.windowed(operation, array_of(buffer), offsets, window))
 
 
 @dataclass(frozen=True)

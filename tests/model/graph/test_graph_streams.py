@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from installed_onednn import missing_onednn
-from random_models import WORDS, RandomModel, random_models
+from random_models import WORDS, Layer, RandomModel, random_models
 from tolerance import assert_close
 from torch import nn
 from zoo import normal, rnn_of, simple
@@ -236,17 +236,28 @@ def graph_parts(graph: sn.Graph, engines: tuple[str, ...]) -> str:
 # ---- random models -----------------------------------------------------------------------------------------
 
 
+def reads_later(layer: Layer) -> bool:
+    """Whether a layer that is no recurrence reads later steps."""
+    return layer.kind == "centred" or (layer.kind == "convolution" and layer.how == "same")
+
+
 def has_stream(model: RandomModel) -> bool:
     """Whether no output of a model needs a later step."""
     forward = all(layer.kind != "recurrence" or layer.how == "forward" for layer in model.layers)
-    centred = any(layer.kind == "centred" for layer in model.layers)
+    centred = any(reads_later(layer) for layer in model.layers)
     return forward and not centred and set(model.ends) <= {"last"}
 
 
 def without_later_steps(model: RandomModel) -> RandomModel:
     """The model with its centred layers and directions changed to those that a stream has."""
     layers = tuple(
-        replace(layer, kind="activation", how="tanh") if layer.kind == "centred" else layer
+        (
+            replace(layer, how="causal")
+            if layer.kind == "convolution"
+            else replace(layer, kind="activation", how="tanh")
+        )
+        if reads_later(layer)
+        else layer
         for layer in model.layers
     )
     return replace(model, layers=layers, ends=("last",) if "last" in model.ends else (), steps=True)

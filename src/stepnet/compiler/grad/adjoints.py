@@ -77,6 +77,8 @@ ADJOINTS: dict[str, Adjoint | str] = {
     "scatter": extents.scatter,
     "expand": extents.expand,
     "reduce": extents.reduce,
+    "windows": extents.windows,
+    "overlap": extents.overlap,
     "contract": extents.contract,
     "input": SOURCE,
     "constant": SOURCE,

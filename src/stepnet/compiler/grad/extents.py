@@ -2,6 +2,7 @@
 
     expand    <->  reduce(sum)             a repeated value: the sum over the steps
     expand first | last  <->  reduce first | last
+    windows   <->  overlap                 the steps that a convolution reads: the sum of what it reads
     matmul    ->   matmul, contract        for the value, and for the parameter
     contract  ->   matmul, matmul
     gather    <->  scatter
@@ -156,6 +157,18 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
         return ((d / counted(ones)).at(x.type.extent),)
     those = x.apply("equal", y.at(x.type.extent)).cast(x.type.dtype)
     return ((d / counted(those)).at(x.type.extent) * those,)
+
+
+def windows(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """Returns the cotangent of the operand x of windows: each entry of d, the cotangent of the result y, is
+    added to the step that it was read from.
+    """
+    return (d.apply("overlap", **node.attributes),)
+
+
+def overlap(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """Returns the cotangent of the operand x of overlap: the windows of d, the cotangent of the result y."""
+    return (d.apply("windows", **node.attributes),)
 
 
 def counted(ones: Value) -> Value:

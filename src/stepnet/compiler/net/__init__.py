@@ -2,12 +2,15 @@
 
 from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur
+from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.ops import OPERATIONS
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
+from stepnet.compiler.net.windows import Window
 
 __all__ = [
     "CONST",
+    "HOST",
     "OPERATIONS",
     "ROWS",
     "STEPS",
@@ -19,6 +22,7 @@ __all__ = [
     "Precision",
     "Recur",
     "Type",
+    "Window",
     "interpret",
     "widened",
 ]

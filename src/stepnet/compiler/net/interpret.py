@@ -19,6 +19,7 @@ from stepnet.compiler.net.meanings import REDUCTIONS, vectors
 from stepnet.compiler.net.memory import HOST, Buffer, TargetMemory
 from stepnet.compiler.net.type_rules import recur_extent
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_static_extent
+from stepnet.compiler.net.windows import Window
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import offsets_of, positions_of
 
@@ -206,6 +207,18 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) ->
     return out
 
 
+def windowed(
+    net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: TargetMemory = HOST
+) -> Buffer:
+    """Computes a `windows` node, which copies the window of each step, or an `overlap` node, which adds the
+    entries of windows to the steps that they are of.
+
+    segments: the numbers of rows, steps and deeper entries. memory: where the operand lies.
+    """
+    offsets = segments.into(node.type.extent)
+    return memory.windowed(node.operation, operands[0], offsets, Window.of(node.attributes))
+
+
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
     """Computes a `contract` node: the sum over all rows and steps of outer products of two vectors, which are
     rounded to bfloat16 first if the attribute `weights` names an encoding. segments: not read here.
@@ -323,4 +336,12 @@ def entries_of_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array]
     return indices, tuple(inner_offsets)
 
 
-ACROSS = {"expand": expand, "reduce": reduce, "contract": contract, "result": result, "recur": recur}
+ACROSS = {
+    "expand": expand,
+    "reduce": reduce,
+    "windows": windowed,
+    "overlap": windowed,
+    "contract": contract,
+    "result": result,
+    "recur": recur,
+}

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stepnet.compiler.net.reductions import REDUCTIONS
+from stepnet.compiler.net.windows import WINDOWED, Window
 
 Array = np.ndarray
 Buffer = Any
@@ -66,6 +67,12 @@ class TargetMemory(Protocol):
         """Reduces each sequence's rows to one by `how`: "sum", "mean" or "max"; zeros for empty ones."""
         ...
 
+    def windowed(self, operation: str, buffer: Buffer, offsets: Array, window: Window) -> Buffer:
+        """Copies the window of each row within its sequence, for the operation "windows", or adds the entries
+        of windows to the rows that they are of, for "overlap".
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class HostMemory:
@@ -110,6 +117,10 @@ class HostMemory:
     def reduce(self, how: str, buffer: Array, offsets: Array) -> Array:
         """Reduces the rows of each sequence to one row, by the reduction `how`, such as "sum" or "last"."""
         return REDUCTIONS[how](buffer, offsets)
+
+    def windowed(self, operation: str, buffer: Array, offsets: Array, window: Window) -> Array:
+        """Copies windows of rows, or adds them up: the operation "windows" or "overlap"."""
+        return WINDOWED[operation](buffer, offsets, window)
 
 
 HOST = HostMemory()

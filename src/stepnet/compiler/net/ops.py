@@ -131,6 +131,8 @@ OPERATIONS: dict[str, Operation] = {
         _extent("result", type_rules.result_types),
         _extent("expand", type_rules.expand_types),
         _extent("reduce", type_rules.reduce_types),
+        _extent("windows", type_rules.computing(type_rules.windows_types)),
+        _extent("overlap", type_rules.computing(type_rules.overlap_types)),
         Operation("contract", "total", meanings.run_by_interpreter, type_rules.contract_types),
         _extent("recur", type_rules.recur_types),
     )

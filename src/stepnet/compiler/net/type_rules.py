@@ -11,6 +11,7 @@ import numpy as np
 from stepnet.compiler.net.meanings import REDUCTIONS
 from stepnet.compiler.net.recur import Order
 from stepnet.compiler.net.types import CONST, ROWS, Extent, Type, extent_of, is_static_extent, joint_extent
+from stepnet.compiler.net.windows import WINDOWED, Window
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES
 from stepnet.errors import NetError
 
@@ -226,6 +227,32 @@ def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
     return (operands[0].at(operands[0].extent[:-1]),)
 
 
+def windows_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Returns the result type of windows: the features of each step's window, one axis more, of `size`."""
+    (operand,), window = operands, window_of(operands[0], attributes)
+    return (Type(operand.extent, (window.size, *operand.shape), operand.dtype),)
+
+
+def overlap_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Returns the result type of overlap: the features of a step, without the axis of the windows."""
+    (operand,), window = operands, window_of(operands[0], attributes)
+    if operand.shape[:1] != (window.size,) or operand.dtype == "bool":
+        raise NetError(f"overlap adds windows of {window.size} steps, which {operand} is not")
+    return (Type(operand.extent, operand.shape[1:], operand.dtype),)
+
+
+def window_of(operand: Type, attributes: Attributes) -> Window:
+    """Returns the window that the attributes of an operation describe; raises `NetError` if there is no such
+    window, or if the operand has no steps.
+    """
+    window = Window.of(attributes)
+    if window.refusal is not None:
+        raise NetError(window.refusal)
+    if len(operand.extent) < 2:
+        raise NetError(f"a window is of the steps of a sequence, which {operand} has not")
+    return window
+
+
 def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """Returns the result type of contract: [..., k] and [..., n] of one extent give a constant [k, n]."""
     left, right = operands
@@ -274,6 +301,10 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
         if node.operation in TOTALS and node.type.extent == CONST:
             raise NetError(
                 f"a {node.operation} to const sums over all rows, which a body may not do: move it outside"
+            )
+        if node.operation in WINDOWED:
+            raise NetError(
+                f"a body has one step at a time, and {node.operation} reads others: move it outside"
             )
     per_step = (output.at(deeper(deep, output.extent)) for output in outputs)
     return (*per_step, *(after.at(deep[:-1] + after.extent[1:]) for after in following))

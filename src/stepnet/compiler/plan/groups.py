@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.type_rules import TOTALS, recur_extent
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.passes.lift import is_inner
 from stepnet.compiler.plan.passes.when import is_constant, known_once
 from stepnet.compiler.plan.totals import totals_by_recurrence
@@ -59,10 +60,11 @@ def has_inner(body: Net) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Tells whether a node works within one extent (such as one value per step), so that it can run together
-    with other such nodes: it is no recurrence, expansion to an extent or reduction of one.
+    """Tells whether a node works within one entry of an extent (such as one step), so that it can run
+    together with other such nodes: it is no recurrence, expansion to an extent or reduction of one, and reads
+    no neighbouring steps.
     """
-    return node.operation not in ("recur", "expand", *TOTALS)
+    return node.operation not in ("recur", "expand", *WINDOWED, *TOTALS)
 
 
 def results_of(net: Net, number: int) -> tuple[int, ...]:

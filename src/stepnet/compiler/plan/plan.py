@@ -18,6 +18,7 @@ from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Net, Node, all_nodes
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
+from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.fibers import Fibers, fibers
 from stepnet.compiler.plan.passes import optimised
 from stepnet.compiler.plan.passes.when import When, when
@@ -246,6 +247,11 @@ def check_one_pass(net: Net, known: list[When]) -> None:
         if "how" in node.attributes and node.operation == "expand":
             raise NetError(
                 f"%{number} = expand writes to a single step of each sequence; a plan cannot run it, a "
+                "schedule can"
+            )
+        if node.operation in WINDOWED:
+            raise NetError(
+                f"%{number} = {node.operation} reads other steps of a sequence; a plan cannot run it, a "
                 "schedule can"
             )
         extent = node.types[0].extent if node.types else CONST

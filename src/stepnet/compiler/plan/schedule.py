@@ -2,7 +2,7 @@
 
     recurrence    a recurrence over sequences of some depth: run by an engine, all sequences at once
     plain         other nodes: run by an engine as a recurrence without memory
-    across        a value expanded to, or reduced from, a deeper extent: run by NumPy
+    across        a value expanded to, or reduced from, a deeper extent, or windows of steps: run by NumPy
     total         a value over all rows, and values computed from it: run by NumPy
     loop          a recurrence whose steps run part by part, each step a schedule of its own
 

@@ -21,6 +21,7 @@ from typing import NamedTuple, Self
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import STEPS, Type
+from stepnet.compiler.net.windows import WINDOWED, Window
 from stepnet.compiler.plan.schedule import Part
 
 Waves = tuple[tuple[int, ...], ...]
@@ -29,27 +30,31 @@ Waves = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Across:
-    """An operation between two extents.
+    """An operation between two extents, or between the steps of a sequence.
 
-    operation: "expand" or "reduce".
+    operation: "expand", "reduce", "windows" or "overlap".
     how: the reduction, such as "mean"; of an expansion "repeat", or the end at which the value is put,
-        "first" or "last", with zeros elsewhere.
+        "first" or "last", with zeros elsewhere; of windows their operation.
     source, result: the types of the two values.
+    window: the steps of a window; None for expansions and reductions.
     """
 
     operation: str
     how: str
     source: Type
     result: Type
+    window: Window | None = None
 
     @classmethod
     def of(cls, net: Net, part: Part) -> Self:
-        """Describes the expansion to another extent, or reduction to one, of which a part of a net's schedule
-        consists, so that it can be run. part: a part of the kind "across".
+        """Describes the expansion, reduction or windows of which a part of a net's schedule consists, so that
+        it can be run. part: a part of the kind "across".
         """
         assert part.node is not None
-        how: str = part.node.attributes.get("how", "repeat")
-        return cls(part.node.operation, how, net.type_of(part.reads[0]), net.type_of(part.results[0]))
+        node, types = part.node, (net.type_of(part.reads[0]), net.type_of(part.results[0]))
+        if node.operation in WINDOWED:
+            return cls(node.operation, node.operation, *types, Window.of(node.attributes))
+        return cls(node.operation, node.attributes.get("how", "repeat"), *types)
 
 
 class RunOrder(NamedTuple):

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, by_steps, expand
+from stepnet.compiler.net.interpret import LevelSizes, by_steps, expand, windowed
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import HOST, Buffer, TargetMemory
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
+from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.groups import has_inner
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import Call, Chain, Results, StartedRun
@@ -257,7 +258,7 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
 
 def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """Computes a part that repeats a value, for instance for each step of a sequence (an expand), or reduces
-    it, for instance to its last step; returns the result by node of the net.
+    it, for instance to its last step, or reads windows of steps; returns the result by node of the net.
 
     bound: not used.
     values: the values computed so far, by node of the net.
@@ -265,6 +266,8 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
     """
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
+    if part.node.operation in WINDOWED:
+        return {part.results[0]: windowed(net, part.node, [value], frame.segments, frame.memory)}
     if part.node.operation == "expand":
         return {part.results[0]: expand(net, part.node, [value], frame.segments, frame.memory)}
     how: str = part.node.attributes["how"]

@@ -6,7 +6,8 @@
                                                 softmax(y @ W), (h0, (h1, c1))
 
 The parts of the model's schedule are laid end to end in one body, as `one_step` copies them, so a step has
-the bits of the whole call. The memories of all recurrences are the memory of the step.
+the bits of the whole call. The memories of all recurrences are the memory of the step, and so are the steps
+that a causal convolution has read.
 
 A value per sequence, such as a final memory or the last output, is a running value in a stream: after each
 step it is the value that a call over the steps so far would return. It may be an output, or become one by
@@ -20,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
-from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.net.windows import Window
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets import Call, Order, choose, engines_of
@@ -82,6 +84,10 @@ def wrong_operation(net: Net, node: Node) -> str | None:
         return "it has inner sequences"
     if node.operation == "recur" and node.recur.reverse:
         return "a recurrence of it begins at a sequence's last step"
+    if node.operation == "overlap":
+        return "it adds up windows of steps"
+    if node.operation == "windows" and (after := Window.of(node.attributes).after):
+        return f"a convolution of it reads {after} later step{'s' if after > 1 else ''}"
     if node.operation == "reduce" and node.attributes["how"] != "last":
         if is_length(net, node):
             return "it reads the number of steps of a sequence"
@@ -152,7 +158,9 @@ class Composition:
         if number not in self.values:
             node = self.net.nodes[number]
             operands = [self.value(operand) for operand in node.inputs]
-            if node.operation == "reduce" or (
+            if node.operation == "windows":
+                self.values[number] = self.window(operands[0], Window.of(node.attributes))
+            elif node.operation == "reduce" or (
                 node.operation == "expand" and not self.is_constant(operands[0])
             ):
                 # In a stream each step is the last one so far, and a value per row is the same at each step.
@@ -161,6 +169,31 @@ class Composition:
                 changed: dict[str, Any] = {"extent": ROWS} if node.operation == "expand" else {}
                 self.values[number] = self.builder.copy(node, operands, **changed)
         return self.values[number]
+
+    def window(self, value: int, window: Window) -> int:
+        """Adds the window of a step that reaches no later steps to the net of one step; returns its number.
+        The earlier steps that it reads are a memory, which begins with zeros.
+
+        value: the number of the value of this step there.
+        """
+        builder, type_ = self.builder, self.builder.type_of(value)
+        rank, whole = len(type_.shape), [(0, size, 1) for size in type_.shape]
+        own = builder.add("reshape", value, rank=rank, shape=(1, *type_.shape))
+        if not window.reach:
+            return own
+        earlier = Type(ROWS, (window.reach, *type_.shape), type_.dtype)
+        memory = builder.input(earlier, "earlier")
+        steps = builder.add("concatenate", memory, own, axis=-rank - 1)
+
+        def every(start: int, step: int) -> int:
+            """Takes every step-th of the known steps, from the one at `start` on."""
+            return builder.add("slice", steps, slices=((start, window.reach + 1, step), *whole))
+
+        self.before.append(memory)
+        self.after.append(every(1, 1))
+        self.start.append(None)
+        self.specs.append(Spec(earlier.shape, earlier.dtype))
+        return builder.add("detach", every(0, window.dilation))
 
     def is_constant(self, number: int) -> bool:
         """Returns whether a value of the net of one step is the same for all rows."""

@@ -1,9 +1,9 @@
-"""Operations across extents in machine code: the bits of NumPy's functions, for every target, dtype and
-length; and graphs with such operations between their kernels, which then run as one block.
+"""Operations across extents, and windows of steps, in machine code: the bits of NumPy's functions, for every
+target, dtype and length; and graphs with such operations between their kernels, which then run as one block.
 """
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,18 @@ from same_bits import assert_same_bits
 from zoo import rnn_of, uniform
 
 import stepnet as sn
-from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, LevelSizes, Type, interpret
+from stepnet.compiler.net import (
+    CONST,
+    HOST,
+    ROWS,
+    STEPS,
+    Builder,
+    Extent,
+    LevelSizes,
+    Type,
+    Window,
+    interpret,
+)
 from stepnet.compiler.plan import Across, order_of
 from stepnet.compiler.targets.cpu import Processor, available_targets
 from stepnet.compiler.targets.cpu.running.across import SUMMED, AcrossTask, refusal_of
@@ -105,6 +116,33 @@ def test_values_that_are_repeated(
             assert_same_bits(found, np.asarray(expected, order="C"))
 
 
+WINDOWS = (
+    Window(1, 1, 0),
+    Window(3, 1, 2),
+    Window(4, 1, 1),
+    Window(3, 2, 4),
+    Window(4, 3, 5),
+    Window(2, 7, 0),
+)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", [*SUMMED, "bool"])
+@pytest.mark.parametrize("operation", ["windows", "overlap"])
+def test_windows_have_the_bits_of_numpy(target: Processor, operation: str, dtype: str):
+    for lengths in map(np.array, LENGTHS[:-1]):
+        positions = Positions.end_to_end(offsets_of(lengths.astype(np.int64)))
+        for window, shape in product(WINDOWS, SHAPES):
+            types = [Type(STEPS, one, dtype) for one in (shape, (window.size, *shape))]
+            across = Across(operation, operation, *types[:: 1 if operation == "windows" else -1], window)
+            if refusal_of(across) is not None:
+                continue
+            values = numbers(dtype, positions.total, *across.source.shape)
+            with np.errstate(all="ignore"):
+                expected = HOST.windowed(operation, values, positions.offsets, window)
+            assert_same_bits(result_of(across, values, positions, target), expected)
+
+
 @pytest.mark.parametrize("first", [False, True])
 def test_the_ends_of_padded_sequences_in_either_order_of_axes(first: bool):
     lengths, values = np.array([3, 0, 5]), uniform(15, 4)
@@ -131,6 +169,8 @@ def test_what_numpy_computes():
         "NumPy puts a value at one step of every sequence"
     )
     assert refusal("last", "float32", CONST, ROWS, operation="expand") is None
+    assert refusal("overlap", "float16", STEPS, STEPS, operation="overlap") == "NumPy adds windows of float16"
+    assert refusal("windows", "float16", STEPS, STEPS, operation="windows") is None
 
 
 # ---- graphs ------------------------------------------------------------------------------------------------
@@ -161,6 +201,7 @@ def two_at_once(x: Any, p: Any) -> Any:
     return layer(2)(ahead - means[1])[0] @ p + layer(3)(back - means[0])[0]
 
 
+KERNEL = uniform(4, 4, 3, seed=7)
 MODELS: dict[str, Callable[[Any, Any], Any]] = {
     "mean": lambda x, p: layer(1)(layer(0)(x)[0] - sn.expand(sn.reduce(layer(0)(x)[0], "mean"), x))[0] @ p,
     "sum of inputs": lambda x, p: layer(0)(x * sn.expand(sn.reduce(x, "sum"), x))[0] @ p,
@@ -169,6 +210,8 @@ MODELS: dict[str, Callable[[Any, Any], Any]] = {
     "two at once": two_at_once,
     "no kernels": lambda x, p: {"mean": sn.reduce(x, "mean"), "last": sn.expand(sn.reduce(x, "last"), x)},
     "a constant": lambda x, p: {"p": sn.expand(p.T, x), "y": layer(1)(layer(0)(x)[0] @ p)[0] @ p},
+    "convolutions": lambda x, p: sn.conv1d(layer(1)(sn.conv1d(x, KERNEL))[0], KERNEL, padding="same") @ p,
+    "a convolution alone": lambda x, p: sn.conv1d(x, KERNEL, dilation=2),
     "middle of a stack": lambda x, p: (
         layer(2)(layer(1)(layer(0)(x)[0])[0])[0] @ p + sn.expand(sn.reduce(layer(0)(x)[0], "max"), x)
     ),

@@ -1,7 +1,8 @@
-"""Operations across extents in machine code: values repeated for all steps, and reductions over the steps.
+"""Operations across extents in machine code: values repeated for all steps, reductions over the steps, and
+windows of neighbouring steps.
 
-    words     source | result | rows | starts | lengths | steps | size
-    task      for each row: its steps to one value, or one value to its steps
+    words     source | result | rows | starts | lengths | steps | size | count | dilation | before
+    task      for each row: its steps to one value, one value to its steps, or its steps to their windows
 
 Their bits are those of NumPy's functions in `HostMemory`. A chain runs them between its kernels, and a
 library for C calls the same functions.
@@ -23,14 +24,19 @@ from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.ragged.positions import Positions
 
-WORDS = ("source", "result", "rows", "starts", "lengths", "steps", "size")
+WORDS = (
+    *("source", "result", "rows", "starts", "lengths", "steps", "size"),
+    *("count", "dilation", "before"),
+)
 """The argument words of an operation.
 
 source, result: the pointers to the values.
 rows: the number of sequences.
 starts, lengths: the pointers to the tables of the first entry and the number of steps of each.
 steps: the pointer to the offsets of the steps of a sequence, which only the reductions to one step read.
-size: the size of a value: in numbers for sums and maxima, in bytes for others.
+size: the size of a value at one step, without the axis of windows: in numbers for sums and maxima, in bytes
+    for others.
+count, dilation, before: the steps of a window, as in `Window`; zeros for operations without windows.
 """
 WORD = {name: place for place, name in enumerate(WORDS)}
 SUMMED = ("float32", "float64", "int32", "int64")
@@ -44,42 +50,49 @@ def refusal_of(across: Across) -> str | None:
         if type_.extent not in (CONST, ROWS, STEPS):
             return f"it runs over values at {extent_text(type_.extent)}, which NumPy lays out"
     dtype, how = across.source.dtype, across.how
+    if across.operation == "windows":
+        return None
     if across.operation == "expand":
         ends = across.source.extent == CONST and across.result.extent == STEPS and how in ENDS
         return "NumPy puts a value at one step of every sequence" if ends else None
+    if across.operation == "overlap":
+        return None if dtype in SUMMED else f"NumPy adds windows of {dtype}"
     if how not in ENDS and (dtype not in SUMMED or (how == "mean" and not dtype.startswith("float"))):
         return f"NumPy computes the {how} over steps of {dtype}"
     return None
 
 
 def function_of(across: Across) -> tuple[str, str]:
-    """Returns the name (such as "repeat", "last" or "sum") and the dtype of the machine code of a repeat or
-    reduction over steps. The dtype is "" if the code only copies values.
+    """Returns the name (such as "repeat", "last", "sum" or "windows") and the dtype of the machine code of an
+    operation across extents. The dtype is "" if the code only copies values.
     """
     if across.operation == "expand":
         return across.how if across.how == "repeat" else f"at_{across.how}", ""
-    return across.how, "" if across.how in ENDS else across.source.dtype
+    return across.how, "" if across.how in (*ENDS, "windows") else across.source.dtype
 
 
-def size_of(across: Across) -> int:
-    """Returns the size of one value of a repeat or reduction over steps, as an argument of its machine code:
-    in bytes if the code only copies values, else in numbers.
+def numbers_of(across: Across) -> tuple[int, int, int, int]:
+    """Returns the last argument words of an operation: the size of the value of a step, in bytes if the code
+    only copies values, else in numbers; and the size, the dilation and the steps before of a window.
     """
-    return across.source.size * (1 if function_of(across)[1] else across.source.itemsize)
+    window, value = across.window, across.result if across.operation == "overlap" else across.source
+    size = value.size * (1 if function_of(across)[1] else value.itemsize)
+    return (size, 0, 0, 0) if window is None else (size, window.size, window.dilation, window.before)
 
 
 @cache
 def across_code(target: Processor, name: str, dtype: str) -> NativeFunction:
-    """Returns the machine code of a repeat or reduction over the steps of sequences, compiled once.
+    """Returns the machine code of an operation across extents over the steps of sequences, compiled once.
 
-    name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
+    name: such as "repeat", "last", "sum" or "windows". dtype: that of the numbers; "" if values are only
+        copied.
     """
     return machine_code("running.across", target, name, dtype).function("across", ctypes.c_int64)
 
 
 class AcrossTask(ParallelCalls):
-    """A repeat of values over the steps of each sequence, or a reduction over the steps, with its argument
-    words.
+    """A repeat of values over the steps of each sequence, a reduction over the steps, or windows of steps,
+    with its argument words.
 
     across: the operation.
     positions: where the steps of the sequences lie.
@@ -103,7 +116,7 @@ class AcrossTask(ParallelCalls):
         else:
             self.held = laid = SequenceLayout.of(positions)
             places, rows = laid.places, positions.rows
-        words = np.array([[0, 0, rows, *places, size_of(across)]])
+        words = np.array([[0, 0, rows, *places, *numbers_of(across)]])
         super().__init__(across_code(target, *function_of(across)), words)
 
     @property

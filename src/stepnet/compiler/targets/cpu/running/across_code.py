@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from llvmlite import ir
 
+from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.across import ENDS, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I64, MEMORY_TYPES, POINTER, Code, vector_of
@@ -14,8 +15,9 @@ ABREAST, BLOCK = 8, 128
 
 
 def write_across(target: Processor, name: str, dtype: str) -> ir.Module:
-    """Generates the LLVM module of the function `across`, which repeats values over the steps of sequences or
-    reduces over the steps. The function takes a pointer to its arguments, listed in `WORDS`.
+    """Generates the LLVM module of the function `across`, which repeats values over the steps of sequences,
+    reduces over the steps, or copies or adds windows of them. The function takes a pointer
+    to its arguments, listed in `WORDS`.
 
     name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     """
@@ -37,8 +39,9 @@ def write_across(target: Processor, name: str, dtype: str) -> ir.Module:
 def across_function(
     module: ir.Module, target: Processor, name: str, dtype: str, from_zero: bool = False
 ) -> ir.Function:
-    """Generates, once per module, the function of a repeat or reduction over the steps of sequences; returns
-    it. Its arguments, listed in `WORDS`, point to the operand, the result and the tables of the sequences.
+    """Generates, once per module, the function of an operation across extents over the steps of sequences;
+    returns it. Its arguments, listed in `WORDS`, point to the operand, the result and the tables of the
+    sequences.
 
     name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     from_zero: whether a sum begins at zero and adds one value after the other, as the machine code of steps
@@ -48,12 +51,16 @@ def across_function(
     known = module.globals.get(full_name)
     if isinstance(known, ir.Function):
         return known
-    types = [POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64]
+    types = [POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64, I64, I64, I64]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), types), full_name)
     function.linkage = "internal"
     code = Code(function.append_basic_block("entry"), target)
-    writer = CopyCode(code, function) if not dtype else ReductionCode(code, function, dtype, from_zero)
-    writer.write(name)
+    if name in WINDOWED:
+        WindowCode(code, function, dtype).write(name)
+    elif dtype:
+        ReductionCode(code, function, dtype, from_zero).write(name)
+    else:
+        CopyCode(code, function).write(name)
     return function
 
 
@@ -63,7 +70,8 @@ class CopyCode:
     def __init__(self, code: Code, function: ir.Function) -> None:
         """Takes the builder of a function, and the function, whose arguments are the `WORDS`."""
         self.code = code
-        self.source, self.result, self.rows, self.starts, self.lengths, self.steps, self.size = function.args
+        self.source, self.result, self.rows, self.starts, self.lengths, self.steps, *numbers = function.args
+        self.size, self.count, self.dilation, self.before = numbers
 
     def write(self, name: str) -> None:
         """Writes the body of the function that copies values between sequences and their steps.
@@ -193,6 +201,99 @@ class ReductionCode(CopyCode):
             return code.select(code.icmp_signed(">=", current, value), current, value)
         kept = code.or_(code.fcmp_ordered(">", current, value), code.fcmp_unordered("!=", current, current))
         return code.select(kept, current, value)
+
+
+class WindowCode(CopyCode):
+    """Writer of code that copies the windows of all steps, or adds the entries of windows to their steps.
+
+    The entries that lie within the sequence are consecutive, so that none is tested alone.
+    """
+
+    def __init__(self, code: Code, function: ir.Function, dtype: str) -> None:
+        """Takes a function and its builder. dtype: that of the numbers that are added; "" for copies."""
+        super().__init__(code, function)
+        self.dtype = dtype
+
+    def write(self, name: str) -> None:
+        """Writes the body of the function. name: "windows" or "overlap"."""
+        code = self.code
+        for _, begin, length in self.each_row():
+            with code.loop(code.number(0), length) as step:
+                (self.copy if name == "windows" else self.add)(begin, length, step)
+
+    def entry_from(self, distance: ir.Value) -> ir.Value:
+        """Writes the first entry of a window that lies at least `distance` steps behind its first entry."""
+        code = self.code
+        entry = code.sdiv(code.add(distance, code.sub(self.dilation, code.number(1))), self.dilation)
+        entry = code.select(code.icmp_signed("<", distance, code.number(1)), code.number(0), entry)
+        return code.smaller(entry, self.count)
+
+    def copy(self, begin: ir.Value, length: ir.Value, step: ir.Value) -> None:
+        """Writes the copy of the window of a step, with zeros outside of the sequence.
+
+        begin: the index of the sequence's first step. length: its number of steps. step: the step in it.
+        """
+        code, one = self.code, self.code.number(1)
+        first = self.entry_from(code.sub(self.before, step))
+        end = self.entry_from(code.add(code.sub(length, step), self.before))
+        window = self.entry(self.result, code.mul(code.add(begin, step), self.count))
+        with code.when(code.icmp_signed("<", code.sub(end, first), self.count)):
+            code.zero_bytes(window, code.mul(self.count, self.size))
+        # Without gaps between them, the steps of a window are one copy.
+        dense = code.icmp_signed("==", self.dilation, one)
+        together = code.select(dense, self.count, one)
+        together = code.smaller(together, code.sub(end, first))
+        with code.loop(first, end, together) as entry:
+            read = code.sub(code.add(step, code.mul(entry, self.dilation)), self.before)
+            source = self.entry(self.source, code.add(begin, read))
+            code.copy_bytes(self.entry(window, entry), source, code.mul(together, self.size))
+
+    def add(self, begin: ir.Value, length: ir.Value, step: ir.Value) -> None:
+        """Writes the sum of the entries that are of a step, of all windows that reach it.
+
+        begin: the index of the sequence's first step. length: its number of steps. step: the step in it.
+        """
+        code, one, itemsize = self.code, self.code.number(1), np.dtype(self.dtype).itemsize
+        behind = code.add(step, self.before)  # the last window, from its first entry
+        first = self.entry_from(code.add(code.sub(behind, length), one))
+        end = self.entry_from(code.add(behind, one))
+        width = max(1, code.target.vector_bytes // itemsize)
+        whole = code.sub(self.size, code.srem(self.size, code.number(width)))
+        for each, start, stop in ((width, code.number(0), whole), (1, whole, self.size)):
+            with code.loop(start, stop, each) as column:
+                total = self.sum_of(begin, behind, first, end, column, each)
+                index = code.add(code.mul(code.add(begin, step), self.size), column)
+                code.write(total, code.at(self.result, code.mul(index, code.number(itemsize))), itemsize)
+
+    def sum_of(
+        self,
+        begin: ir.Value,
+        behind: ir.Value,
+        first: ir.Value,
+        end: ir.Value,
+        column: ir.Value,
+        width: int,
+    ) -> ir.Value:
+        """Writes the sum, from zero on, of the entries from `first` to before `end`, each of another window.
+
+        begin: the index of the sequence's first step. behind: the step whose window has entry 0 here.
+        column, width: the first of the columns, and how many are added side by side.
+        """
+        code, itemsize = self.code, np.dtype(self.dtype).itemsize
+        type_ = vector_of(MEMORY_TYPES[self.dtype], width)
+        combine = code.fadd if self.dtype.startswith("float") else code.add
+
+        def at(number: ir.Value) -> ir.Value:
+            """Writes a load of the columns of an entry, counted from `first`."""
+            entry = code.add(first, number)
+            step = code.add(begin, code.sub(behind, code.mul(entry, self.dilation)))
+            index = code.add(code.mul(code.add(code.mul(step, self.count), entry), self.size), column)
+            return code.read(type_, code.at(self.source, code.mul(index, code.number(itemsize))), itemsize)
+
+        zero = ir.Constant(type_, None)
+        count = code.sub(end, first)
+        (total,) = code.carry(0, count, [zero], lambda number, now: [combine(now[0], at(number))])
+        return total
 
 
 def pairwise_sum(module: ir.Module, target: Processor, dtype: str, width: int) -> ir.Function:
