@@ -21,6 +21,7 @@ from math import prod
 import numpy as np
 
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.mapped import is_mapped
 from stepnet.errors import NetError
 
 Extent = tuple[str, ...]
@@ -122,7 +123,12 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def read_only_copy(array: np.ndarray) -> np.ndarray:
-    """Makes a read-only copy of an array, in C order and native byte order."""
+    """Makes a read-only copy of an array, in C order and native byte order.
+
+    An array of a mapped file in this form, which is read-only too, is returned unchanged.
+    """
+    if is_mapped(array) and array.flags.c_contiguous and array.dtype.isnative:
+        return array
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")
     copy.setflags(write=False)
     return copy
