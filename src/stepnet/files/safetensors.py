@@ -2,8 +2,8 @@
 
 import json
 import math
-from mmap import ACCESS_READ
 from collections.abc import Mapping
+from mmap import ACCESS_READ
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,8 +72,8 @@ def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
 def mapped(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
     """Maps the arrays of a .safetensors file, by name; returns them, read-only, and its metadata.
 
-    Nothing is read before it is used. An array that the file does not align is copied. Raises `FileError`, with
-    the path, for what `read` refuses, and for bools other than 0 and 1.
+    Arrays are read from disk as they are used. One that the file does not align is copied. Raises
+    `FileError`, with the path, for what `read` refuses, and for bools other than 0 and 1.
     """
     path = existing(path)
     try:
@@ -96,7 +96,7 @@ def mapped(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def mapped_array(content: MappedFile, begin: int, entry: Any, what: str) -> Array:
-    """Returns an array of a mapped file; raises `FileError` for a dtype that is not read, and for wrong bools.
+    """Returns an array of a mapped file; raises `FileError` for a dtype that is not read, and wrong bools.
 
     begin: the offset of the first array.
     entry: the description of the array, which the library has checked.

@@ -7,7 +7,7 @@ import numpy as np
 
 
 class MappedFile(mmap):
-    """A file that is mapped read-only, and not changed while it is. Its arrays need no copy to be constant."""
+    """A file that is mapped read-only, and that nobody changes meanwhile: its arrays are constant."""
 
 
 def is_mapped(array: np.ndarray) -> bool:

@@ -1,20 +1,30 @@
 """Checked values of JSON that comes from a file. Each function raises `ModelError` for other values."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
 
 Object = dict[str, Any]
+Value = TypeVar("Value")
 LARGEST = 2**62
 """The largest magnitude of a whole number."""
 
 
 def keyed(value: Any, what: str, *names: str) -> Object:
     """Returns a JSON object that has exactly these keys."""
-    if not isinstance(value, dict) or set(cast("Object", value)) != set(names):
-        raise ModelError(f"{what} is an object with {', '.join(names)}, not {short_repr(value)}")
+    if set(mapping(value, what)) != set(names):
+        raise ModelError(
+            f"{what} has {', '.join(names)}, not {', '.join(map(short_repr, value)) or 'nothing'}"
+        )
+    return value
+
+
+def mapping(value: Any, what: str) -> Object:
+    """Returns a JSON object with any keys."""
+    if not isinstance(value, dict):
+        raise ModelError(f"{what} is an object, not {short_repr(value)}")
     return cast("Object", value)
 
 
@@ -58,6 +68,6 @@ def number(value: Any, what: str) -> int | float:
     return value if type(value) is float else integer(value, what)
 
 
-def several(read: Callable[[Any, str], Any], value: Any, what: str) -> tuple[Any, ...]:
+def several(read: Callable[[Any, str], Value], value: Any, what: str) -> tuple[Value, ...]:
     """Returns a list as a tuple of checked entries. read: checks one entry."""
     return tuple(read(item, what) for item in entries(value, what))

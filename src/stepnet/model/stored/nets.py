@@ -9,7 +9,7 @@ what traces see to: slices and indices within their axes, and sizes that a model
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -30,13 +30,14 @@ from stepnet.model.stored.fields import (
     flag,
     integer,
     keyed,
+    mapping,
     number,
     several,
     text,
 )
 
 DEEPEST_NET = len(AXES) + 2
-"""The deepest nesting of recurrences: each has an axis of its own, and those beside the steps have no more."""
+"""The deepest nesting of recurrences: each has an axis of its own."""
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 
@@ -102,8 +103,7 @@ def node_data(node: Node, arrays: Collected) -> Object:
 def attribute_data(value: Any, node: Node, arrays: Collected) -> Any:
     """Returns the value of an attribute of a node as JSON."""
     if isinstance(value, tuple):
-        items: tuple[Any, ...] = value
-        return [attribute_data(item, node, arrays) for item in items]
+        return [attribute_data(item, node, arrays) for item in cast("tuple[Any, ...]", value)]
     if isinstance(value, Type):
         return {"extent": list(value.extent), "shape": list(value.shape), "dtype": value.dtype}
     if isinstance(value, Literal):
@@ -169,7 +169,7 @@ def node_of(data: Any, nodes: Sequence[Node], arrays: Found, depth: int) -> Node
         raise ModelError(f"{operation} reads an operation with several results")
     check_number(operation, len(inputs))
     attributes = attributes_of(given["with"], operation, arrays, depth)
-    types = types_of(operation, [types for place in inputs for types in nodes[place].types], attributes)
+    types = types_of(operation, [type_ for place in inputs for type_ in nodes[place].types], attributes)
     CHECKS.get(operation, unchecked)([nodes[place].types[0] for place in inputs], attributes)
     for type_ in types:
         if type_.size > MOST_FEATURES or max(type_.shape, default=0) > MOST_FEATURES:
@@ -221,9 +221,7 @@ def types_of(operation: str, operands: list[Type], attributes: Mapping[str, Any]
 def attributes_of(data: Any, operation: str, arrays: Found, depth: int) -> dict[str, Any]:
     """Returns the checked attributes of an operation of a file; raises `ModelError` for others."""
     required, optional = STORED[operation]
-    if not isinstance(data, dict):
-        raise ModelError(f"the attributes of {operation} are an object, not {short_repr(data)}")
-    given: Object = data
+    given = mapping(data, f"the attributes of {operation}")
     if not set(required) <= set(given) <= {*required, *optional}:
         raise ModelError(f"the attributes of {operation} are {', '.join(required) or 'none'}")
 
@@ -322,7 +320,8 @@ def unchecked(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 def check_slices(operands: list[Type], attributes: Mapping[str, Any]) -> None:
     """Raises `ModelError` for slices that reach beyond their axes."""
-    (operand,), slices = operands, attributes["slices"]
+    (operand,) = operands
+    slices: tuple[tuple[int, ...], ...] = attributes["slices"]
     if len(slices) != len(operand.shape):
         raise ModelError(f"{len(slices)} slices do not fit {operand}")
     for entry, size in zip(slices, operand.shape, strict=True):
@@ -373,8 +372,9 @@ def check_single_axis(operands: list[Type], attributes: Mapping[str, Any]) -> No
 def check_taken(operands: list[Type], attributes: Mapping[str, Any]) -> None:
     """Raises `ModelError` for indices outside their axis."""
     check_axes(operands, attributes)
-    size = operands[0].shape[attributes["axis"]]
-    if any(index >= size for index in attributes["indices"]):
+    axis: int = attributes["axis"]
+    size, indices = operands[0].shape[axis], np.array(attributes["indices"], np.int64)
+    if indices.max(initial=-1) >= size:
         raise ModelError(f"indices of take are not below {size}")
 
 

@@ -1,4 +1,4 @@
-"""Reads a .stepnet file as a model. The file may come from anywhere: nothing in it is run but checked nets."""
+"""Reads a .stepnet file as a model. The file may come from anywhere: only checked nets of it are run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,21 +16,20 @@ from stepnet.errors import FileError, InputError, ModelError, NetError, StepErro
 from stepnet.files.jsons import parsed
 from stepnet.files.safetensors import mapped
 from stepnet.files.store import Store
-from stepnet.model.compose import Bidirectional, Stack
+from stepnet.model.compose import Bidirectional, Layer, Stack
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.quantized import QuantizedGraph
-from stepnet.model.model import Model
 from stepnet.model.recurrence import RNN
 from stepnet.model.stored import KEY, VERSION
 from stepnet.model.stored.arrays import Found
-from stepnet.model.stored.fields import Object, entries, flag, integer, keyed, several, text
+from stepnet.model.stored.fields import Object, entries, flag, integer, keyed, mapping, several, text
 from stepnet.model.stored.nets import net_of, precision_of
 from stepnet.model.stored.replay import StoredModel, StoredStep, StoredUntil
 from stepnet.model.stored.reports import report_of
 from stepnet.model.stored.structures import blank_of, spec_of, structure_of
 
 
-def load_stored(path: Path) -> Model:
+def load_stored(path: Path) -> Graph | Layer:
     """Reads the model in a .stepnet file.
 
     Raises `FileError` for a file that is damaged, of another kind or of a later version, and `ModelError` for
@@ -57,12 +56,14 @@ def check_version(document: Object, path: Path) -> None:
     """Raises `FileError` for a description of a later version of the format, or of none."""
     version = document.get("version")
     if type(version) is not int or version < 1:
-        raise FileError(f"{path}: the version of its format is {short_repr(version)}, not a whole number from 1")
+        raise FileError(
+            f"{path}: the version of its format is {short_repr(version)}, not a whole number from 1"
+        )
     if version > VERSION:
         by = short_repr(document.get("written_by"))
         raise FileError(
-            f"{path}: its format is of version {version}, written by stepnet {by}; stepnet {__version__} reads "
-            f"versions up to {VERSION}: install a later stepnet, or save the model for this one"
+            f"{path}: its format is of version {version}, written by stepnet {by}; stepnet {__version__} "
+            f"reads versions up to {VERSION}: install a later stepnet"
         )
 
 
@@ -95,13 +96,13 @@ class FileReader:
         return structure_of(data, leaf, "the parameters")
 
 
-def model_of(data: Any, reader: FileReader, depth: int = 0) -> Model:
+def model_of(data: Any, reader: FileReader, depth: int = 0) -> Graph | Layer:
     """Returns the model that `model_data` wrote; raises `StepnetError`s for other data.
 
     depth: the number of layers around it, which is limited.
     """
-    kinds: dict[str, Callable[[Any, FileReader], Model]] = {"RNN": rnn_of, "Graph": graph_of}
-    kind: Any = data.get("kind") if isinstance(data, dict) else None
+    kinds: dict[str, Callable[[Any, FileReader], Graph | Layer]] = {"RNN": rnn_of, "Graph": graph_of}
+    kind = mapping(data, "a model").get("kind")
     if kind in ("Stack", "Bidirectional"):
         return layers_of(data, kind, reader, depth)
     if not isinstance(kind, str) or kind not in kinds:

@@ -1,4 +1,4 @@
-"""Steps and models of files as functions: a call adds the operations of a stored net to the net that is traced.
+"""Steps and models of files as functions: a call adds the operations of a stored net to the traced one.
 
 So a loaded model is traced, checked, planned and differentiated as one that is written in Python.
 """
@@ -77,8 +77,8 @@ class Stored:
         """Raises `InputError` for a value of another type than the one that the net reads."""
         if given != saved:
             raise InputError(
-                f"{self.file}: the {name} is {given}, and the model was saved for {saved}: a file holds a model "
-                "for the kind of inputs that it was last called with, or declares"
+                f"{self.file}: the {name} is {given}, and the model was saved for {saved}: a file has a "
+                "model for inputs like those of its last call, or those that it declares"
             )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from stepnet.errors import ModelError
 from stepnet.model.graph.report import OutputError, Quantization, QuantizedRecurrence
-from stepnet.model.stored.fields import Object, count, keyed, number, several, text
+from stepnet.model.stored.fields import Object, count, keyed, mapping, number, several, text
 from stepnet.model.stored.nets import precision_data, precision_of
 
 
@@ -45,10 +45,7 @@ def report_of(data: Any) -> Quantization | None:
 def recurrence_of(data: Any, what: str) -> QuantizedRecurrence:
     """Returns the choice for one recurrence. what: its name in messages."""
     given = keyed(data, what, "number", "what", "dtype", "precision", "alone", "reasons")
-    if not isinstance(given["alone"], dict) or not isinstance(given["reasons"], dict):
-        raise ModelError(f"{what} has errors and reasons by dtype")
-    alone: Object = given["alone"]
-    reasons: Object = given["reasons"]
+    alone, reasons = (mapping(given[part], f"{part} of {what}") for part in ("alone", "reasons"))
     return QuantizedRecurrence(
         count(given["number"], what),
         text(given["what"], what),

@@ -1,8 +1,8 @@
 """Structures of values as JSON: nested dicts, tuples, lists and named tuples, and their leaves.
 
-    {"h": Spec(64), "c": (Spec(2), None)}
+{"h": Spec(64), "c": (Spec(2), None)}
 
-    {"dict": [["h", LEAF], ["c", {"tuple": [LEAF, null]}]]}
+{"dict": [["h", LEAF], ["c", {"tuple": [LEAF, null]}]]}
 """
 
 from collections import namedtuple
@@ -13,7 +13,7 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.structure import DEEPEST
 from stepnet.errors import InputError, ModelError
-from stepnet.model.stored.fields import Object, count, entries, keyed, several, text
+from stepnet.model.stored.fields import Object, count, entries, keyed, mapping, several, text
 
 
 def structure_data(structure: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -27,14 +27,17 @@ def structure_data(structure: Any, leaf: Callable[[Any], Any]) -> Any:
         pairs = cast("Mapping[Any, Any]", structure).items()
         for key, _ in pairs:
             if type(key) not in (str, int):
-                raise InputError(f"a key of a stored model is a text or a whole number, not {short_repr(key)}")
+                raise InputError(
+                    f"a key of a stored model is a text or a whole number, not {short_repr(key)}"
+                )
         return {"dict": [[key, structure_data(child, leaf)] for key, child in pairs]}
     if not isinstance(structure, tuple | list):
         return leaf(structure)
-    children = [structure_data(child, leaf) for child in cast("list[Any]", structure)]
-    names: tuple[str, ...] | None = getattr(cast("Any", structure), "_fields", None)
+    items = cast("list[Any]", structure)
+    children = [structure_data(child, leaf) for child in items]
+    names: tuple[str, ...] | None = getattr(items, "_fields", None)
     if names is not None:
-        return {"named": type(structure).__name__, "fields": list(names), "values": children}
+        return {"named": type(items).__name__, "fields": list(names), "values": children}
     return {"list" if isinstance(structure, list) else "tuple": children}
 
 
@@ -54,19 +57,20 @@ def structure_of(data: Any, leaf: Callable[[Any], Any], what: str, depth: int = 
         """Returns the structures in a list of JSON values."""
         return [structure_of(child, leaf, what, depth + 1) for child in entries(children, what)]
 
-    kinds = set(cast("Object", data)) if isinstance(data, dict) else set[str]()
+    given: Object = mapping(data, f"the structure of {what}")
+    kinds = set(given)
     if kinds == {"tuple"}:
-        return tuple(inside(data["tuple"]))
+        return tuple(inside(given["tuple"]))
     if kinds == {"list"}:
-        return inside(data["list"])
+        return inside(given["list"])
     if kinds == {"dict"}:
-        pairs = [several(lambda item, _: item, pair, what) for pair in entries(data["dict"], what)]
+        pairs = [several(lambda item, _: item, pair, what) for pair in entries(given["dict"], what)]
         keys = [pair[0] for pair in pairs if len(pair) == 2 and type(pair[0]) in (str, int)]
         if len(set(keys)) < len(pairs):
             raise ModelError(f"the keys of {what} are different texts or whole numbers")
         return dict(zip(keys, inside([pair[1] for pair in pairs]), strict=True))
     if kinds == {"named", "fields", "values"}:
-        return named_tuple(data, what)(*inside(data["values"]))
+        return named_tuple(given, what)(*inside(given["values"]))
     return leaf(data)
 
 
@@ -99,10 +103,10 @@ def spec_of(data: Any, what: str) -> Spec:
     """
     given = keyed(data, f"a leaf of {what}", "shape", "dtype", "levels", "axis")
     sizes = entries(given["shape"], f"the shape of {what}")
-    if any(type(size) is not int for size in sizes):
+    if dynamic := [size for size in sizes if type(size) is not int or size < 0]:
         raise ModelError(
-            f"{what} has a feature of size {short_repr(next(s for s in sizes if type(s) is not int))}: the sizes "
-            "of features are whole numbers, and only the numbers of sequences and steps are open"
+            f"{what} has a feature of size {short_repr(dynamic[0])}: sizes of features are whole numbers; "
+            "only the numbers of sequences and of steps are open"
         )
     try:
         return Spec(
@@ -117,6 +121,5 @@ def spec_of(data: Any, what: str) -> Spec:
 
 def blank_of(data: Any, what: str) -> int:
     """Returns 0, for the leaf of an output; raises `ModelError` for other data."""
-    if type(data) is not int or data:
-        raise ModelError(f"a leaf of {what} is 0, not {short_repr(data)}")
+    keyed(data, f"a leaf of {what}")
     return 0

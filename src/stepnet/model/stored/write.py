@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.control import Control
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.quantized import QuantizedGraph
-from stepnet.model.layers import Combined
+from stepnet.model.layers import Combined, LayersProgram
 from stepnet.model.model import Model
 from stepnet.model.program import StepProgram
 from stepnet.model.recurrence import RNN
@@ -60,7 +60,8 @@ def model_data(model: Model, arrays: Collected) -> Object:
     if isinstance(model, RNN):
         return rnn_data(model, model.program, "", arrays)
     if isinstance(model, Combined):
-        return layers_data(model, iter(model.program.of_parts), "", arrays)
+        latest: LayersProgram = model.programs_by_kind.latest or cast("Any", model.program)
+        return layers_data(model, iter(latest.of_parts), "", arrays)
     raise InputError(f"a {type(model).__name__} is no model that is stored in a file")
 
 
@@ -105,7 +106,7 @@ def rnn_data(rnn: RNN, program: StepProgram, prefix: str, arrays: Collected) -> 
         "memory": structure_data(traced.last, spec_data),
         "statics": structure_data(traced.statics, spec_data),
         "params": params_data(rnn.params, prefix, arrays),
-        "output": structure_data(traced.output, lambda _: 0),
+        "output": structure_data(traced.output, lambda _: {}),
         "body": net_data(traced.body, arrays),
         "reverse": rnn.reverse,
         "unroll": rnn.unroll,
@@ -144,7 +145,7 @@ def graph_data(graph: Graph, arrays: Collected) -> Object:
         "inputs": structure_data(traced.inputs, spec_data),
         "statics": structure_data(traced.statics, spec_data),
         "params": params,
-        "output": structure_data(traced.output, lambda _: 0),
+        "output": structure_data(traced.output, lambda _: {}),
         "net": net_data(net, arrays),
         "captured": captured,
         "engines": list(graph.engines) if isinstance(graph, QuantizedGraph) else None,
@@ -162,8 +163,10 @@ def params_data(params: Any, prefix: str, arrays: Collected) -> Any:
     def leaf(array: Any) -> Object:
         """Adds a parameter to the arrays; returns its name in the file."""
         if not isinstance(array, np.ndarray):
-            raise InputError("a recurrence inside a step, whose parameters are values of that step, is not saved")
-        return {"array": arrays.add(array, f"{prefix}{next(names) or 'param'}")}
+            raise InputError(
+                "a recurrence inside a step, whose parameters are values of that step, is not saved"
+            )
+        return {"array": arrays.add(cast("Any", array), f"{prefix}{next(names) or 'param'}")}
 
     return structure_data(params, leaf)
 
