@@ -7,6 +7,7 @@
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, cast
 
 from stepnet.compiler.trace.step import Spec
@@ -74,7 +75,7 @@ def structure_of(data: Any, leaf: Callable[[Any], Any], what: str, depth: int = 
     return leaf(data)
 
 
-def named_tuple(data: Object, what: str) -> Callable[..., Any]:
+def named_tuple(data: Object, what: str) -> Any:
     """Makes the class of a named tuple of a file; raises `ModelError` for names that Python does not take.
 
     what: the name of the structure in messages.
@@ -83,9 +84,30 @@ def named_tuple(data: Object, what: str) -> Callable[..., Any]:
     if len(names) != len(entries(data["values"], what)):
         raise ModelError(f"{what} has {len(names)} names for its values, which are another number")
     try:
-        return namedtuple(text(data["named"], what), names)  # type: ignore[reportUntypedNamedTuple]
+        return class_of(text(data["named"], what), names)
     except ValueError as error:
         raise ModelError(f"{what}: {error}") from None
+
+
+@lru_cache(256)
+def class_of(name: str, names: tuple[str, ...]) -> Any:
+    """Makes the class of named tuples with this name and these fields; its objects can be pickled.
+
+    Raises `ValueError` for names that Python does not take.
+    """
+    made: Any = namedtuple(name, names)  # type: ignore[reportUntypedNamedTuple]
+
+    def reduce(values: Any) -> Any:
+        """Pickles a named tuple by the names of its class, which no module has."""
+        return named_values, (name, names, tuple(values))
+
+    made.__reduce__ = reduce
+    return made
+
+
+def named_values(name: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    """Restores a pickled named tuple from the name of its class, the names of its fields and its values."""
+    return class_of(name, names)(*values)
 
 
 # ---- leaves ------------------------------------------------------------------------------------------------
