@@ -1,6 +1,11 @@
-"""Models of every kind that a file can hold, each with a call of it."""
+"""Models of every kind that a file can hold, each with a call of it.
+
+`python -m tests.model.stored.saved_models`, with tests/support on the path, writes golden files of a new version
+of the format, or of new models.
+"""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -9,6 +14,8 @@ import numpy as np
 from zoo import normal, rnn_of, sequences, simple
 
 import stepnet as sn
+from stepnet.compiler.values import leaves
+from stepnet.model.stored import VERSION
 
 X = sequences([5, 2, 0, 3], 3)
 
@@ -211,3 +218,28 @@ CASES: dict[str, Callable[[], Case]] = {
         quantized_graph,
     )
 }
+
+GOLDEN = Path(__file__).parent / "golden"
+"""Files of models as versions of the format were first written, and the results of their calls."""
+
+
+def write_golden() -> None:
+    """Writes the files of the latest version that are not there yet; those that are there never change."""
+    folder = GOLDEN / f"version_{VERSION}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, case in CASES.items():
+        if not (folder / f"{name}.stepnet").exists():
+            made = case()
+            results = made.call(made.model)
+            made.model.save(folder / f"{name}.stepnet")
+            np.savez(folder / f"{name}.npz", *map(values_of, leaves(results)))
+
+
+def values_of(leaf: Any) -> Any:
+    """The values of a result, in a dtype that .npz files have."""
+    array = leaf.values if isinstance(leaf, sn.Ragged) else leaf
+    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
+
+
+if __name__ == "__main__":
+    write_golden()

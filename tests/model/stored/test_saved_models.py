@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from same_bits import assert_same_bits
+from tolerance import assert_close
 from zoo import normal, rnn_of, sequences
 
 import stepnet as sn
 from stepnet.compiler.values import leaves
 from stepnet.errors import FileError, InputError
-from tests.model.stored.saved_models import CASES, X
+from stepnet.model.stored import VERSION
+from tests.model.stored.saved_models import CASES, GOLDEN, X, values_of
 
 
 def again(model: sn.Model, folder: Path, name: str = "m") -> Any:
@@ -174,6 +176,35 @@ def test_nothing_of_the_users_files_is_stored(tmp_path: Path):
     rnn(np.ones((1, 2)))
     rnn.save(tmp_path / "m.stepnet")
     assert b"test_saved_models" not in (tmp_path / "m.stepnet").read_bytes()
+
+
+LOW = (
+    "bfloat16",
+    "half_graph",
+    "float16_inputs",
+    "int8",
+    "products_in_bfloat16",
+    "quantized_stack",
+    "quantized_graph",
+)
+"""Models that round to few bits, so that another processor may give the next number."""
+
+
+@pytest.mark.parametrize(
+    "file", sorted(GOLDEN.glob("*/*.stepnet")), ids=lambda file: f"{file.parent.name}/{file.stem}"
+)
+def test_files_of_all_versions_are_loaded(file: Path):
+    """A golden file is never written anew: what a version has written, later ones read."""
+    case, expected = CASES[file.stem](), np.load(file.with_suffix(".npz"))
+    results = leaves(case.call(sn.load(file)))
+    assert len(results) == len(expected.files)
+    for result, name in zip(results, expected.files, strict=True):
+        low = "bfloat16" if file.stem in LOW else None
+        assert_close(values_of(result), expected[name], length=9, width=16, dtype=low)
+
+
+def test_every_model_has_a_golden_file_of_this_version():
+    assert {file.stem for file in (GOLDEN / f"version_{VERSION}").glob("*.stepnet")} == set(CASES)
 
 
 TRACED = """

@@ -49,7 +49,7 @@ def load_stored(path: Path) -> Graph | Layer:
             keyed(document, "the description of the model", "version", "written_by", "model")
             return model_of(document["model"], FileReader(path.name, Found(arrays)))
         except (InputError, NetError, StepError) as error:
-            raise ModelError(str(error)) from None
+            raise ModelError(str(error).partition("\n")[0]) from None  # without the line of the caller
 
 
 def check_version(document: Object, path: Path) -> None:
