@@ -1,9 +1,10 @@
 """Models of every kind that a file can hold, each with a call of it.
 
-`python -m tests.model.stored.saved_models`, with tests/support on the path, writes golden files of a new version
-of the format, or of new models.
+`python -m tests.model.stored.saved_models` writes golden files of new models and of a new version of the
+format, with tests/support on the path.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -11,11 +12,11 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+from safetensors import safe_open
 from zoo import normal, rnn_of, sequences, simple
 
 import stepnet as sn
 from stepnet.compiler.values import leaves
-from stepnet.model.stored import VERSION
 
 X = sequences([5, 2, 0, 3], 3)
 
@@ -225,14 +226,22 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def write_golden() -> None:
     """Writes the files of the latest version that are not there yet; those that are there never change."""
-    folder = GOLDEN / f"version_{VERSION}"
-    folder.mkdir(parents=True, exist_ok=True)
     for name, case in CASES.items():
+        made = case()
+        results = made.call(made.model)
+        made.model.save(GOLDEN / "new.stepnet", force=True)
+        folder = GOLDEN / f"version_{version_of(GOLDEN / 'new.stepnet')}"
+        folder.mkdir(exist_ok=True)
         if not (folder / f"{name}.stepnet").exists():
-            made = case()
-            results = made.call(made.model)
-            made.model.save(folder / f"{name}.stepnet")
+            (GOLDEN / "new.stepnet").rename(folder / f"{name}.stepnet")
             np.savez(folder / f"{name}.npz", *map(values_of, leaves(results)))
+    (GOLDEN / "new.stepnet").unlink(missing_ok=True)
+
+
+def version_of(path: Path) -> int:
+    """The version of the format of a file."""
+    with safe_open(path, "numpy") as file:  # type: ignore[reportCallIssue]
+        return json.loads(file.metadata()["stepnet"])["version"]
 
 
 def values_of(leaf: Any) -> Any:
