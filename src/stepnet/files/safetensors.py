@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, numpy, safe_open
 
-from stepnet.compiler.values.mapped import MappedFile
+from stepnet.compiler.net.types import MappedFile
 from stepnet.errors import FileError
 from stepnet.files.paths import existing, new_file
 from stepnet.files.store import OBJECT, Store

@@ -17,11 +17,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from mmap import mmap
+from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.values.dtypes import DTYPES
-from stepnet.compiler.values.mapped import is_mapped
 from stepnet.errors import NetError
 
 Extent = tuple[str, ...]
@@ -120,6 +121,18 @@ class Literal:
 def native(array: np.ndarray) -> np.ndarray:
     """Returns an array in C order and native byte order, as engines expect; copies it only if necessary."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+class MappedFile(mmap):
+    """A file that is mapped read-only, and that nobody changes meanwhile: its arrays are constant."""
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Tells whether an array lies in a `MappedFile`, so that nothing in this process can change it."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, memoryview) and isinstance(base.obj, MappedFile)
 
 
 def read_only_copy(array: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ Part = tuple[str, Any, Any]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredNet:
     """A net of a file, and the names that messages give it.
 
     file: the name of the file.
@@ -83,7 +83,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class StoredStep(Stored):
+class StoredStep(StoredNet):
     """The step of a recurrence of a file.
 
     inputs, memory, statics, params, output: the structures of its arguments and of its output.
@@ -110,7 +110,7 @@ class StoredStep(Stored):
 
 
 @dataclass(frozen=True)
-class StoredUntil(Stored):
+class StoredUntil(StoredNet):
     """The condition that ends the sequences of a recurrence of a file.
 
     output, memory: the structures of its arguments.
@@ -126,7 +126,7 @@ class StoredUntil(Stored):
 
 
 @dataclass(frozen=True)
-class StoredModel(Stored):
+class StoredModel(StoredNet):
     """The function of a graph of a file.
 
     inputs, statics, params, output: the structures of its arguments and of its output.
