@@ -119,6 +119,11 @@ def ill_typed(document: Document, arrays: Arrays) -> None:
     node(document, "matmul")["of"] = [0, 0]
 
 
+def result_of_a_value(document: Document, arrays: Arrays) -> None:
+    """Traces read only recurrences so, and machine code knows no other values with results."""
+    node(document, "sigmoid").update({"op": "result", "with": {"of": 0}})
+
+
 def other_results(document: Document, arrays: Arrays) -> None:
     document["model"]["body"]["results"].append(0)
 
@@ -172,6 +177,7 @@ REFUSED: dict[Callable[[Document, Arrays], None], tuple[type[StepnetError], str]
     third_operand: (ModelError, "add has 2 operands, not 4"),
     wide_slice: (ModelError, r"the slice \(0, 4000, 1\) reaches beyond 12 features"),
     ill_typed: (ModelError, "the right side of a matmul must be a parameter"),
+    result_of_a_value: (ModelError, "the results of recurrences, and of nothing else, are read by `result`"),
     other_results: (ModelError, "its net has 3 results, and the model has 2"),
     other_memory: (ModelError, r"the memory enters the step as f32\[4\] and leaves as f32\[3\]"),
     endless_steps: (ModelError, "unroll is a number of steps from 1 to 64"),

@@ -146,7 +146,7 @@ def net_of(data: Any, arrays: Found, depth: int = 0) -> Net:
     if sorted(inputs) != declared:
         raise ModelError("the inputs of its net are not its input nodes")
     for place in results:
-        if place >= len(nodes) or len(nodes[place].types) != 1:
+        if place >= len(nodes) or nodes[place].operation == "recur":
             raise ModelError(f"a result of its net is %{place}, which is no single value of it")
     return unchecked_net(tuple(nodes), inputs, results)  # each node was checked above
 
@@ -165,8 +165,8 @@ def node_of(data: Any, nodes: Sequence[Node], arrays: Found, depth: int) -> Node
     inputs = several(count, given["of"], f"the operands of {operation}")
     if any(place >= len(nodes) for place in inputs):
         raise ModelError(f"{operation} reads an operation that does not come before it")
-    if operation != "result" and any(len(nodes[place].types) != 1 for place in inputs):
-        raise ModelError(f"{operation} reads an operation with several results")
+    if any((nodes[place].operation == "recur") != (operation == "result") for place in inputs):
+        raise ModelError("the results of recurrences, and of nothing else, are read by `result`")
     check_number(operation, len(inputs))
     attributes = attributes_of(given["with"], operation, arrays, depth)
     types = types_of(operation, [type_ for place in inputs for type_ in nodes[place].types], attributes)
