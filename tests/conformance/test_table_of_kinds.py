@@ -12,7 +12,7 @@ from tests.conformance.corpus import MODELS, Model
 from tests.conformance.test_corpus_of_models import RECURRENT, REFUSED, VERDICT, WEIGHTS, WHOLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "folders.md"
-PROGRAM = "PaddlePaddle program"
+PROGRAM, SAVED = "PaddlePaddle program", "saved model"
 VERDICTS = {
     "whole": {WHOLE, REFUSED},
     "recurrent layers alone": {RECURRENT, REFUSED},
@@ -75,7 +75,7 @@ def table() -> list[Row]:
 
 
 def test_every_kind_of_file_has_a_row():
-    assert {row.title for row in table()} == {PROGRAM, *(form.title for form in FORMATS)}
+    assert {row.title for row in table()} == {PROGRAM, SAVED, *(form.title for form in FORMATS)}
     kinds = [row.kind for row in table()]
     assert len(kinds) == len(set(kinds))
 

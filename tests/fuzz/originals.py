@@ -84,6 +84,9 @@ def written(folder: Path) -> Iterator[Original]:
     onnx.save(nested_model(), folder / "nested.onnx")
     for name in ("checkpoint.pt", "old.pt", "nested.onnx"):
         yield taken(folder / name)
+    golden = TESTS / "model" / "stored" / "golden"
+    for name in ("gru", "structures", "inner_sequences", "graph", "quantized_stack"):
+        yield taken(golden / "version_1" / f"{name}.stepnet")
 
 
 def small(layout: str) -> Module:
@@ -98,7 +101,8 @@ def small(layout: str) -> Module:
 def taken(path: Path) -> Original:
     """A file that was written, with what lies beside it under the same name."""
     beside = path.with_suffix(".bin")
-    files = [path, beside] if kind(path).module == "raw" else [path]
+    raw = path.suffix != ".stepnet" and kind(path).module == "raw"
+    files = [path, beside] if raw else [path]
     return Original(path.name, path.name, {one.name: one.read_bytes() for one in files})
 
 

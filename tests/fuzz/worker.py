@@ -18,6 +18,7 @@ from mutants import mutant
 from originals import Original
 from rich.console import Console
 
+import stepnet as sn
 from stepnet.cli.report.show import print_module, unsettled
 from stepnet.errors import StepnetError
 from stepnet.files import FORMATS, checksums, read
@@ -56,13 +57,10 @@ def tried(spoilt: Original, folder: Path) -> None:
         (folder / name).write_bytes(data)
     before, said = peak(), ""
     try:
-        for module in read(folder / spoilt.main).modules:
-            text = StringIO()
-            if not unsettled(module):
-                print_module(module, None, Console(file=text, width=100, highlight=False))
-            assert text.getvalue().replace("\n", "").isprintable(), (
-                f"{module} is shown as {text.getvalue()!r}"
-            )
+        if spoilt.kind == "stepnet":
+            sn.load(folder / spoilt.main)
+        else:
+            show(folder / spoilt.main)
     except StepnetError as error:
         said = str(error)
     assert said.isprintable(), f"an error cannot be printed: {said!r}"
@@ -71,6 +69,15 @@ def tried(spoilt: Original, folder: Path) -> None:
     assert taken < RESIDENT, f"{taken} bytes of memory for {len(spoilt.files[spoilt.main])} of a file"
     for name in spoilt.files:
         (folder / name).unlink()
+
+
+def show(path: Path) -> None:
+    """Reads the modules of a file and shows each."""
+    for module in read(path).modules:
+        text = StringIO()
+        if not unsettled(module):
+            print_module(module, None, Console(file=text, width=100, highlight=False))
+        assert text.getvalue().replace("\n", "").isprintable(), f"{module} is shown as {text.getvalue()!r}"
 
 
 def peak() -> int:

@@ -40,7 +40,7 @@ STAGES = {
     "onednn": "onednn",
     "files": "files",
     "onnx": "onnx paddle",
-    "model file": "model.file model.verdict",
+    "model file": "model.file model.verdict model.stored",
     "whole": "__init__",
     "arrow": "arrow",
     "ray": "ray",

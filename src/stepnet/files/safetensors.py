@@ -1,7 +1,9 @@
 """Reads and writes .safetensors files as arrays by name."""
 
+import json
 import math
 from collections.abc import Mapping
+from mmap import ACCESS_READ
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +11,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, numpy, safe_open
 
+from stepnet.compiler.net.types import MappedFile
 from stepnet.errors import FileError
 from stepnet.files.paths import existing, new_file
 from stepnet.files.store import OBJECT, Store
@@ -64,6 +67,53 @@ def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
         raise FileError(f"{path}: this is not a complete .safetensors file ({reason(error)})") from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
+
+
+def mapped(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """Maps the arrays of a .safetensors file, by name; returns them, read-only, and its metadata.
+
+    Arrays are read from disk as they are used. One that the file does not align is copied. Raises
+    `FileError`, with the path, for what `read` refuses, and for bools other than 0 and 1.
+    """
+    path = existing(path)
+    try:
+        length = description_length(path)
+        Store(path, path.stat().st_size).take(PARSED * length, "its description")
+        with cast(Any, safe_open(path, framework="numpy")) as file:  # which checks names, shapes and places
+            metadata = dict[str, str](file.metadata() or {})
+        with open(path, "rb") as stream:
+            content = MappedFile(stream.fileno(), 0, access=ACCESS_READ)
+    except SafetensorError as error:
+        raise FileError(f"{path}: this is not a complete .safetensors file ({reason(error)})") from error
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
+    described: dict[str, Any] = json.loads(content[LENGTH : LENGTH + length])
+    described.pop(METADATA, None)
+    begin = LENGTH + length
+    return {
+        name: mapped_array(content, begin, entry, f"{path}: {name!r}") for name, entry in described.items()
+    }, metadata
+
+
+def mapped_array(content: MappedFile, begin: int, entry: Any, what: str) -> Array:
+    """Returns an array of a mapped file; raises `FileError` for a dtype that is not read, and wrong bools.
+
+    begin: the offset of the first array.
+    entry: the description of the array, which the library has checked.
+    what: the path and the name of the array, for messages.
+    """
+    if entry["dtype"] not in DTYPES:
+        raise FileError(f"{what} holds {entry['dtype']}, which stepnet does not read; save it as F32")
+    dtype, shape = np.dtype(DTYPES[entry["dtype"]]), entry["shape"]
+    offset = begin + entry["data_offsets"][0]
+    array = np.frombuffer(content, np.uint8, math.prod(shape) * dtype.itemsize, offset)
+    if dtype == np.bool_ and array.max(initial=0) > 1:
+        raise FileError(f"{what} has bools that are neither 0 nor 1")
+    try:
+        aligned = array if offset % dtype.alignment == 0 else array.copy()
+        return aligned.view(dtype).reshape(shape)
+    except ValueError as error:
+        raise FileError(f"{what} has a shape that NumPy does not have ({error})") from None
 
 
 def description_length(path: Path) -> int:

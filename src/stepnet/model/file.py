@@ -1,5 +1,6 @@
 """Reads a model file as a model: everything that the file computes, or a refusal that names the rest.
 
+.stepnet                             the model that `model.save` wrote
 .onnx, a program of Paddle           the whole graph
 .keras with an LSTM and no more      its recurrent layers, which are all that the model computes
 .keras with a Dense above the LSTM   refused: dense (Dense)
@@ -28,6 +29,8 @@ from stepnet.files.verified import weights
 from stepnet.layout.options import option
 from stepnet.model.compose import Layer, Stack, recurrences
 from stepnet.model.graph.graph import Graph
+from stepnet.model.stored import ENDING
+from stepnet.model.stored.read import load_stored
 from stepnet.onnx import load as load_onnx
 from stepnet.paddle import load as load_paddle
 
@@ -60,8 +63,9 @@ def load(
     """Loads the model in a file, ready to run: everything that the file computes.
 
     Args:
-        path: The file. `.onnx` files and programs of PaddlePaddle are read whole. Files of other kinds are
-            read if they specify that their model consists of recurrent layers alone.
+        path: The file. `.stepnet` files are models as `Model.save` wrote them. `.onnx` files and programs of
+            PaddlePaddle are read whole. Files of other kinds are read if they specify that their model
+            consists of recurrent layers alone.
         recurrent_only: Whether to read only the recurrent layers of a file, as if they stood in a row, and to
             leave out everything else.
         layout: The layout of the layers, or the framework that wrote the file, if the file does not specify
@@ -75,7 +79,8 @@ def load(
         FileError: For a file that cannot be read.
         LayoutError: For a file with other layers, which are named, and for one that holds weights and no
             architecture, unless `recurrent_only`.
-        ModelError: For operators that are not supported.
+        ModelError: For operators that are not supported, and for a `.stepnet` file whose parts do not fit
+            together.
 
     >>> load("model.onnx")
     Traceback (most recent call last):
@@ -97,6 +102,10 @@ def read_model(
         names of all else in the file in `left_out`.
     """
     file, stated = file_path(path, "model"), choice or LayoutChoice()
+    if file.suffix == ENDING:
+        if recurrent_only or stated != LayoutChoice():
+            raise LayoutError(f"{file}: a saved model has no layouts, and is loaded whole")
+        return FileModel(load_stored(existing(file)), path=str(file))
     if recurrent_only or stated.module is not None or stated.order:
         return recurrent_layers(file, stated)
     graph = whole_graph(file)

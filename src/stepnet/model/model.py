@@ -277,6 +277,24 @@ class Model(ABC):
             drawing.write(made, file_path(path), flag(force, "force"))
         return str(made)
 
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Writes the model to a file, from which `stepnet.load` reads it without its code or its framework.
+
+        The file has the net of the model, for the inputs that it was last called with or declares, and its
+        parameters. It is a .safetensors file, whose arrays other programs can read too.
+
+        Args:
+            path: The file to write, whose name ends in `.stepnet`.
+            force: Whether to replace an existing file.
+
+        Raises:
+            InputError: Before the inputs are known, and for another ending of the name.
+            FileError: If the file exists, unless `force`, or cannot be written.
+        """
+        with IMPORTS:  # by name: it takes time, and few processes save a model
+            stored: Any = import_module("stepnet.model.stored.write")
+        stored.save(self, path, flag(force, "force"))
+
     def stream(
         self,
         rows: int = 1,

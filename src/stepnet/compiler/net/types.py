@@ -17,6 +17,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from mmap import mmap
+from typing import Any
 
 import numpy as np
 
@@ -121,8 +123,25 @@ def native(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
+class MappedFile(mmap):
+    """A file that is mapped read-only, and that nobody changes meanwhile: its arrays are constant."""
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Tells whether an array lies in a `MappedFile`, so that nothing in this process can change it."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, memoryview) and isinstance(base.obj, MappedFile)
+
+
 def read_only_copy(array: np.ndarray) -> np.ndarray:
-    """Makes a read-only copy of an array, in C order and native byte order."""
+    """Makes a read-only copy of an array, in C order and native byte order.
+
+    An array of a mapped file in this form, which is read-only too, is returned unchanged.
+    """
+    if is_mapped(array) and array.flags.c_contiguous and array.dtype.isnative:
+        return array
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")
     copy.setflags(write=False)
     return copy

@@ -43,11 +43,14 @@ class TracedModel:
 
     output: the structure of the outputs, with zeros for leaves.
     captured: the arrays that the model captured, which are the last inputs of the net.
+    inputs, statics: the structures of its sequences and statics, with a `Spec` for each.
     """
 
     net: Net
     output: Any
     captured: tuple[Array, ...]
+    inputs: Any
+    statics: Any
 
 
 def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
@@ -91,7 +94,7 @@ def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
         ]
         results = [rounded(builder, number, stored) for number in results]
     net, captured = with_captured(builder.net(results))
-    return TracedModel(net, blank(output), captured)
+    return TracedModel(net, blank(output), captured, inputs, statics)
 
 
 def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[str, Any]:

@@ -1,0 +1,450 @@
+"""Nets as JSON: their operations by name, with operands and attributes. Types are stored of inputs alone.
+
+    %2 = slice %0 slices=((0, 4, 1),)    ->    {"op": "slice", "of": [0], "with": {"slices": [[0, 4, 1]]}}
+
+A net of a file may have been written by anyone. Beyond the type rules, which every net obeys, it has to obey
+what traces see to: slices and indices within their axes, and sizes that a model can have.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net, Node, unchecked_net
+from stepnet.compiler.net.ops import OPERATIONS
+from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.types import AXES, ROWS, Extent, Literal, Type
+from stepnet.compiler.trace.step import MOST_FEATURES, sizes_of
+from stepnet.compiler.values.arguments import is_integer, short_repr
+from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.errors import InputError, ModelError, NetError
+from stepnet.model.declared import MOST_UNROLLED
+from stepnet.model.stored.arrays import Collected, Found
+from stepnet.model.stored.fields import (
+    Object,
+    count,
+    entries,
+    flag,
+    integer,
+    keyed,
+    mapping,
+    number,
+    several,
+    text,
+)
+
+DEEPEST_NET = len(AXES) + 2
+"""The deepest nesting of recurrences: each has an axis of its own."""
+PRECISIONS = ("float32", "bfloat16", "int8")
+
+
+class Attributes(NamedTuple):
+    """The names of the attributes of an operation.
+
+    required, optional: the names that each node of the operation has, and those that it may have.
+    """
+
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+STORED: dict[str, Attributes] = {
+    **{name: Attributes() for name, row in OPERATIONS.items() if row.kind == "pointwise"},
+    "power": Attributes(("exponent",)),
+    "cast": Attributes(("dtype",)),
+    "slice": Attributes(("slices",)),
+    "reshape": Attributes(("rank", "shape")),
+    "transpose": Attributes(("order",)),
+    "broadcast": Attributes(("rank", "shape")),
+    "take": Attributes(("axis", "indices")),
+    "concatenate": Attributes(("axis",)),
+    "sum": Attributes(("axes",)),
+    "max": Attributes(("axes",)),
+    "min": Attributes(("axes",)),
+    "argmax": Attributes(("axes",)),
+    "cumsum": Attributes(("axis",)),
+    "cumprod": Attributes(("axis",)),
+    "matmul": Attributes(),
+    "gather": Attributes(),
+    "input": Attributes(("type",)),
+    "constant": Attributes(("value",)),
+    "index": Attributes(),
+    "result": Attributes(("of",)),
+    "expand": Attributes(("extent",), ("how",)),
+    "reduce": Attributes(("how",)),
+    "recur": Attributes(("body", "memories", "reverse", "sequences"), ("precision", "unroll")),
+}
+"""The operations of traced steps and models. Those that passes add are never stored."""
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def net_data(net: Net, arrays: Collected) -> Object:
+    """Returns a traced net as JSON, and adds its constants to `arrays`. The user's lines are left out."""
+    return {
+        "nodes": [node_data(node, arrays) for node in net.nodes],
+        "inputs": list(net.inputs),
+        "results": list(net.results),
+    }
+
+
+def node_data(node: Node, arrays: Collected) -> Object:
+    """Returns a node as JSON; raises `ModelError` for an operation that is not stored."""
+    if node.operation not in STORED:
+        raise ModelError(f"the operation {node.operation!r} is not stored in a file")
+    pairs = {name: attribute_data(value, node, arrays) for name, value in node.pairs}
+    return {"op": node.operation, "of": list(node.inputs), "with": pairs, "name": node.name}
+
+
+def attribute_data(value: Any, node: Node, arrays: Collected) -> Any:
+    """Returns the value of an attribute of a node as JSON."""
+    if isinstance(value, tuple):
+        return [attribute_data(item, node, arrays) for item in cast("tuple[Any, ...]", value)]
+    if isinstance(value, Type):
+        return {"extent": list(value.extent), "shape": list(value.shape), "dtype": value.dtype}
+    if isinstance(value, Literal):
+        return arrays.add(value.value, node.name or "constant")
+    if isinstance(value, Net):
+        return net_data(value, arrays)
+    if isinstance(value, Precision):
+        return precision_data(value)
+    return int(value) if is_integer(value) and not isinstance(value, bool) else value
+
+
+def precision_data(precision: Precision | None) -> Object | None:
+    """Returns the precision of a recurrence as JSON; None for that of its values."""
+    return None if precision is None else {name: getattr(precision, name) for name in PRECISION_FIELDS}
+
+
+PRECISION_FIELDS = ("dtype", "recurrence", "scale", "shift")
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
+
+
+def net_of(data: Any, arrays: Found, depth: int = 0) -> Net:
+    """Returns the net that `net_data` wrote, checked; raises `ModelError` for one that is ill-formed.
+
+    arrays: the arrays of the file, with the constants.
+    depth: the number of nets around it, which is limited.
+    """
+    if depth > DEEPEST_NET:
+        raise ModelError(f"its recurrences are nested more than {DEEPEST_NET} deep")
+    given = keyed(data, "a net", "nodes", "inputs", "results")
+    nodes = list[Node]()
+    for place, node in enumerate(entries(given["nodes"], "the nodes of a net")):
+        try:
+            nodes.append(node_of(node, nodes, arrays, depth))
+        except (ModelError, NetError) as error:
+            raise ModelError(f"operation {place} of its net: {error}") from None
+    inputs, results = (several(count, given[name], f"the {name} of a net") for name in ("inputs", "results"))
+    declared = [place for place, node in enumerate(nodes) if node.operation == "input"]
+    if sorted(inputs) != declared:
+        raise ModelError("the inputs of its net are not its input nodes")
+    for place in results:
+        if place >= len(nodes) or nodes[place].operation == "recur":
+            raise ModelError(f"a result of its net is %{place}, which is no single value of it")
+    return unchecked_net(tuple(nodes), inputs, results)  # each node was checked above
+
+
+def node_of(data: Any, nodes: Sequence[Node], arrays: Found, depth: int) -> Node:
+    """Returns a node of a file; raises `ModelError` or `NetError` if it does not fit its operands.
+
+    nodes: the nodes before it.
+    arrays: the arrays of the file.
+    depth: the number of nets around its own.
+    """
+    given = keyed(data, "an operation", "op", "of", "with", "name")
+    operation = text(given["op"], "the name of an operation")
+    if operation not in STORED:
+        raise ModelError(f"no operation is called {short_repr(operation)}")
+    inputs = several(count, given["of"], f"the operands of {operation}")
+    if any(place >= len(nodes) for place in inputs):
+        raise ModelError(f"{operation} reads an operation that does not come before it")
+    if any((nodes[place].operation == "recur") != (operation == "result") for place in inputs):
+        raise ModelError("the results of recurrences, and of nothing else, are read by `result`")
+    check_number(operation, len(inputs))
+    attributes = attributes_of(given["with"], operation, arrays, depth)
+    types = types_of(operation, [type_ for place in inputs for type_ in nodes[place].types], attributes)
+    CHECKS.get(operation, unchecked)([nodes[place].types[0] for place in inputs], attributes)
+    for type_ in types:
+        if type_.size > MOST_FEATURES or max(type_.shape, default=0) > MOST_FEATURES:
+            raise ModelError(f"{operation} gives {type_}, more than {MOST_FEATURES} features")
+    return Node(operation, inputs, types, tuple(sorted(attributes.items())), text(given["name"], "a name"))
+
+
+def check_number(operation: str, given: int) -> None:
+    """Raises `ModelError` for a number of operands that an operation does not have."""
+    wanted = OPERANDS.get(operation)
+    if given < 1 if wanted is None else given != wanted:
+        raise ModelError(f"{operation} has {'1 or more' if wanted is None else wanted} operands, not {given}")
+
+
+def operands_of(name: str) -> int | None:
+    """Returns the number of operands of an operation; None where it may be any."""
+    if name in ("concatenate", "recur"):
+        return None
+    known = {"where": 3, "result": 1, "expand": 1, "reduce": 1, "input": 0, "constant": 0, "index": 0}
+    if name in known:
+        return known[name]
+    meaning = OPERATIONS[name].meaning
+    if isinstance(meaning, np.ufunc):
+        return meaning.nin
+    kinds = [parameter.kind for parameter in inspect.signature(meaning).parameters.values()]
+    return kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+OPERANDS = {name: operands_of(name) for name in STORED}
+
+
+def types_of(operation: str, operands: list[Type], attributes: Mapping[str, Any]) -> tuple[Type, ...]:
+    """Returns the types of an operation's results by its type rule; raises `NetError` or `ModelError` for
+    operands that do not fit.
+    """
+    if operation == "result" and attributes["of"] >= len(operands):
+        raise ModelError(f"result {attributes['of']} is read of an operation that has {len(operands)}")
+    if operation == "recur":
+        check_recur(operands, attributes)
+    try:
+        return OPERATIONS[operation].types(operands, attributes)
+    except (TypeError, ValueError, IndexError, OverflowError) as error:  # of NumPy, for other shapes
+        raise ModelError(f"{operation} does not fit its operands: {short_repr(str(error))}") from None
+
+
+# ---- attributes --------------------------------------------------------------------------------------------
+
+
+def attributes_of(data: Any, operation: str, arrays: Found, depth: int) -> dict[str, Any]:
+    """Returns the checked attributes of an operation of a file; raises `ModelError` for others."""
+    required, optional = STORED[operation]
+    given = mapping(data, f"the attributes of {operation}")
+    if not set(required) <= set(given) <= {*required, *optional}:
+        raise ModelError(f"the attributes of {operation} are {', '.join(required) or 'none'}")
+
+    def checked(name: str, value: Any) -> Any:
+        """Returns the checked value of one attribute."""
+        if name == "value":
+            return Literal(arrays.get(value, "a constant"))
+        if name == "body":
+            return net_of(value, arrays, depth + 1)
+        return READ[name](value, f"{name} of {operation}")
+
+    return {name: checked(name, value) for name, value in given.items()}
+
+
+def dtype_of(value: Any, what: str) -> str:
+    """Returns the name of a dtype of values; raises `ModelError` for another text."""
+    if text(value, what) not in DTYPES:
+        raise ModelError(f"{what} is one of {', '.join(DTYPES)}, not {short_repr(value)}")
+    return value
+
+
+def extent_of(value: Any, what: str) -> Extent:
+    """Returns an extent, the axes along which a value has entries; raises `ModelError` for other axes."""
+    axes = several(text, value, what)
+    if axes != AXES[: len(axes)] and (axes[:1] != ROWS or len(axes) != 2 or not axes[1] or axes[1] in AXES):
+        raise ModelError(f"{what} is no path of axes: {short_repr(axes)}")
+    return axes
+
+
+def type_of(value: Any, what: str) -> Type:
+    """Returns the type of an input; raises `ModelError` for one that no input has."""
+    given = keyed(value, what, "extent", "shape", "dtype")
+    try:
+        shape = sizes_of(several(integer, given["shape"], f"the shape of {what}"))
+    except InputError as error:
+        raise ModelError(str(error)) from None
+    return Type(extent_of(given["extent"], what), shape, dtype_of(given["dtype"], what))
+
+
+def precision_of(value: Any, what: str) -> Precision | None:
+    """Returns the precision of a recurrence that `precision_data` wrote; raises `ModelError` for others."""
+    if value is None:
+        return None
+    given = keyed(value, what, *PRECISION_FIELDS)
+    if given["dtype"] not in PRECISIONS:
+        raise ModelError(f"{what} is one of {', '.join(PRECISIONS)}, not {short_repr(given['dtype'])}")
+    scale, shift = given["scale"], float(number(given["shift"], what))
+    scale = None if scale is None else float(number(scale, what))
+    return Precision(given["dtype"], count(given["recurrence"], what), scale, shift)
+
+
+def counts(value: Any, what: str) -> tuple[int, ...]:
+    """Returns whole numbers from 0 on."""
+    return several(count, value, what)
+
+
+def integers(value: Any, what: str) -> tuple[int, ...]:
+    """Returns whole numbers."""
+    return several(integer, value, what)
+
+
+def triples(value: Any, what: str) -> tuple[tuple[int, ...], ...]:
+    """Returns slices, each as (start, stop, step)."""
+    return several(integers, value, what)
+
+
+READ: dict[str, Callable[[Any, str], Any]] = {
+    "exponent": number,
+    "dtype": dtype_of,
+    "slices": triples,
+    "rank": count,
+    "shape": counts,
+    "order": counts,
+    "axis": integer,
+    "axes": integers,
+    "indices": counts,
+    "type": type_of,
+    "of": count,
+    "extent": extent_of,
+    "how": text,
+    "memories": count,
+    "sequences": count,
+    "reverse": flag,
+    "precision": precision_of,
+    "unroll": count,
+}
+"""The function that reads each attribute, by its name: the same name means the same in all operations."""
+
+
+# ---- facts that traces see to ------------------------------------------------------------------------------
+
+
+def unchecked(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Accepts all operands, of an operation whose type rule says all."""
+
+
+def check_slices(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` for slices that reach beyond their axes."""
+    (operand,) = operands
+    slices: tuple[tuple[int, ...], ...] = attributes["slices"]
+    if len(slices) != len(operand.shape):
+        raise ModelError(f"{len(slices)} slices do not fit {operand}")
+    for entry, size in zip(slices, operand.shape, strict=True):
+        if len(entry) != 3 or entry[2] == 0 or entry[0] < 0 or entry[1] < -1:
+            raise ModelError(f"{entry} is no slice (start, stop, step)")
+        places = range(*entry)
+        if places and not (max(places[0], places[-1]) < size and min(places[0], places[-1]) >= 0):
+            raise ModelError(f"the slice {entry} reaches beyond {size} features")
+        if entry[1] > size or (entry[1] < 0 <= entry[2]):
+            raise ModelError(f"the slice {entry} reaches beyond {size} features")
+
+
+def check_shape(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` for the reshaping of other features than all, or to another number of them."""
+    (operand,), rank, shape = operands, attributes["rank"], attributes["shape"]
+    if rank != len(operand.shape) or prod(shape) != operand.size:
+        raise ModelError(f"{operand} cannot be reshaped to {list(shape)}")
+
+
+def check_broadcast(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` unless all features are broadcast to at least as many axes."""
+    (operand,), rank, shape = operands, attributes["rank"], attributes["shape"]
+    if rank != len(operand.shape) or len(shape) < rank or prod(shape) > MOST_FEATURES:
+        raise ModelError(f"{operand} cannot be broadcast to {list(shape)}")
+
+
+def check_order(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` for an order that is not one of all feature axes."""
+    if sorted(attributes["order"]) != list(range(len(operands[0].shape))):
+        raise ModelError(f"{attributes['order']} is no order of the axes of {operands[0]}")
+
+
+def check_axes(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` for axes that are not different feature axes, counted from the end."""
+    axes: tuple[int, ...] = attributes.get("axes", (attributes.get("axis"),))
+    rank = min(len(operand.shape) for operand in operands)
+    if not axes or len(set(axes)) < len(axes) or any(not -rank <= axis < 0 for axis in axes):
+        raise ModelError(f"{axes} are no feature axes of {operands[0]}, counted from the end")
+
+
+def check_single_axis(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` unless there is one feature axis."""
+    check_axes(operands, attributes)
+    if len(attributes["axes"]) != 1:
+        raise ModelError("an argmax has one axis")
+
+
+def check_taken(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` for indices outside their axis."""
+    check_axes(operands, attributes)
+    axis: int = attributes["axis"]
+    size, indices = operands[0].shape[axis], np.array(attributes["indices"], np.int64)
+    if indices.max(initial=-1) >= size:
+        raise ModelError(f"indices of take are not below {size}")
+
+
+def check_joined(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` for the concatenation of values of different dtypes."""
+    check_axes(operands, attributes)
+    if len({(operand.dtype, len(operand.shape)) for operand in operands}) > 1:
+        raise ModelError("values of different dtypes or ranks are concatenated")
+
+
+def check_recur(operands: list[Type], attributes: Mapping[str, Any]) -> None:
+    """Raises `ModelError` for a recurrence whose body has other numbers or kinds of inputs and results."""
+    body: Net = attributes["body"]
+    sequences, memories = attributes["sequences"], attributes["memories"]
+    types = [body.type_of(place) for place in body.inputs]
+    results = [body.type_of(place) for place in body.results]
+    if len(types) != len(operands) or not 1 <= sequences <= len(types) - memories or memories > len(results):
+        raise ModelError("a recurrence and its body have different numbers of values")
+    ahead, carried = types[:sequences], types[sequences : sequences + memories]
+    if any(type_.extent[:1] != ROWS or type_.extent[-1] not in AXES for type_ in ahead):
+        raise ModelError("a sequence of a recurrence is no value of its steps")
+    if any(type_.extent != ROWS for type_ in (*carried, *results[len(results) - memories :])):
+        raise ModelError("a memory of a recurrence has another extent than one value per row")
+    if not 1 <= attributes.get("unroll", 1) <= MOST_UNROLLED:
+        raise ModelError(f"unroll is a number of steps from 1 to {MOST_UNROLLED}")
+
+
+CHECKS: dict[str, Callable[[list[Type], Mapping[str, Any]], None]] = {
+    "slice": check_slices,
+    "reshape": check_shape,
+    "broadcast": check_broadcast,
+    "transpose": check_order,
+    "take": check_taken,
+    "concatenate": check_joined,
+    "sum": check_axes,
+    "max": check_axes,
+    "min": check_axes,
+    "argmax": check_single_axis,
+    "cumsum": check_axes,
+    "cumprod": check_axes,
+}
+
+
+# ---- into another net ------------------------------------------------------------------------------------
+
+
+def copied(net: Net, builder: Builder, operands: Sequence[int]) -> list[int]:
+    """Adds the operations of a net to another one; returns the numbers of its results there.
+
+    Inputs of storage dtypes come in the dtypes in which they are computed, and results go out in these: the
+    trace around casts them.
+
+    operands: the numbers of its inputs there.
+    """
+    places = dict(zip(net.inputs, operands, strict=True))
+    for place, node in enumerate(net.nodes):
+        if place in places:
+            continue
+        if is_entry(net, node) or is_exit(net, node):
+            places[place] = places[node.inputs[0]]
+        else:
+            places[place] = builder.copy(node, [places[operand] for operand in node.inputs])
+    return [places[result] for result in net.results]
+
+
+def is_entry(net: Net, node: Node) -> bool:
+    """Tells whether a node casts an input of a storage dtype to the dtype in which it is computed."""
+    return node.operation == "cast" and DTYPES[net.type_of(node.inputs[0]).dtype].is_stored
+
+
+def is_exit(net: Net, node: Node) -> bool:
+    """Tells whether a node casts a result to a storage dtype."""
+    return node.operation == "cast" and DTYPES[node.type.dtype].is_stored

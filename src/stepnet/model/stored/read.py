@@ -1,0 +1,230 @@
+"""Reads a .stepnet file as a model. The file may come from anywhere: only checked nets of it are run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type, extent_of
+from stepnet.compiler.targets import checked_engine
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.structure import DEEPEST, leaves, named_leaves
+from stepnet.compiler.values.version import __version__
+from stepnet.errors import FileError, InputError, ModelError, NetError, StepError, named
+from stepnet.files.jsons import parsed
+from stepnet.files.safetensors import mapped
+from stepnet.files.store import Store
+from stepnet.model.compose import Bidirectional, Layer, Stack
+from stepnet.model.graph.graph import Graph
+from stepnet.model.graph.quantized import QuantizedGraph
+from stepnet.model.recurrence import RNN
+from stepnet.model.stored import KEY, VERSION
+from stepnet.model.stored.arrays import Found
+from stepnet.model.stored.fields import Object, entries, flag, integer, keyed, mapping, several, text
+from stepnet.model.stored.nets import net_of, precision_of
+from stepnet.model.stored.replay import StoredModel, StoredStep, StoredUntil
+from stepnet.model.stored.reports import report_of
+from stepnet.model.stored.structures import blank_of, spec_of, structure_of
+
+
+def load_stored(path: Path) -> Graph | Layer:
+    """Reads the model in a .stepnet file.
+
+    Raises `FileError` for a file that is damaged, of another kind or of a later version, and `ModelError` for
+    one whose net, structures and arrays do not fit together.
+    """
+    arrays, metadata = mapped(path)
+    if KEY not in metadata:
+        raise FileError(f"{path}: it has weights and no model: it was not written by model.save")
+    data = metadata[KEY].encode()
+    try:
+        document = parsed(data, "description of the model", Store(None, len(data)))
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from None
+    check_version(document, path)
+    with named(str(path)):
+        try:
+            keyed(document, "the description of the model", "version", "written_by", "model")
+            return model_of(document["model"], FileReader(path.name, Found(arrays)))
+        except (InputError, NetError, StepError) as error:
+            raise ModelError(str(error).partition("\n")[0]) from None  # without the line of the caller
+
+
+def check_version(document: Object, path: Path) -> None:
+    """Raises `FileError` for a description of a later version of the format, or of none."""
+    version = document.get("version")
+    if type(version) is not int or version < 1:
+        raise FileError(
+            f"{path}: the version of its format is {short_repr(version)}, not a whole number from 1"
+        )
+    if version > VERSION:
+        by = short_repr(document.get("written_by"))
+        raise FileError(
+            f"{path}: its format is of version {version}, written by stepnet {by}; stepnet {__version__} "
+            f"reads versions up to {VERSION}: install a later stepnet"
+        )
+
+
+class FileReader:
+    """Reader of the models in one file.
+
+    file: its name, for messages.
+    arrays: its arrays.
+    """
+
+    def __init__(self, file: str, arrays: Found) -> None:
+        """Stores the name of the file and its arrays."""
+        self.file, self.arrays = file, arrays
+
+    def specs(self, data: Any, what: str) -> Any:
+        """Returns a structure of `Spec`s. what: the name of the values in messages."""
+        return structure_of(data, lambda leaf: spec_of(leaf, what), what)
+
+    def output(self, data: Any) -> Any:
+        """Returns the structure of outputs, with 0 for each."""
+        return structure_of(data, lambda leaf: blank_of(leaf, "the output"), "the output")
+
+    def params(self, data: Any) -> Any:
+        """Returns the parameters, in their structure."""
+
+        def leaf(given: Any) -> Any:
+            """Returns the array of one parameter."""
+            return self.arrays.get(keyed(given, "a parameter", "array")["array"], "a parameter")
+
+        return structure_of(data, leaf, "the parameters")
+
+
+def model_of(data: Any, reader: FileReader, depth: int = 0) -> Graph | Layer:
+    """Returns the model that `model_data` wrote; raises `StepnetError`s for other data.
+
+    depth: the number of layers around it, which is limited.
+    """
+    kinds: dict[str, Callable[[Any, FileReader], Graph | Layer]] = {"RNN": rnn_of, "Graph": graph_of}
+    kind = mapping(data, "a model").get("kind")
+    if kind in ("Stack", "Bidirectional"):
+        return layers_of(data, kind, reader, depth)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ModelError(f"a model is an RNN, a Stack, a Bidirectional or a Graph, not {short_repr(kind)}")
+    return kinds[kind](data, reader)
+
+
+def layers_of(data: Any, kind: str, reader: FileReader, depth: int) -> Stack | Bidirectional:
+    """Returns a stack or two directions. depth: the number of layers around it."""
+    if depth > DEEPEST:
+        raise ModelError(f"layers are nested more than {DEEPEST} deep")
+    further = ("merge",) if kind == "Bidirectional" else ()
+    given = keyed(data, f"a {kind}", "kind", "layers", "report", *further)
+    layers: list[Any] = [model_of(part, reader, depth + 1) for part in entries(given["layers"], "layers")]
+    report = report_of(given["report"])
+    if kind == "Stack":
+        return Stack(layers, report=report)
+    if len(layers) != 2:
+        raise ModelError(f"a Bidirectional has two directions, not {len(layers)}")
+    merge = None if given["merge"] is None else text(given["merge"], "merge")
+    return Bidirectional(*layers, merge=merge, report=report)
+
+
+def rnn_of(data: Any, reader: FileReader) -> RNN:
+    """Returns a recurrence."""
+    given = keyed(
+        data,
+        "an RNN",
+        *("kind", "name", "inputs", "memory", "statics", "params", "output", "body", "reverse", "unroll"),
+        *("precision", "until", "report"),
+    )
+    inputs, memory, statics = (
+        reader.specs(given[part], f"the {part}") for part in ("inputs", "memory", "statics")
+    )
+    params, output = reader.params(given["params"]), reader.output(given["output"])
+    body = net_of(given["body"], reader.arrays)
+    parts = [("input", inputs, ROWS), ("memory", memory, None), ("static", statics, ROWS)]
+    check_fits(body, [*parts, ("parameter", params, CONST)])
+    count = len(leaves(output))
+    check_results(body, count + len(leaves(memory)))
+    until = None
+    if given["until"] is not None:
+        condition = keyed(given["until"], "until", "name", "net")
+        net = net_of(condition["net"], reader.arrays)
+        check_results(net, 1)
+        if len(net.inputs) != len(body.results):
+            raise ModelError("the condition until= takes other values than the step returns")
+        until = StoredUntil(reader.file, text(condition["name"], "a name"), net, output, memory)
+    rnn = RNN(
+        StoredStep(reader.file, text(given["name"], "a name"), body, inputs, memory, statics, params, output),
+        params,
+        memory=memory,
+        inputs=inputs,
+        statics=statics,
+        reverse=flag(given["reverse"], "reverse"),
+        unroll=integer(given["unroll"], "unroll"),
+        until=until,
+    )
+    precision, report = precision_of(given["precision"], "a precision"), report_of(given["report"])
+    return rnn if precision is None else rnn.in_precision(precision, report)
+
+
+def graph_of(data: Any, reader: FileReader) -> Graph:
+    """Returns a graph, which may be quantized."""
+    given = keyed(
+        data,
+        "a Graph",
+        *("kind", "name", "inputs", "statics", "params", "output", "net", "captured", "engines", "report"),
+    )
+    inputs, statics = (reader.specs(given[part], f"the {part}") for part in ("inputs", "statics"))
+    params, output = reader.params(given["params"]), reader.output(given["output"])
+    names = several(text, given["captured"], "the captured arrays")
+    captured = {name: reader.arrays.get(name, "a captured array") for name in names}
+    net = net_of(given["net"], reader.arrays)
+    if any(node.operation == "index" for node in net.nodes):
+        raise ModelError("its net counts steps outside of a recurrence")
+    parts = [("input", inputs, STEPS), ("static", statics, ROWS)]
+    check_fits(net, [*parts, ("parameter", params, CONST), ("captured array", captured, CONST)])
+    check_results(net, len(leaves(output)))
+    pairs = tuple(
+        (array, net.nodes[place].name)
+        for array, place in zip(captured.values(), net.inputs[len(net.inputs) - len(captured) :], strict=True)
+    )
+    model = StoredModel(
+        reader.file, text(given["name"], "a name"), net, inputs, statics, params, output, pairs
+    )
+    graph = Graph(model, params, inputs=inputs, statics=statics)
+    report = report_of(given["report"])
+    if report is None:
+        return graph
+    engines = several(text, given["engines"], "the engines")
+    checked_engine(engines)
+    return QuantizedGraph.of(graph, (), report, engines)
+
+
+def check_fits(net: Net, parts: list[tuple[str, Any, Extent | None]]) -> None:
+    """Raises `ModelError` unless the inputs of a net are those of the structures, in order.
+
+    parts: for each kind of inputs its name, the structure of `Spec`s or arrays, and the extent of a value
+        without inner levels; None for memories, which enter a step in the dtype of computing.
+    """
+    named_parts = [(kind, name, leaf, at) for kind, part, at in parts for name, leaf in named_leaves(part)]
+    if len(named_parts) != len(net.inputs):
+        raise ModelError(f"its net has {len(net.inputs)} inputs, and the model has {len(named_parts)}")
+    for (kind, name, leaf, at), place in zip(named_parts, net.inputs, strict=True):
+        expected, given = net.type_of(place), type_of(leaf, at)
+        if given != expected:
+            raise ModelError(f"{kind} {name or '*'} is {given}, and the net of the model reads {expected}")
+
+
+def type_of(leaf: Any, at: Extent | None) -> Type:
+    """Returns the type of a leaf, a `Spec` or an array, as the input of a net. at: as for `check_fits`."""
+    dtype = str(leaf.dtype)
+    if not isinstance(leaf, Spec):
+        return Type(CONST, leaf.shape, dtype)
+    if at is None:
+        return Type(ROWS, leaf.shape, DTYPES[dtype].compute)
+    axes = extent_of(len(at) + leaf.levels)
+    return Type((*axes, leaf.axis) if leaf.axis else axes, leaf.shape, dtype)
+
+
+def check_results(net: Net, wanted: int) -> None:
+    """Raises `ModelError` unless a net has this number of results."""
+    if len(net.results) != wanted:
+        raise ModelError(f"its net has {len(net.results)} results, and the model has {wanted}")

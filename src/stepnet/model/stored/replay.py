@@ -1,0 +1,152 @@
+"""Steps and models of files as functions: a call adds the operations of a stored net to the traced one.
+
+So a loaded model is traced, checked, planned and differentiated as one that is written in Python.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import Type
+from stepnet.compiler.trace.lines import written_at
+from stepnet.compiler.trace.traced import Traced, builder_of, lifted
+from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton
+from stepnet.errors import InputError
+from stepnet.model.stored.nets import copied
+
+Part = tuple[str, Any, Any]
+"""A kind of arguments: its name, the values that were given, and the structure in which they are stored."""
+
+
+@dataclass(frozen=True)
+class StoredNet:
+    """A net of a file, and the names that messages give it.
+
+    file: the name of the file.
+    name: the name of the step or model that was saved.
+    net: the net.
+    """
+
+    file: str
+    name: str
+    net: Net
+
+    @property
+    def __name__(self) -> str:
+        """The name of this object, which stands for a function, in messages."""
+        return self.name
+
+    def results(self, parts: Sequence[Part], captured: Sequence[tuple[Any, str]] = ()) -> list[Traced]:
+        """Adds the operations of the net to the one that is traced; returns its results there.
+
+        Raises `InputError` for values of other kinds than those for which the model was saved.
+
+        parts: the arguments, in the order of the net's inputs.
+        captured: further inputs of the net, constants with their names.
+        """
+        given = [value for part in parts for value in self.checked(*part)]
+        builder = builder_of(given)
+        expected = [self.net.type_of(place) for place in self.net.inputs]
+        names = [f"{kind} {name}".strip() for kind, _, like in parts for name, _ in named_leaves(like)]
+        numbers = [lifted(builder, value, ()) for value in given]
+        numbers += [builder.constant(array, name) for array, name in captured]
+        for name, number, type_ in zip(names, numbers, expected, strict=False):
+            self.check(name, builder.type_of(number), type_.computed)
+        with written_at(self.file):
+            return self.traced(builder, numbers)
+
+    def traced(self, builder: Builder, numbers: Sequence[int]) -> list[Traced]:
+        """Returns the results of the net on values of another one, of these numbers."""
+        return [Traced(builder, number) for number in copied(self.net, builder, numbers)]
+
+    def checked(self, kind: str, given: Any, like: Any) -> list[Any]:
+        """Lists the values of a kind of arguments; raises `InputError` for another structure.
+
+        given: the values.
+        like: the structure in which the model was saved.
+        """
+        given = arranged(given, like)
+        if skeleton(given) != skeleton(like):
+            raise InputError(
+                f"{self.file}: the {kind} is {skeleton(given)}, and the model was saved for {skeleton(like)}"
+            )
+        return leaves(given)
+
+    def check(self, name: str, given: Type, saved: Type) -> None:
+        """Raises `InputError` for a value of another type than the one that the net reads."""
+        if given != saved:
+            raise InputError(
+                f"{self.file}: the {name} is {given}, and the model was saved for {saved}: a file has a "
+                "model for inputs like those of its last call, or those that it declares"
+            )
+
+
+@dataclass(frozen=True)
+class StoredStep(StoredNet):
+    """The step of a recurrence of a file.
+
+    inputs, memory, statics, params, output: the structures of its arguments and of its output.
+    """
+
+    inputs: Any
+    memory: Any
+    statics: Any
+    params: Any
+    output: Any
+
+    def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
+        """Runs the step; returns the output and the next memory."""
+        results = self.results(
+            [
+                ("input", x, self.inputs),
+                ("memory", memory, self.memory),
+                ("static", statics, self.statics),
+                ("parameter", params, self.params),
+            ]
+        )
+        count = len(leaves(self.output))
+        return rebuild(self.output, results[:count]), rebuild(self.memory, results[count:])
+
+
+@dataclass(frozen=True)
+class StoredUntil(StoredNet):
+    """The condition that ends the sequences of a recurrence of a file.
+
+    output, memory: the structures of its arguments.
+    """
+
+    output: Any
+    memory: Any
+
+    def __call__(self, output: Any, memory: Any) -> Any:
+        """Returns a bool per row, True where the sequence ends with this step."""
+        parts = [("output", output, self.output), ("memory", memory, self.memory)]
+        return self.results(parts)[0]
+
+
+@dataclass(frozen=True)
+class StoredModel(StoredNet):
+    """The function of a graph of a file.
+
+    inputs, statics, params, output: the structures of its arguments and of its output.
+    captured: the arrays that it captured, with their names.
+    """
+
+    inputs: Any
+    statics: Any
+    params: Any
+    output: Any
+    captured: tuple[tuple[Any, str], ...]
+
+    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
+        """Runs the model; returns its outputs."""
+        results = self.results(
+            [
+                ("input", x, self.inputs),
+                ("static", statics, self.statics),
+                ("parameter", params, self.params),
+            ],
+            self.captured,
+        )
+        return rebuild(self.output, results)

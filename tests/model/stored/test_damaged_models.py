@@ -1,0 +1,314 @@
+"""Files of models that are damaged, hostile or of a later version are refused, with what was expected."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+import stepnet as sn
+from stepnet.errors import FileError, LayoutError, ModelError, StepnetError
+from tests.model.stored.saved_models import CASES
+
+Document = dict[str, Any]
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The file of a GRU."""
+    return saved("gru", tmp_path)
+
+
+def saved(name: str, folder: Path) -> Path:
+    """The file of a model of the table."""
+    case = CASES[name]()
+    case.call(case.model)
+    case.model.save(folder / f"{name}.stepnet")
+    return folder / f"{name}.stepnet"
+
+
+def parts(path: Path) -> tuple[Document, Arrays]:
+    """The description and the arrays of a file."""
+    with safe_open(path, "numpy") as whole:  # type: ignore[reportCallIssue]
+        return json.loads(whole.metadata()["stepnet"]), load_file(path)
+
+
+def write(path: Path, document: object, arrays: Arrays) -> None:
+    """Writes a file of a description and arrays."""
+    save_file(arrays, path, {"stepnet": json.dumps(document)})
+
+
+def node(document: Document, operation: str) -> Document:
+    """The first node of an operation in the net of a recurrence."""
+    return next(each for each in document["model"]["body"]["nodes"] if each["op"] == operation)
+
+
+def later(document: Document, arrays: Arrays) -> None:
+    document |= {"version": 7, "written_by": "9.1"}
+
+
+def no_version(document: Document, arrays: Arrays) -> None:
+    document["version"] = "1"
+
+
+def unknown_kind(document: Document, arrays: Arrays) -> None:
+    document["model"]["kind"] = "Transformer"
+
+
+def unknown_operation(document: Document, arrays: Arrays) -> None:
+    node(document, "matmul")["op"] = "import os"
+
+
+def operation_of_passes(document: Document, arrays: Arrays) -> None:
+    node(document, "matmul")["op"] = "scatter"
+
+
+def missing_array(document: Document, arrays: Arrays) -> None:
+    del arrays["W"]
+
+
+def other_weights(document: Document, arrays: Arrays) -> None:
+    arrays["W"] = np.zeros((3, 13), "float32")
+
+
+def other_dtype(document: Document, arrays: Arrays) -> None:
+    arrays["W"] = arrays["W"].astype("float64")
+
+
+def strange_dtype(document: Document, arrays: Arrays) -> None:
+    arrays["W"] = arrays["W"].astype("uint8")
+
+
+def dynamic_size(document: Document, arrays: Arrays) -> None:
+    document["model"]["inputs"]["shape"] = [None]
+
+
+def negative_size(document: Document, arrays: Arrays) -> None:
+    document["model"]["inputs"]["shape"] = [-1]
+
+
+def huge_size(document: Document, arrays: Arrays) -> None:
+    document["model"]["inputs"]["shape"] = [2**60]
+
+
+def later_operand(document: Document, arrays: Arrays) -> None:
+    node(document, "matmul")["of"] = [0, 900]
+
+
+def missing_operand(document: Document, arrays: Arrays) -> None:
+    node(document, "add")["of"] = [0]
+
+
+def third_operand(document: Document, arrays: Arrays) -> None:
+    """NumPy would write the sum of two into it."""
+    node(document, "add")["of"] *= 2
+
+
+def wide_slice(document: Document, arrays: Arrays) -> None:
+    """NumPy would cut it short, and machine code read beyond its rows."""
+    node(document, "slice")["with"]["slices"] = [[0, 4000, 1]]
+
+
+def ill_typed(document: Document, arrays: Arrays) -> None:
+    node(document, "matmul")["of"] = [0, 0]
+
+
+def result_of_a_value(document: Document, arrays: Arrays) -> None:
+    """Traces read only recurrences so, and machine code knows no other values with results."""
+    node(document, "sigmoid").update({"op": "result", "with": {"of": 0}})
+
+
+def other_results(document: Document, arrays: Arrays) -> None:
+    document["model"]["body"]["results"].append(0)
+
+
+def other_memory(document: Document, arrays: Arrays) -> None:
+    document["model"]["body"]["results"][-1] = 0
+
+
+def endless_steps(document: Document, arrays: Arrays) -> None:
+    document["model"]["unroll"] = 10**9
+
+
+def extra_key(document: Document, arrays: Arrays) -> None:
+    document["model"]["code"] = "print()"
+
+
+def nested_structure(document: Document, arrays: Arrays) -> None:
+    structure: Any = document["model"]["inputs"]
+    for _ in range(100):
+        structure = {"list": [structure]}
+    document["model"]["inputs"] = structure
+
+
+def nested_layers(document: Document, arrays: Arrays) -> None:
+    for _ in range(100):
+        document["model"] = {"kind": "Stack", "layers": [document["model"]], "report": None}
+
+
+def reserved_name(document: Document, arrays: Arrays) -> None:
+    document["model"]["output"] = {"named": "Point", "fields": ["class"], "values": [{}]}
+
+
+REFUSED: dict[Callable[[Document, Arrays], None], tuple[type[StepnetError], str]] = {
+    later: (FileError, r"its format is of version 7, written by stepnet '9\.1'; stepnet .* up to 1: install"),
+    no_version: (FileError, "the version of its format is '1', not a whole number from 1"),
+    unknown_kind: (ModelError, "a model is an RNN, a Stack, a Bidirectional or a Graph, not 'Transformer'"),
+    unknown_operation: (ModelError, "no operation is called 'import os'"),
+    operation_of_passes: (ModelError, "no operation is called 'scatter'"),
+    missing_array: (ModelError, "a parameter is the array 'W', which the file does not have"),
+    other_weights: (
+        ModelError,
+        r"parameter W is const f32\[3, 13\], and the net of the model reads const f32\[3, 12\]",
+    ),
+    other_dtype: (ModelError, r"parameter W is const f64\[3, 12\], and the net of the model reads const f32"),
+    strange_dtype: (ModelError, "a parameter, 'W', is of dtype uint8, which models do not have"),
+    dynamic_size: (ModelError, "the inputs has a feature of size None: sizes of features are whole numbers"),
+    negative_size: (ModelError, "the inputs has a feature of size -1: sizes of features are whole numbers"),
+    huge_size: (ModelError, "a feature shape has at most 268435456 numbers"),
+    later_operand: (ModelError, "matmul reads an operation that does not come before it"),
+    missing_operand: (ModelError, "add has 2 operands, not 1"),
+    third_operand: (ModelError, "add has 2 operands, not 4"),
+    wide_slice: (ModelError, r"the slice \(0, 4000, 1\) reaches beyond 12 features"),
+    ill_typed: (ModelError, "the right side of a matmul must be a parameter"),
+    result_of_a_value: (ModelError, "the results of recurrences, and of nothing else, are read by `result`"),
+    other_results: (ModelError, "its net has 3 results, and the model has 2"),
+    other_memory: (ModelError, r"the memory enters the step as f32\[4\] and leaves as f32\[3\]"),
+    endless_steps: (ModelError, "unroll is a number of steps from 1 to 64"),
+    extra_key: (ModelError, "an RNN has kind, name, .*, not .*'code'"),
+    nested_structure: (ModelError, "the structure of the inputs is nested more than 64 deep"),
+    nested_layers: (ModelError, "layers are nested more than 64 deep"),
+    reserved_name: (ModelError, "the output: Type names and field names cannot be a keyword"),
+}
+
+
+@pytest.mark.parametrize("change", REFUSED, ids=lambda change: change.__name__)
+def test_what_does_not_fit_is_refused(change: Callable[[Document, Arrays], None], file: Path):
+    error, message = REFUSED[change]
+    document, arrays = parts(file)
+    change(document, arrays)
+    write(file, document, arrays)
+    with pytest.raises(error, match=rf"^{file}: .*{message}"):
+        sn.load(file)
+
+
+def test_other_files_are_refused(file: Path, tmp_path: Path):
+    whole, arrays = file.read_bytes(), load_file(file)
+    contents = {
+        "": "not a complete .safetensors file",
+        "stepnet": "not a complete .safetensors file",
+        "weights": "it has weights and no model: it was not written by model.save",
+        "text": "its description of the model is no JSON",
+        "list": "its description of the model is no JSON object",
+    }
+    save_file(arrays, tmp_path / "weights.stepnet")
+    save_file(arrays, tmp_path / "text.stepnet", {"stepnet": "{"})
+    save_file(arrays, tmp_path / "list.stepnet", {"stepnet": "[]"})
+    (tmp_path / "stepnet.stepnet").write_bytes(b"stepnet" * 9)
+    for name, message in contents.items():
+        path = tmp_path / f"{name}.stepnet" if name else tmp_path / "empty.stepnet"
+        path.touch()
+        with pytest.raises(FileError, match=f"^{path}: .*{message}"):
+            sn.load(path)
+    with pytest.raises(FileError, match="there is no such file"):
+        sn.load(tmp_path / "missing.stepnet")
+    for length in range(0, len(whole), 61):
+        file.write_bytes(whole[:length])
+        with pytest.raises(FileError, match=f"^{file}: this is not a complete .safetensors file"):
+            sn.load(file)
+
+
+def test_bools_are_0_or_1(tmp_path: Path):
+    flags = np.array([True, False, True])
+    rnn = sn.RNN(lambda x, h, p: (np.where(p, x, h), h), flags, memory=3, inputs=3)
+    rnn.save(tmp_path / "m.stepnet")
+    assert sn.load(tmp_path / "m.stepnet").params.tolist() == flags.tolist()
+    data = (tmp_path / "m.stepnet").read_bytes()
+    assert data[-3:] == b"\1\0\1"
+    (tmp_path / "m.stepnet").write_bytes(data[:-3] + b"\1\2\1")
+    with pytest.raises(FileError, match="'param' has bools that are neither 0 nor 1"):
+        sn.load(tmp_path / "m.stepnet")
+
+
+def test_layouts_are_not_for_saved_models(file: Path):
+    with pytest.raises(LayoutError, match="a saved model has no layouts, and is loaded whole"):
+        sn.load(file, recurrent_only=True)
+
+
+# ---- files changed at random -------------------------------------------------------------------------------
+
+ODD: list[Any] = [
+    *(None, True, 0, 1, -1, 2, 7, 2**31, 2**63, 2**80, 0.5, float("nan"), "", "x", "rows", "float16", "bool"),
+    *("add", "recur", "slice", "gather", [], [0], [-1], [1, 2], {}, {"list": []}),
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all values in a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, child in items for place in places(child, (*path, key)))]
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    """The value at a path."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def changed(document: Document, draw: random.Random) -> Document:
+    """A copy of a description with some of its values changed, left out or doubled."""
+    made = json.loads(json.dumps(document))
+    for _ in range(draw.choice([1, 1, 2, 3])):
+        path = draw.choice(places(made["model"])[1:])
+        inside, key = at(made["model"], path[:-1]), path[-1]
+        way = draw.random()
+        if way < 0.3 and type(inside[key]) is int:
+            inside[key] += draw.choice([-1, 1, 2, 64])
+        elif way < 0.6:
+            inside[key] = draw.choice(ODD)
+        elif way < 0.8:
+            inside[key] = json.loads(json.dumps(at(made["model"], draw.choice(places(made["model"])))))
+        elif isinstance(inside, list) and way < 0.9:
+            inside.insert(key, json.loads(json.dumps(inside[key])))
+        else:
+            inside.pop(key)
+    return made
+
+
+@pytest.mark.parametrize("name", ["gru", "structures", "inner_sequences", "early_ends", "stack", "graph"])
+def test_a_description_changed_at_random_is_refused_or_runs(name: str, tmp_path: Path):
+    path, case = saved(name, tmp_path), CASES[name]()
+    document, arrays = parts(path)
+    draw, read, said = random.Random(name), 0, list[str]()
+    for _ in range(80):
+        write(path, changed(document, draw), arrays)
+        try:
+            model = sn.load(path)
+            read += 1
+            if read < 4:
+                case.call(model)
+        except StepnetError as error:
+            said.append(str(error))
+    assert all(text.replace("\n  at ", "").isprintable() for text in said)
+
+
+def test_bytes_changed_at_random_are_refused_or_read(file: Path):
+    whole, draw, said = file.read_bytes(), random.Random(0), list[str]()
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(draw.choice([1, 2, 4])):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        file.write_bytes(data)
+        try:
+            sn.load(file)
+        except StepnetError as error:
+            said.append(str(error))
+    assert len(said) > 100
+    assert all(text.startswith(str(file)) for text in said)
