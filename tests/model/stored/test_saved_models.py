@@ -19,6 +19,8 @@ from stepnet.compiler.values import leaves
 from stepnet.errors import FileError, InputError
 from tests.model.stored.saved_models import CASES, GOLDEN, X, values_of, version_of
 
+DATA = Path(__file__).parents[2] / "files" / "data"
+
 
 def again(model: sn.Model, folder: Path, name: str = "m") -> Any:
     """The model after it was saved and loaded."""
@@ -255,6 +257,25 @@ def test_models_of_pytorch_run_without_it(tmp_path: Path):
     subprocess.run([sys.executable, "-c", TRACED, str(tmp_path), "cell", "module"], check=True, timeout=120)
     for name, outputs in expected.items():
         assert_same_bits(np.load(tmp_path / f"{name}.npy"), outputs)
+
+
+def test_models_of_other_files_are_saved(tmp_path: Path):
+    pytest.importorskip("onnx")
+    import stepnet.onnx
+
+    graph, x = graph_of_steps(), normal(2, 5, 3)
+    graph(x)
+    stepnet.onnx.save(graph, tmp_path / "m.onnx")
+    read = sn.load(tmp_path / "m.onnx")
+    loaded = again(read, tmp_path)
+    assert_same_bits(loaded(x), read(x))
+    stepnet.onnx.save(loaded, tmp_path / "again.onnx")
+    assert_same_bits(sn.load(tmp_path / "again.onnx")(x), read(x))
+    for name in ("both_rnn.tflite", "keras2_gru_before.h5", "keras2_bidirectional.h5"):
+        model = sn.load(DATA / name)
+        features = leaves(model.declaration.inputs)[0].shape[0]
+        x = normal(2, 5, features)
+        assert_same_bits(again(model, tmp_path)(x), model(x))
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------
