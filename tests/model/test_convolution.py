@@ -88,8 +88,9 @@ def test_each_sequence_is_convolved_as_if_alone(name: str, dtype: str):
                 right = by_loops(one.astype(np.float64), params, case)
                 assert_close(found, right, 1, INPUTS * case["size"])
                 if len(one):
-                    tensors = (torch.tensor(array).double() for array in (one, *params.values()))
-                    assert_close(right, by_torch(*tensors, case).numpy(), 1, INPUTS * case["size"])
+                    given, weight, bias = (torch.tensor(array).double() for array in (one, *params.values()))
+                    theirs = by_torch(given, weight, bias, case).numpy()
+                    assert_close(right, theirs, 1, INPUTS * case["size"])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -107,7 +108,7 @@ def test_gradients_are_those_of_pytorch(name: str):
         for one, values in zip(tensors[0].split([5, 0, 3, 1]), range(4), strict=True)
         if len(one)
     ]
-    made = torch.cat([by_torch(one, *tensors[1:], case) for one, _ in parts])
+    made = torch.cat([by_torch(one, tensors[1], tensors[2], case) for one, _ in parts])
     right = torch.autograd.grad(made, tensors, torch.tensor(cotangents))
     assert_close(found.inputs.values, right[0].numpy(), 9, INPUTS * OUTPUTS * case["size"])
     for name, one in zip(params, right[1:], strict=True):

@@ -17,7 +17,7 @@ def rnn_of(
     hidden: int,
     *,
     seed: int = 0,
-    dtype: str = "float32",
+    dtype: Any = "float32",
     projected: int = 3,
     **options: Any,
 ) -> sn.RNN:

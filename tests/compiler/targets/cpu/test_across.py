@@ -103,7 +103,8 @@ def test_values_that_are_repeated(
         offsets = offsets_of(lengths.astype(np.int64))
         segments = LevelSizes(len(lengths), (offsets,))
         for shape in SHAPES:
-            across = Across("expand", how, *(Type(extent, shape, dtype) for extent in extents))
+            source, result = (Type(extent, shape, dtype) for extent in extents)
+            across = Across("expand", how, source, result)
             if refusal_of(across) is not None:
                 continue
             value = numbers(dtype, *([] if extents[0] == CONST else [len(lengths)]), *shape)
@@ -134,7 +135,8 @@ def test_windows_have_the_bits_of_numpy(target: Processor, operation: str, dtype
         positions = Positions.end_to_end(offsets_of(lengths.astype(np.int64)))
         for window, shape in product(WINDOWS, SHAPES):
             types = [Type(STEPS, one, dtype) for one in (shape, (window.size, *shape))]
-            across = Across(operation, operation, *types[:: 1 if operation == "windows" else -1], window)
+            source, result = types[:: 1 if operation == "windows" else -1]
+            across = Across(operation, operation, source, result, window)
             if refusal_of(across) is not None:
                 continue
             values = numbers(dtype, positions.total, *across.source.shape)
@@ -146,9 +148,8 @@ def test_windows_have_the_bits_of_numpy(target: Processor, operation: str, dtype
 @pytest.mark.parametrize("first", [False, True])
 def test_the_ends_of_padded_sequences_in_either_order_of_axes(first: bool):
     lengths, values = np.array([3, 0, 5]), uniform(15, 4)
-    across = Across(
-        "reduce", "first" if first else "last", *(Type(e, (4,), "float32") for e in (STEPS, ROWS))
-    )
+    source, result = (Type(extent, (4,), "float32") for extent in (STEPS, ROWS))
+    across = Across("reduce", "first" if first else "last", source, result)
     batch_first = Positions(5 * np.arange(3), lengths, 15)
     time_first = Positions(np.arange(3), lengths, 15, steps=3 * np.arange(5))
     for positions in (batch_first, time_first):
@@ -158,7 +159,8 @@ def test_the_ends_of_padded_sequences_in_either_order_of_axes(first: bool):
 
 def test_what_numpy_computes():
     def refusal(how: str, dtype: str, *extents: Extent, operation: str = "reduce") -> str | None:
-        return refusal_of(Across(operation, how, *(Type(extent, (4,), dtype) for extent in extents)))
+        source, result = (Type(extent, (4,), dtype) for extent in extents)
+        return refusal_of(Across(operation, how, source, result))
 
     assert refusal("mean", "int32", STEPS, ROWS) == "NumPy computes the mean over steps of int32"
     assert refusal("sum", "bfloat16", STEPS, ROWS) == "NumPy computes the sum over steps of bfloat16"
