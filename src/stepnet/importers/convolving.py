@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from stepnet.compiler.net.windows import LARGEST, Window
+from stepnet.compiler.net.windows import Window
 from stepnet.compiler.trace.traced import Traced, lifted
 from stepnet.errors import ModelError
 from stepnet.importers.axes import TIME, is_feature, is_rows, text_of
@@ -23,7 +23,7 @@ def window_of(size: int, stride: int, dilation: int, before: int, after: int) ->
             "of steps"
         )
     window = Window(size, dilation, before)
-    if min(size, dilation) < 1 or max(dilation, window.reach) > LARGEST:
+    if Window(size, dilation, 0).refusal is not None:
         raise ModelError(f"a convolution has no kernel of {size} with a dilation of {dilation}")
     if before < 0 or after != window.after:
         what = f"a convolution with a kernel of {size} and a dilation of {dilation}"

@@ -165,6 +165,13 @@ def graph() -> Case:
     return Case(sn.Graph(model, params), (words,), {"statics": normal(2, 6)})
 
 
+def convolution() -> Case:
+    """A graph with a causal convolution between two layers."""
+    below, above = rnn_of("gru", 3, 4), rnn_of("gru", 6, 4, seed=1)
+    model = sn.Graph(lambda x, params: above(sn.conv1d(below(x)[0], params, dilation=2))[0], normal(6, 4, 3))
+    return Case(model, (X,))
+
+
 def half_graph() -> Case:
     """A graph of bfloat16, whose outputs are rounded."""
     layer = rnn_of("gru", 3, 4, dtype=ml_dtypes.bfloat16)
@@ -212,6 +219,7 @@ CASES: dict[str, Callable[[], Case]] = {
         two_directions,
         one_layer_twice,
         graph,
+        convolution,
         half_graph,
         int8,
         products_in_bfloat16,

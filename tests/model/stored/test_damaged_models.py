@@ -198,6 +198,26 @@ def test_what_does_not_fit_is_refused(change: Callable[[Document, Arrays], None]
         sn.load(file)
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"before": 5}, "has its own step between"),
+        ({"size": 0, "before": 0}, "has at least one step"),
+        ({"dilation": 2**40}, "reaches over at most"),
+        ({"size": 2**30}, "more than .* features"),
+        ({"before": -1}, "before of windows"),
+    ],
+)
+def test_windows_that_there_are_not_are_refused(setting: dict[str, int], message: str, tmp_path: Path):
+    path = saved("convolution", tmp_path)
+    document, arrays = parts(path)
+    (node,) = (node for node in document["model"]["net"]["nodes"] if node["op"] == "windows")
+    node["with"] |= setting
+    write(path, document, arrays)
+    with pytest.raises(ModelError, match=message):
+        sn.load(path)
+
+
 def test_other_files_are_refused(file: Path, tmp_path: Path):
     whole, arrays = file.read_bytes(), load_file(file)
     contents = {
@@ -282,7 +302,9 @@ def changed(document: Document, draw: random.Random) -> Document:
     return made
 
 
-@pytest.mark.parametrize("name", ["gru", "structures", "inner_sequences", "early_ends", "stack", "graph"])
+@pytest.mark.parametrize(
+    "name", ["gru", "structures", "inner_sequences", "early_ends", "stack", "graph", "convolution"]
+)
 def test_a_description_changed_at_random_is_refused_or_runs(name: str, tmp_path: Path):
     path, case = saved(name, tmp_path), CASES[name]()
     document, arrays = parts(path)

@@ -8,7 +8,6 @@ what traces see to: slices and indices within their axes, and sizes that a model
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -21,8 +20,8 @@ from stepnet.compiler.trace.step import MOST_FEATURES, sizes_of
 from stepnet.compiler.values.arguments import is_integer, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.errors import InputError, ModelError, NetError
-from stepnet.model.declared import MOST_UNROLLED
 from stepnet.model.stored.arrays import Collected, Found
+from stepnet.model.stored.checks import CHECKS, check_recur, unchecked
 from stepnet.model.stored.fields import (
     Object,
     count,
@@ -75,6 +74,7 @@ STORED: dict[str, Attributes] = {
     "result": Attributes(("of",)),
     "expand": Attributes(("extent",), ("how",)),
     "reduce": Attributes(("how",)),
+    "windows": Attributes(("size", "dilation", "before")),
     "recur": Attributes(("body", "memories", "reverse", "sequences"), ("precision", "unroll")),
 }
 """The operations of traced steps and models. Those that passes add are never stored."""
@@ -188,7 +188,8 @@ def operands_of(name: str) -> int | None:
     """Returns the number of operands of an operation; None where it may be any."""
     if name in ("concatenate", "recur"):
         return None
-    known = {"where": 3, "result": 1, "expand": 1, "reduce": 1, "input": 0, "constant": 0, "index": 0}
+    one, none = ("result", "expand", "reduce", "windows"), ("input", "constant", "index")
+    known = {"where": 3, **dict.fromkeys(one, 1), **dict.fromkeys(none, 0)}
     if name in known:
         return known[name]
     meaning = OPERATIONS[name].meaning
@@ -300,6 +301,9 @@ READ: dict[str, Callable[[Any, str], Any]] = {
     "indices": counts,
     "type": type_of,
     "of": count,
+    "size": count,
+    "dilation": count,
+    "before": count,
     "extent": extent_of,
     "how": text,
     "memories": count,
@@ -309,113 +313,6 @@ READ: dict[str, Callable[[Any, str], Any]] = {
     "unroll": count,
 }
 """The function that reads each attribute, by its name: the same name means the same in all operations."""
-
-
-# ---- facts that traces see to ------------------------------------------------------------------------------
-
-
-def unchecked(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Accepts all operands, of an operation whose type rule says all."""
-
-
-def check_slices(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for slices that reach beyond their axes."""
-    (operand,) = operands
-    slices: tuple[tuple[int, ...], ...] = attributes["slices"]
-    if len(slices) != len(operand.shape):
-        raise ModelError(f"{len(slices)} slices do not fit {operand}")
-    for entry, size in zip(slices, operand.shape, strict=True):
-        if len(entry) != 3 or entry[2] == 0 or entry[0] < 0 or entry[1] < -1:
-            raise ModelError(f"{entry} is no slice (start, stop, step)")
-        places = range(*entry)
-        if places and not (max(places[0], places[-1]) < size and min(places[0], places[-1]) >= 0):
-            raise ModelError(f"the slice {entry} reaches beyond {size} features")
-        if entry[1] > size or (entry[1] < 0 <= entry[2]):
-            raise ModelError(f"the slice {entry} reaches beyond {size} features")
-
-
-def check_shape(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for the reshaping of other features than all, or to another number of them."""
-    (operand,), rank, shape = operands, attributes["rank"], attributes["shape"]
-    if rank != len(operand.shape) or prod(shape) != operand.size:
-        raise ModelError(f"{operand} cannot be reshaped to {list(shape)}")
-
-
-def check_broadcast(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` unless all features are broadcast to at least as many axes."""
-    (operand,), rank, shape = operands, attributes["rank"], attributes["shape"]
-    if rank != len(operand.shape) or len(shape) < rank or prod(shape) > MOST_FEATURES:
-        raise ModelError(f"{operand} cannot be broadcast to {list(shape)}")
-
-
-def check_order(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for an order that is not one of all feature axes."""
-    if sorted(attributes["order"]) != list(range(len(operands[0].shape))):
-        raise ModelError(f"{attributes['order']} is no order of the axes of {operands[0]}")
-
-
-def check_axes(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for axes that are not different feature axes, counted from the end."""
-    axes: tuple[int, ...] = attributes.get("axes", (attributes.get("axis"),))
-    rank = min(len(operand.shape) for operand in operands)
-    if not axes or len(set(axes)) < len(axes) or any(not -rank <= axis < 0 for axis in axes):
-        raise ModelError(f"{axes} are no feature axes of {operands[0]}, counted from the end")
-
-
-def check_single_axis(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` unless there is one feature axis."""
-    check_axes(operands, attributes)
-    if len(attributes["axes"]) != 1:
-        raise ModelError("an argmax has one axis")
-
-
-def check_taken(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for indices outside their axis."""
-    check_axes(operands, attributes)
-    axis: int = attributes["axis"]
-    size, indices = operands[0].shape[axis], np.array(attributes["indices"], np.int64)
-    if indices.max(initial=-1) >= size:
-        raise ModelError(f"indices of take are not below {size}")
-
-
-def check_joined(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for the concatenation of values of different dtypes."""
-    check_axes(operands, attributes)
-    if len({(operand.dtype, len(operand.shape)) for operand in operands}) > 1:
-        raise ModelError("values of different dtypes or ranks are concatenated")
-
-
-def check_recur(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for a recurrence whose body has other numbers or kinds of inputs and results."""
-    body: Net = attributes["body"]
-    sequences, memories = attributes["sequences"], attributes["memories"]
-    types = [body.type_of(place) for place in body.inputs]
-    results = [body.type_of(place) for place in body.results]
-    if len(types) != len(operands) or not 1 <= sequences <= len(types) - memories or memories > len(results):
-        raise ModelError("a recurrence and its body have different numbers of values")
-    ahead, carried = types[:sequences], types[sequences : sequences + memories]
-    if any(type_.extent[:1] != ROWS or type_.extent[-1] not in AXES for type_ in ahead):
-        raise ModelError("a sequence of a recurrence is no value of its steps")
-    if any(type_.extent != ROWS for type_ in (*carried, *results[len(results) - memories :])):
-        raise ModelError("a memory of a recurrence has another extent than one value per row")
-    if not 1 <= attributes.get("unroll", 1) <= MOST_UNROLLED:
-        raise ModelError(f"unroll is a number of steps from 1 to {MOST_UNROLLED}")
-
-
-CHECKS: dict[str, Callable[[list[Type], Mapping[str, Any]], None]] = {
-    "slice": check_slices,
-    "reshape": check_shape,
-    "broadcast": check_broadcast,
-    "transpose": check_order,
-    "take": check_taken,
-    "concatenate": check_joined,
-    "sum": check_axes,
-    "max": check_axes,
-    "min": check_axes,
-    "argmax": check_single_axis,
-    "cumsum": check_axes,
-    "cumprod": check_axes,
-}
 
 
 # ---- into another net ------------------------------------------------------------------------------------
