@@ -166,7 +166,7 @@ def run_of(recurrence: sn.RNN, x: Inputs, gradients: bool) -> Callable[[], Array
 def step_by_step() -> Iterator[None]:
     """Makes `sn.vjp` compute gradients step by step within the block, and not in blocks of steps."""
     chosen = stepnet.model.in_blocks.block_choices
-    stepnet.model.in_blocks.block_choices = lambda net: {}
+    stepnet.model.in_blocks.block_choices = lambda net, costs: {}
     try:
         yield
     finally:

@@ -32,8 +32,8 @@ from rich.table import Table
 
 import stepnet as sn
 import stepnet.torch as st
-from stepnet.compiler.targets.cpu import host_target
-from stepnet.compiler.targets.cpu.compile.generate import written
+from stepnet.compiler.targets.cpu import host_processor
+from stepnet.compiler.targets.cpu.compile.generate import llvm_module
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.object_code import emit_all
 from stepnet.compiler.values.fork_guard import run_in_thread
@@ -103,17 +103,17 @@ def parts(name: str, rounds: int) -> dict[str, float]:
 
     name: a key of `MODULES`.
     """
-    target, plan, lines = host_target(), MODULES[name]().plan, 0
+    processor, plan, lines = host_processor(), MODULES[name]().plan, 0
     least: dict[str, float] = dict.fromkeys(PARTS, float("inf"))
     for _ in range(rounds + 1):  # the first one fills caches of functions
         begun = [time.process_time()]
-        program = lowered(plan, target)
+        program = lowered(plan, processor)
         begun.append(time.process_time())
-        module = written(program, target)
+        module = llvm_module(program, processor)
         begun.append(time.process_time())
         text = str(module)
         begun.append(time.process_time())
-        run_in_thread(partial(emit_all, [text], target))
+        run_in_thread(partial(emit_all, [text], processor))
         begun.append(time.process_time())
         took = (1e3 * (end - start) for start, end in pairwise(begun))
         least = {part: min(least[part], one) for part, one in zip(PARTS, took, strict=True)}

@@ -24,7 +24,7 @@ from rich.table import Table
 from stepnet.compiler.targets.cpu.emit.units import ABREAST
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
+from stepnet.compiler.targets.cpu.machine.processor import Processor, available_processors
 from stepnet.compiler.targets.cpu.writing.code import POINTER, Code, register_type
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 
@@ -34,19 +34,19 @@ TORCH = {"arctan": "atan"}
 Call = Callable[[], object]
 
 
-def machine_code(target: Processor, names: list[str]) -> dict[str, NativeFunction]:
+def machine_code(processor: Processor, names: list[str]) -> dict[str, NativeFunction]:
     """Compiles functions of a pointer to `COUNT` arguments, behind which they write the results."""
     module = ir.Module("elementary")
-    lanes = ABREAST * target.vector_bytes // 4
+    lanes = ABREAST * processor.vector_bytes // 4
     for name in names:
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
-        code = Code(function.append_basic_block("entry"), target)
+        code = Code(function.append_basic_block("entry"), processor)
         with code.loop(code.number(0), code.number(COUNT), lanes) as place:
             pointer = code.at(function.args[0], code.mul(place, code.number(4)))
             value = ELEMENTARY[name](code, code.read(register_type("float32", lanes), pointer, 4))
             code.write(value, code.at(pointer, 4 * COUNT), 4)
         code.ret_void()
-    made = MachineCode(object_code(module, target))
+    made = MachineCode(object_code(module, processor))
     return {name: made.function(name) for name in names}
 
 
@@ -65,11 +65,11 @@ def nanoseconds(call: Call) -> float:
     return (time.perf_counter() - begun) / TURN / COUNT * 1e9
 
 
-def measured(target: Processor, names: list[str], rounds: int) -> dict[str, dict[str, float]]:
+def measured(processor: Processor, names: list[str], rounds: int) -> dict[str, dict[str, float]]:
     """Times functions by stepnet and PyTorch in alternation: {name: {"stepnet" or "torch": nanoseconds}}."""
     both = aligned(2 * COUNT)
     both[:COUNT] = np.random.default_rng(0).uniform(0.1, 3, COUNT)  # where all functions are finite
-    native = machine_code(target, names)
+    native = machine_code(processor, names)
     x, result = torch.from_numpy(both[:COUNT]), torch.from_numpy(aligned(COUNT))
     cases: dict[tuple[str, str], Call] = {}
     for name in names:
@@ -95,10 +95,10 @@ def main(
 ) -> None:
     """Time elementary functions beside PyTorch's, and print a table or JSON."""
     torch.set_num_threads(1)
-    targets = {each.name: each for each in reversed(available_targets())}
+    targets = {each.name: each for each in reversed(available_processors())}
     if unknown := [target] * (target not in ("", *targets)) + sorted({*(functions or ())} - {*ELEMENTARY}):
         raise typer.BadParameter(f"there is no {', '.join(unknown)}")
-    chosen = targets[target] if target else available_targets()[0]
+    chosen = targets[target] if target else available_processors()[0]
     times = measured(chosen, functions or list(ELEMENTARY), rounds)
     if as_json:
         typer.echo(json.dumps({"target": chosen.name, "nanoseconds": times}, indent=1))

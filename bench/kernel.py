@@ -31,7 +31,7 @@ from bench.runtimes.machine import multiply_adds, streaming
 from stepnet import cells
 from stepnet.compiler import targets as engines
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets
+from stepnet.compiler.targets.cpu.machine.processor import Processor, available_processors
 from stepnet.compiler.targets.limits import processors
 from stepnet.compiler.targets.threads import set_threads
 
@@ -76,7 +76,7 @@ def turn(call: Any, count: int) -> float:
     return min(seconds)
 
 
-def row_of(case: Case, call: Any, threads: int, rounds: int, target: Processor) -> Row:
+def row_of(case: Case, call: Any, threads: int, rounds: int, processor: Processor) -> Row:
     """Times a case on so many threads, and measures the machine after each turn; returns the result."""
     set_threads(threads)
     call()
@@ -87,7 +87,7 @@ def row_of(case: Case, call: Any, threads: int, rounds: int, target: Processor) 
         flops = max(flops, multiply_adds(case.dtype, threads)[0])
         if case.batch == 1:
             bandwidth = max(bandwidth, streaming(case.weight_bytes, threads))
-    flops *= target.vector_bytes / available_targets()[0].vector_bytes
+    flops *= processor.vector_bytes / available_processors()[0].vector_bytes
     reached = case.flops / seconds
     stream = None
     if bandwidth:
@@ -98,10 +98,10 @@ def row_of(case: Case, call: Any, threads: int, rounds: int, target: Processor) 
 
 
 @contextmanager
-def engine_for(target: Processor) -> Generator[None]:
-    """Makes the engine llvm compile for `target` within the block; resets the number of threads."""
+def engine_for(processor: Processor) -> Generator[None]:
+    """Makes the engine llvm compile for `processor` within the block; resets the number of threads."""
     known = engines.ENGINES
-    engines.ENGINES = {**known, "llvm": partial(LlvmEngine, target)}
+    engines.ENGINES = {**known, "llvm": partial(LlvmEngine, processor)}
     engines.engine.cache_clear()
     try:
         yield
@@ -126,10 +126,10 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
     """Time recurrences beside the processor's limits, and print a table or JSON."""
-    targets = {each.name: each for each in available_targets()}
+    targets = {each.name: each for each in available_processors()}
     if target and target not in targets:
         raise typer.BadParameter(f"this processor runs {', '.join(targets)}, not {target!r}")
-    chosen = targets[target] if target else available_targets()[0]
+    chosen = targets[target] if target else available_processors()[0]
     sizes = [(c, n, h) for c in cell.split(",") for h in numbers(hidden) for n in numbers(batch)]
     counts = numbers(threads) if threads else sorted({1, processors()})
     rows: list[Row] = []

@@ -41,7 +41,7 @@ Array = np.ndarray
 WAYS = ("bare", "layer", "operator", "engine", "model", "llvm")
 TRAINING = ("layer", "llvm")
 SECONDS = 0.003
-"""How long one way runs at a time, at least."""
+"""The seconds that one way runs at a time, at least."""
 
 
 @dataclass(frozen=True)

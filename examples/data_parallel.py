@@ -114,7 +114,7 @@ def accuracy(model: nn.Module, utterances: list[Tensor], speakers: Tensor) -> fl
 
 
 def train(layer: str = "GRU", epochs: int = EPOCHS, batch: int = BATCH, hidden: int = HIDDEN) -> Trained:
-    """What all processes of the group make together; each calls this, and gets the same.
+    """Trains with all processes of the group; each of them calls this, and gets the same.
 
     The group is there already. A batch is that of all processes.
     """

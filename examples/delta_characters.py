@@ -58,7 +58,7 @@ def delta_rule() -> Rule:
 
 
 class Mixer(nn.Module):
-    """What mixes characters over time: the delta rule, and what is around it."""
+    """Mixes characters over time: the delta rule, and what is around it."""
 
     def __init__(self, rule: Rule) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known after some steps. The losses are bits per character, the time is that of one step."""
+    """The progress after some steps. The losses are bits per character, the time is that of one step."""
 
     step: int
     training: float

@@ -54,7 +54,7 @@ def grouped(utterances: sn.Ragged, speakers: Array, most: int | None = None) -> 
 
 
 def sessions(count: int, most: int) -> list[int]:
-    """How many utterances each session has, at most so many."""
+    """The number of utterances of each session, at most so many."""
     return [min(most, count - begun) for begun in range(0, count, most)]
 
 

@@ -46,7 +46,7 @@ class IndRNNCell(keras.layers.Layer):
         return h, [h]
 
     def get_config(self) -> dict[str, Any]:
-        """What makes the cell anew."""
+        """The configuration from which Keras makes the cell anew."""
         return {**super().get_config(), "units": self.units}
 
 

@@ -1,4 +1,4 @@
-"""Which letters are capitals? A sequence tagger for sentences of any lengths, none of which is ever padded.
+"""Finds the letters that are capitals: a tagger of sequences of any lengths, none of which is ever padded.
 
 The sentences are those of Python's own help texts (pydoc_data.topics), in small letters. A bidirectional LSTM
 tags each character: is it a capital? Batches are `PackedSequence`s: their characters lie end to end, the

@@ -95,7 +95,7 @@ def cross_validate(utterances: list[Tensor], speakers: Tensor, folds: int = 5) -
 
 @torch.inference_mode()
 def record(model: SpeakerClassifier, utterances: list[Tensor]) -> dict[str, Tensor]:
-    """What PyTorch gives for each utterance by itself: no batch, no padding."""
+    """The outputs of PyTorch for each utterance by itself: no batch, no padding."""
     states = [model.gru(frames)[0] for frames in utterances]
     last_states = torch.stack([state[-1] for state in states])
     return {"logits": model.head(last_states), "last_states": last_states, "states": torch.cat(states)}

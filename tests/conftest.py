@@ -1,4 +1,4 @@
-"""What all tests share: each engine, hypothesis that draws the same examples in every run, so that a failure
+"""Set-up of all tests: each engine, hypothesis that draws the same examples in every run, so that a failure
 is seen again, and processes that run tests beside one another, but for those that are to be alone.
 """
 
@@ -27,6 +27,7 @@ os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # which older versions o
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles all of stepnet
 
 import pytest
+from constants import Constants
 from hypothesis import HealthCheck, settings
 from ray_session import RaySession, uses_ray
 from sharing import by_rows
@@ -48,6 +49,12 @@ settings.register_profile(
     "same every time", derandomize=True, deadline=None, max_examples=50, suppress_health_check=slow
 )
 settings.load_profile("same every time")
+
+
+@pytest.fixture
+def constants(monkeypatch: pytest.MonkeyPatch) -> Constants:
+    """Sets constants of modules until the end of the test."""
+    return Constants(monkeypatch)
 
 
 @pytest.fixture
@@ -181,7 +188,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def fewer_examples(item: Any, count: int) -> tuple[int, int]:
-    """How many examples a property leaves out, and of how many, now that it draws `count`."""
+    """The number of examples that a property leaves out, and of how many, now that it draws `count`."""
     function = vars(item.function)
     whole: settings = function["_hypothesis_internal_use_settings"]
     function["_hypothesis_internal_use_settings"] = settings(whole, max_examples=count)
@@ -208,7 +215,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What was left to `make test-long`; with -v of each test."""
+    """Reports the tests that were left to `make test-long`; with -v, each of them."""
     left = config.stash.get(LEFT, {})
     for kind in ("cases", "examples"):
         counts = {name: (out, all_) for name, (of, out, all_) in left.items() if of == kind}

@@ -1,4 +1,4 @@
-"""What griffe, which reads the package for mkdocstrings, changes before pages are made of it.
+"""Changes to griffe's reading of the package, which mkdocstrings makes pages of.
 
 Examples become fenced blocks of code: Markdown takes `>>>` for three quotations, and in the source an example
 stands as doctest wants it, without a fence. The annotation `Any` is left out: it says nothing to a reader.

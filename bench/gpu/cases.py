@@ -1,4 +1,4 @@
-"""Which kernels are timed and checked: steps, each with its schedules.
+"""The kernels that are timed and checked: steps, each with its schedules.
 
 A schedule is a word: an exchange with its blocks, then numbers, chains, parts, ahead, functions or what is
 left out, as in cluster8.parts4.bfloat16.ahead2. The numbers * stand for each of float32, tf32 and bfloat16.
@@ -69,7 +69,7 @@ TIMED = {
     "backward lstm-128": "cluster8.parts4.ahead2 cluster8.parts4.bfloat16.ahead2",
     "backward gru-256": "cluster16.parts4.ahead2 cluster16.parts4.bfloat16.ahead2 tagged16.parts4.ahead2",
 }
-"""What is timed."""
+"""The schedules that are timed."""
 CHECKED = {
     "simple_rnn-16": "block1.chains1 block1.chains1.parts2",
     "simple_rnn-64": """
@@ -100,7 +100,7 @@ CHECKED = {
     "backward lstm-32": "block1 cluster2 grid2 tagged2 block1.parts4",
     "backward gru-128": "cluster4 cluster8 grid8 tagged8 cluster8.parts4 tagged8.parts4",
 }
-"""What is checked."""
+"""The schedules that are checked."""
 
 
 def schedules(text: str) -> list[Schedule]:

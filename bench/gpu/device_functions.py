@@ -18,7 +18,7 @@ On the CPU a thread is a fiber, and a fiber that waits gives way (`emulator.py`)
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.code import I32, POINTER, Code
 
 F32 = ir.FloatType()
@@ -35,8 +35,8 @@ BOTH = """
 define float @tf32(float %x) alwaysinline { %b = bitcast float %x to i32 %h = add i32 %b, 4096
   %m = and i32 %h, -8192 %r = bitcast i32 %m to float ret float %r }
 """
-"""What is the same on both. An instruction of the GPU rounds to tf32 too, with the same result, but takes
-longer.
+"""The code that is the same on both. An instruction of the GPU rounds to tf32 too, with the same result, but
+takes longer.
 """
 
 GPU = (

@@ -17,7 +17,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Signature:
-    """What a kernel takes: the sizes of its values, and of the memory of a group.
+    """The arguments of a kernel: the sizes of its values, and of the memory of a group.
 
     sequences, memories, outputs: how many, each of `width` units. constants: the shapes of the parameters.
     exchange_floats: the numbers of the memory through which the blocks of a group exchange values.

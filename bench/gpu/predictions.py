@@ -1,4 +1,4 @@
-"""What was expected before anything was measured, in the units of the results.
+"""The results expected before anything was measured, in the units of the results.
 
 `design` is the estimate that the design of the GPU target was made with: from figures of other GPUs and other
 people's measurements. `counted` was worked out from the instructions of the generated kernels, before they

@@ -28,7 +28,7 @@ Numbers = Literal["float32", "tf32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a kernel runs a step.
+    """The way in which a kernel runs a step.
 
     blocks: the blocks of a group.
     exchange: how warps see the values of other warps: through shared memory and a barrier of the block;
@@ -238,7 +238,7 @@ class Shape:
 
     @property
     def signature(self) -> Signature:
-        """What the kernel takes."""
+        """The arguments that the kernel takes."""
         step = self.step
         shapes = tuple(tuple(step.body.type_of(n).shape) for n in step.constants)
         counts = len(step.sequences), len(step.memories), len(step.outputs)

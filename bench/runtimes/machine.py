@@ -1,6 +1,6 @@
 """Measures the limits of the processor: multiply-adds a second, and bytes a second where weights lie.
 
-Both are loops of generated code, like the engine's own, in the vector width of the engine's target.
+Both are loops of generated code, like the engine's own, in the vector width of the engine's processor.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
+from stepnet.compiler.targets.cpu.machine.processor import Processor, host_processor
 
 ACCUMULATORS = 24  # enough to hide the latency of a multiply-add; with as few registers as 16, half as many
 SECONDS = 0.01  # the length of one measurement
@@ -59,8 +59,8 @@ def multiply_adds(dtype: str, threads: int) -> tuple[float, float]:
     >>> flops > 1e8, 0 < quiet <= 1
     (True, True)
     """
-    target = host_target()
-    lanes = target.vector_bytes // np.dtype(dtype).itemsize
+    processor = host_processor()
+    lanes = processor.vector_bytes // np.dtype(dtype).itemsize
     function = code().multiply_add[dtype]
 
     def run(repeats: int) -> None:
@@ -68,12 +68,12 @@ def multiply_adds(dtype: str, threads: int) -> tuple[float, float]:
         function(repeats, 0)
 
     repeats, quiet = rate(run, threads)
-    return 2 * lanes * accumulators(target) * repeats, quiet
+    return 2 * lanes * accumulators(processor) * repeats, quiet
 
 
 def streaming(size: int, threads: int) -> float:
     """Measures the bytes a second of all threads together, each reading its part of `size` repeatedly."""
-    block = host_target().vector_bytes * accumulators(host_target())
+    block = host_processor().vector_bytes * accumulators(host_processor())
     blocks = max(1, size // threads // block)
     parts = [np.ones(blocks * block + 64, np.uint8) for _ in range(threads)]  # written, to be mapped
     addresses = [(-part.ctypes.data % 64) + part.ctypes.data for part in parts]
@@ -124,16 +124,18 @@ class Measures:
 @cache
 def code() -> Measures:
     """Generates and compiles the measuring functions for this processor."""
-    target = host_target()
+    processor = host_processor()
     module = ir.Module("machine")
     for dtype, element in (("float32", ir.FloatType()), ("float64", ir.DoubleType())):
         write_multiply_add(
-            module, dtype, ir.VectorType(element, target.vector_bytes // np.dtype(dtype).itemsize)
+            module, dtype, ir.VectorType(element, processor.vector_bytes // np.dtype(dtype).itemsize)
         )
-    write_read(module, target)
+    write_read(module, processor)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(target.cpu, target.features, opt=3)
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        processor.cpu, processor.features, opt=3
+    )
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
     engine.finalize_object()
 
@@ -145,9 +147,9 @@ def code() -> Measures:
     return Measures(engine, {name: function(name, 2) for name in ("float32", "float64")}, function("read", 3))
 
 
-def accumulators(target: Processor) -> int:
+def accumulators(processor: Processor) -> int:
     """Returns the number of vectors that the loops add to side by side, by the processor's registers."""
-    return ACCUMULATORS if target.registers >= 32 else ACCUMULATORS // 2
+    return ACCUMULATORS if processor.registers >= 32 else ACCUMULATORS // 2
 
 
 def started(module: ir.Module, name: str, arguments: int) -> tuple[ir.IRBuilder, ir.Function]:
@@ -211,19 +213,19 @@ def write_multiply_add(module: ir.Module, name: str, vector: ir.VectorType) -> N
     # Each starts from another number, so that no two are the same computation.
     starts = [
         ir.Constant(vector, [ir.Constant(vector.element, float(place))] * vector.count)
-        for place in range(accumulators(host_target()))
+        for place in range(accumulators(host_processor()))
     ]
     totals = repeated(builder, function.args[0], starts, body)
     used(builder, totals, function.args[1])
     builder.ret_void()
 
 
-def write_read(module: ir.Module, target: Processor) -> None:
+def write_read(module: ir.Module, processor: Processor) -> None:
     """Writes read(repeats, address, blocks), which adds each vector of the blocks to an accumulator."""
     builder, function = started(module, "read", 3)
     repeats, address, blocks = function.args
-    vector = ir.VectorType(I64, target.vector_bytes // 8)
-    count = accumulators(target)
+    vector = ir.VectorType(I64, processor.vector_bytes // 8)
+    count = accumulators(processor)
     pointer = builder.inttoptr(address, vector.as_pointer())
 
     def block(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
@@ -232,7 +234,7 @@ def write_read(module: ir.Module, target: Processor) -> None:
         found: list[ir.Value] = []
         for place, total in enumerate(totals):
             at = builder.gep(pointer, [builder.add(first, ir.Constant(I64, place))])
-            found.append(builder.add(total, builder.load(at, align=target.vector_bytes)))
+            found.append(builder.add(total, builder.load(at, align=processor.vector_bytes)))
         return found
 
     def once(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
@@ -255,7 +257,7 @@ def facts(threads: int) -> dict[str, Any]:
         "family": ".".join(cpuinfo(name) for name in ("cpu family", "model")).strip("."),
         "processors": os.cpu_count(),
         "threads": threads,
-        "vectors": str(host_target()),
+        "vectors": str(host_processor()),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
     }

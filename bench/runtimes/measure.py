@@ -29,7 +29,7 @@ CACHES = ("STEPNET_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to time: `rounds` turns for each peer, each of about `turn` seconds, `pause` seconds between turns.
+    """Settings of timing: `rounds` turns for each peer, of about `turn` seconds, `pause` seconds apart.
 
     The pause is for the peer before, whose threads may spin after they are done: it lasts until they had no
     processor for as long again, `most_pause` seconds at most (Intel's OpenMP spins for 0.2).

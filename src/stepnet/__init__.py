@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stepnet.model.beams import beam_search
     from stepnet.model.builder import create_rnn_op, foreach
     from stepnet.model.compose import Bidirectional, Stack
-    from stepnet.model.convolution import conv1d
+    from stepnet.model.convolution import avg_pool1d, conv1d, conv_transpose1d, max_pool1d
     from stepnet.model.cotangents import vjp
     from stepnet.model.file import load
     from stepnet.model.generate import generate
@@ -61,10 +61,12 @@ __all__ = [
     "Stack",
     "StepnetError",
     "__version__",
+    "avg_pool1d",
     "beam_search",
     "builder",
     "cells",
     "conv1d",
+    "conv_transpose1d",
     "convert",
     "create_rnn_op",
     "elu",
@@ -79,6 +81,7 @@ __all__ = [
     "leaky_relu",
     "load",
     "masks",
+    "max_pool1d",
     "one_hot",
     "progress",
     "quantize",
@@ -111,13 +114,16 @@ HOMES = {
     "Gradients": "stepnet.model.gradients",
     "Graph": "stepnet.model.graph.graph",
     "Stack": "stepnet.model.compose",
+    "avg_pool1d": "stepnet.model.convolution",
     "beam_search": "stepnet.model.beams",
     "conv1d": "stepnet.model.convolution",
+    "conv_transpose1d": "stepnet.model.convolution",
     "convert": "stepnet.layout.convert",
     "create_rnn_op": "stepnet.model.builder",
     "foreach": "stepnet.model.builder",
     "generate": "stepnet.model.generate",
     "load": "stepnet.model.file",
+    "max_pool1d": "stepnet.model.convolution",
     "quantize": "stepnet.model.graph.quantize",
     "sampling": "stepnet.model.samplers",
     "value_and_grad": "stepnet.model.losses",

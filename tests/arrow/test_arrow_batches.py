@@ -35,7 +35,7 @@ def sequence_of(name: str, row: Any) -> Any:
 
 
 def alone(name: str, row: Any, output: str) -> Any:
-    """What the interpreter gives for one row alone, as Python has it."""
+    """The interpreter's result for one row alone, as Python objects."""
     model, sequences = MODELS[name], sequence_of(name, row)
     if name != "graph":
         outputs, _ = model(sequences, last_only=output == "last", engine="interpret")

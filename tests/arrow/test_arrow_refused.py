@@ -1,4 +1,4 @@
-"""What `stepnet.arrow` refuses: errors in the user's names, with batch and row."""
+"""Refusals of `stepnet.arrow`: errors in the user's names, with batch and row."""
 
 from collections.abc import Callable
 from typing import Any

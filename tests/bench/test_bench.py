@@ -266,7 +266,7 @@ TAKES_EQUATIONS = ("stepnet", "torch loop")
 
 
 def has(name: str, case: Case) -> bool:
-    """Whether a peer has a case."""
+    """True if a peer has a case."""
     if name in TAKES_EQUATIONS:
         return True
     if name == "prototype":

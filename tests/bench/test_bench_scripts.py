@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from constants import Constants
 from installed_onednn import missing_onednn
 from tolerance import assert_close
 from typer.testing import CliRunner
@@ -63,7 +64,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
 def ran(module: ModuleType, *arguments: str) -> str:
-    """What a script's main prints; what it raises is raised."""
+    """The text that a script's main prints. Its exceptions are passed on."""
     app = typer.Typer()
     app.command()(module.main)
     result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
@@ -72,7 +73,7 @@ def ran(module: ModuleType, *arguments: str) -> str:
 
 
 def refused(module: ModuleType, *arguments: str) -> str:
-    """What a script's main complains of."""
+    """The message with which a script's main refuses its arguments."""
     app = typer.Typer()
     app.command()(module.main)
     result = CliRunner().invoke(app, list(arguments))
@@ -154,9 +155,8 @@ def test_steps_with_matrices_are_timed_beside_a_matrix_alone():
 
 
 @pytest.fixture
-def few_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("USERS", 4), ("CHANGING", 2), ("INPUTS", 3)):
-        monkeypatch.setattr(stream_rows, name, size)
+def few_users(constants: Constants) -> None:
+    constants(stream_rows, USERS=4, CHANGING=2, INPUTS=3)
 
 
 @pytest.mark.usefixtures("few_users")
@@ -196,10 +196,9 @@ THEIRS = ["onnxruntime, 1", "onnxruntime, 2", "onnxruntime bound, 1", "onnxrunti
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(constants: Constants) -> None:
     """One small size, no time between turns."""
-    monkeypatch.setattr(stream, "SIZES", ((3, 4),))
-    monkeypatch.setattr(stream, "PAUSE", 0)
+    constants(stream, SIZES=((3, 4),), PAUSE=0)
 
 
 @pytest.mark.usefixtures("small")
@@ -259,10 +258,9 @@ def test_a_way_that_forgets_its_state_stops_it(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def narrow(constants: Constants) -> None:
     """One small size."""
-    for name, value in {"HIDDEN": (4,), "SYMBOLS": (32,), "STARTS": (2,), "BEAMS": (1, 3)}.items():
-        monkeypatch.setattr(beams, name, value)
+    constants(beams, HIDDEN=(4,), SYMBOLS=(32,), STARTS=(2,), BEAMS=(1, 3))
 
 
 @pytest.mark.usefixtures("narrow")
@@ -279,10 +277,9 @@ def test_a_search_is_timed_beside_generation():
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(constants: Constants) -> None:
     """Small models, and few symbols."""
-    for name, value in {"CASES": (("gru", 4), ("lstm", 4)), "ROWS": (2,), "STEPS": 6}.items():
-        monkeypatch.setattr(generate, name, value)
+    constants(generate, CASES=(("gru", 4), ("lstm", 4)), ROWS=(2,), STEPS=6)
 
 
 @pytest.mark.usefixtures("short")
@@ -317,8 +314,8 @@ def documents() -> Any:
     return nested.documents(2, 3, 4, 5, ragged=True)
 
 
-def test_nested_ones_are_timed_beside_flat_ones(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nested, "CASES", (documents, nested.vowels))
+def test_nested_ones_are_timed_beside_flat_ones(constants: Constants):
+    constants(nested, CASES=(documents, nested.vowels))
     found = json.loads(ran(nested, *QUICK, "--json", "--profile"))
     assert [one["name"] for one in found] == ["2 x 3 x 4, of any lengths", "Japanese Vowels"]
     assert (found[1]["groups"], found[1]["sequences"], found[1]["frames"]) == (9, 370, 5687)
@@ -331,47 +328,47 @@ def test_nested_ones_are_timed_beside_flat_ones(monkeypatch: pytest.MonkeyPatch)
         assert one["parts"]["all"] >= max(one["parts"].values()) > 0
 
 
-def test_the_nested_one_s_table(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nested, "CASES", (documents,))
+def test_the_nested_one_s_table(constants: Constants):
+    constants(nested, CASES=(documents,))
     said = ran(nested, *QUICK)
     assert "2 x 3 x 4, of any lengths" in said
     assert said.count("kept") == 1
 
 
 @pytest.mark.parametrize("spoiled", ["nested", "flat", "outer"])
-def test_nested_ones_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch, spoiled: str):
+def test_nested_ones_that_differ_stop_it(constants: Constants, spoiled: str):
     case = documents()
     right = nested.documents(2, 3, 4, 5).nested
     wrong = {**right.params, "W": 2 * right.params["W"]}
     other = {"nested": sn.RNN(right.step, wrong, memory=right.memory)}
     doubled = cells.rnn("gru", {name: 2 * array for name, array in case.flat.params.items()})
-    monkeypatch.setattr(nested, "CASES", (lambda: replace(case, **{spoiled: other.get(spoiled, doubled)}),))
+    constants(nested, CASES=(lambda: replace(case, **{spoiled: other.get(spoiled, doubled)}),))
     with pytest.raises(AssertionError, match=r"nested is .* away"):
         ran(nested, *QUICK)
 
 
-def test_a_nested_one_that_is_not_lifted_stops_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_nested_one_that_is_not_lifted_stops_it(constants: Constants):
     case = documents()
 
     def step(sentence: Any, h: Any, params: Any) -> tuple[Any, Any]:  # the memory of the outer one enters
         return cells.gru(case.flat(sentence, initial=h)[1], h, params)
 
     looped = replace(case, nested=sn.RNN(step, case.outer.params, memory=5))
-    monkeypatch.setattr(nested, "CASES", (lambda: looped,))
+    constants(nested, CASES=(lambda: looped,))
     with pytest.raises(AssertionError, match="is not lifted"):
         ran(nested, *QUICK)
 
 
-def test_an_inner_one_that_the_memory_enters_is_timed_beside_others(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(entered, "CASES", (entered.Case(3, 2, 1, 4, 8),))
+def test_an_inner_one_that_the_memory_enters_is_timed_beside_others(constants: Constants):
+    constants(entered, CASES=(entered.Case(3, 2, 1, 4, 8),))
     (found,) = json.loads(ran(entered, *QUICK, "--json"))
     assert (found["name"], found["hidden"]) == ("3 x 2 x 1 to 4", 8)
     ours, *others = entered.RUNS
     assert found["ratios"] == {run: found["seconds"][run][0] / found["seconds"][ours][0] for run in others}
 
 
-def test_ways_of_an_entered_one_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(entered, "CASES", (entered.Case(3, 2, 1, 4, 8),))
+def test_ways_of_an_entered_one_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch, constants: Constants):
+    constants(entered, CASES=(entered.Case(3, 2, 1, 4, 8),))
     monkeypatch.setattr(entered, "of_torch", lambda *_: lambda: np.ones((3, 8), "float32"))
     with pytest.raises(AssertionError, match=r"PyTorch is .* away"):
         ran(entered, *QUICK)
@@ -509,8 +506,8 @@ def test_memory_or_code_that_grows_is_not_kept():
 # ---- conversions
 
 
-def test_a_conversion_is_timed_beside_a_copy(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(convert, "PAIRS", (("torch.lstm", "keras.lstm"),))
+def test_a_conversion_is_timed_beside_a_copy(constants: Constants):
+    constants(convert, PAIRS=(("torch.lstm", "keras.lstm"),))
     (one,) = json.loads(ran(convert, "--gigabytes", "0.0001", "--hidden", "32", "--rounds", "2", "--json"))
     assert (one["source"], one["target"], one["hidden"]) == ("torch.lstm", "keras.lstm", 32)
     assert one["bytes"] == one["layers"] * 4 * (2 * 4 * 32 * 32 + 2 * 4 * 32) >= 100_000
@@ -532,10 +529,9 @@ def test_training_steps_are_timed_beside_pytorch() -> None:
 
 
 @pytest.fixture
-def small_delta_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_delta_rules(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     """A small model, and a loop where transformers' function stands, which has an environment of its own."""
-    for name, value in {"KEY": 4, "WIDTH": 16, "ROWS": 2, "PIECE": 5}.items():
-        monkeypatch.setattr(delta_rules.example, name, value)
+    constants(delta_rules.example, KEY=4, WIDTH=16, ROWS=2, PIECE=5)
     monkeypatch.setattr(delta_rules, "chunked", lambda: delta_rules.looped)
 
 
@@ -570,9 +566,8 @@ FEW_BLOCKS = "--keys", "64", "--steps", "32", "--rounds", "1"
 
 
 @pytest.fixture
-def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, sizes in {"TOGETHER": (2,), "BLOCKS": (16,)}.items():
-        monkeypatch.setattr(blocks, name, sizes)
+def few_blocks(constants: Constants) -> None:
+    constants(blocks, TOGETHER=(2,), BLOCKS=(16,))
 
 
 @pytest.mark.usefixtures("few_blocks")
@@ -656,8 +651,8 @@ def test_batches_of_arrow_with_other_results_are_told(monkeypatch: pytest.Monkey
 FOLDERS = "--hidden", "4", "--files", "2", "--rounds", "1"
 
 
-def test_folders_are_timed_beside_the_engine_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(folders, "ROWS", 20)
+def test_folders_are_timed_beside_the_engine_alone(constants: Constants):
+    constants(folders, ROWS=20)
     rows = json.loads(ran(folders, *FOLDERS, "--json"))["rows"]
     assert [(row["result"], row["sequences"]) for row in rows] == [("last", 40), ("outputs", 40)]
     for row in rows:
@@ -665,9 +660,9 @@ def test_folders_are_timed_beside_the_engine_alone(monkeypatch: pytest.MonkeyPat
     assert "4 units" in ran(folders, *FOLDERS, "--format", "arrow")
 
 
-def test_folders_with_other_results_are_told(monkeypatch: pytest.MonkeyPatch):
+def test_folders_with_other_results_are_told(monkeypatch: pytest.MonkeyPatch, constants: Constants):
     right = folders.table_of
-    monkeypatch.setattr(folders, "ROWS", 20)
+    constants(folders, ROWS=20)
     monkeypatch.setattr(folders, "table_of", lambda path: right(path).take(list(range(20))[::-1]))
     with pytest.raises(SystemExit, match="run gives other last than the engine"):
         folders.timed("last", 4, 1, 1, "parquet", "none")
@@ -796,16 +791,16 @@ def test_sizes_of_bits_are_given_together() -> None:
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_compilation_is_timed_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "LAYERS", {"gru": compiling.LAYERS["gru"]})
+def test_compilation_is_timed_in_processes_of_their_own(constants: Constants) -> None:
+    constants(compiling, LAYERS={"gru": compiling.LAYERS["gru"]})
     figures = json.loads(ran(compiling, "--rounds", "1", "--json"))
     assert list(figures) == ["gru"]
     assert 0.01 < figures["gru"] < 60
 
 
-def test_the_parts_of_a_module_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_of_a_module_are_timed(constants: Constants) -> None:
     names = ("sum of 5", "gru 64")
-    monkeypatch.setattr(compiling, "MODULES", {name: compiling.MODULES[name] for name in names})
+    constants(compiling, MODULES={name: compiling.MODULES[name] for name in names})
     figures = json.loads(ran(compiling, "--modules", "--rounds", "1", "--json"))
     assert list(figures) == [*names]
     assert list(figures["gru 64"]) == ["lowering", "writing", "text", "LLVM", "lines"]
@@ -813,8 +808,8 @@ def test_the_parts_of_a_module_are_timed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 0 < figures["sum of 5"]["writing"] < figures["sum of 5"]["LLVM"]
 
 
-def test_starts_are_timed_with_caches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "MODELS", {"gru": start.MODELS["gru"]})
+def test_starts_are_timed_with_caches_of_their_own(constants: Constants) -> None:
+    constants(start, MODELS={"gru": start.MODELS["gru"]})
     figures = json.loads(ran(start, "--rounds", "1", "--json"))
     assert list(figures) == ["gru"]
     assert list(figures["gru"]) == ["none", "cold", "warm", "import"]
@@ -963,10 +958,10 @@ def missing_library(x: Any, memory: Any, params: Any) -> Any:
 
 
 @pytest.fixture
-def small_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_delta(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     """A small case with a peer that is there and one that is not, and no time between turns."""
     case = modern.Case("gated_delta_rule", 3, {"heads": 2, "key": 4, "value": 8}, ("loop", "none"), 4)
-    monkeypatch.setattr(modern, "CASES", (case,))
+    constants(modern, CASES=(case,))
     monkeypatch.setitem(modern.PEERS, ("gated_delta_rule", "loop"), delta_loop)
     monkeypatch.setitem(modern.PEERS, ("gated_delta_rule", "none"), missing_library)
     monkeypatch.setattr(modern, "multiply_adds", lambda dtype, threads: (1e9, 1.0))

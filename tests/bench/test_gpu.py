@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constants import Constants
 from tolerance import assert_close
 from typer.testing import CliRunner
 
@@ -204,10 +205,8 @@ def bundle_of(folder: Path, step: str, words: list[str]) -> Bundle:
     return Bundle.read(folder)
 
 
-def test_checks_tell_the_differences_and_the_bits(
-    cuda: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(checks, "RUNS", 2)
+def test_checks_tell_the_differences_and_the_bits(cuda: EmulatedDriver, tmp_path: Path, constants: Constants):
+    constants(checks, RUNS=2)
     made = model("simple_rnn", 32, [3, 0, 2])
     write_case(tmp_path / "check-simple_rnn-32.npz", made.inputs, *made.expected())
     bundle = bundle_of(tmp_path, "simple_rnn-32", ["block1", "grid2", "block1.barrier"])
@@ -224,12 +223,9 @@ def test_checks_tell_the_differences_and_the_bits(
 
 
 def test_steps_are_timed_and_compared_with_the_truth(
-    cuda: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cuda: EmulatedDriver, tmp_path: Path, constants: Constants
 ):
-    monkeypatch.setattr(steps, "STEPS", 3)
-    monkeypatch.setattr(steps, "BATCHES", (1, 10))
-    monkeypatch.setattr(steps, "WARM", 0)
-    monkeypatch.setattr(steps, "ROUNDS", 2)
+    constants(steps, STEPS=3, BATCHES=(1, 10), WARM=0, ROUNDS=2)
     bundle = bundle_of(tmp_path, "simple_rnn-32", ["tagged2", "block1"])
     step = step_of("simple_rnn-32")
     outputs, last = interpreted(step, drawn(Shape(step, Schedule()).signature, [3]))
@@ -244,11 +240,9 @@ def test_steps_are_timed_and_compared_with_the_truth(
     assert not cuda.kept
 
 
-def test_a_stage_that_cannot_run_says_why_and_others_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_stage_that_cannot_run_says_why_and_others_are_written(tmp_path: Path, constants: Constants):
     missing = stages.Stage("loading", "loading", 1, ("no-such-tool",))
-    monkeypatch.setattr(stages, "STAGES", {"watched": missing})
+    constants(stages, STAGES={"watched": missing})
     stages.measure(tmp_path, tmp_path / "result.json", ["watched"])
     told = json.loads((tmp_path / "result.json").read_text())
     assert told["stages"]["watched"] == {"seconds": 0.0, "ended": "no-such-tool is not here", "rows": {}}
@@ -266,7 +260,7 @@ def test_the_page_has_the_tables_of_the_saved_results():
     assert missing == []
 
 
-def test_without_a_driver_it_is_said(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(driver, "LIBRARY", "libcuda-that-is-not-there.so")
+def test_without_a_driver_it_is_said(constants: Constants):
+    constants(driver, LIBRARY="libcuda-that-is-not-there.so")
     with pytest.raises(CudaError, match=r"there is no CUDA driver here: .* Run it on a machine with a GPU"):
         Driver()

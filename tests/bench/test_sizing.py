@@ -1,4 +1,4 @@
-"""What a load needs: simulated workers against closed forms, and the commands of bench/sizing.py."""
+"""The sizing of a load: simulated workers against closed forms, and the commands of bench/sizing.py."""
 
 import json
 from math import ceil

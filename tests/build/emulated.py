@@ -95,7 +95,7 @@ class Emulated:
         return np.frombuffer(bytes(self.machine.mem_read(where, like.nbytes)), like.dtype).reshape(like.shape)
 
     def call(self, name: str, *arguments: int) -> int:
-        """What a function returns."""
+        """Calls a function; returns its result."""
         self.machine.reg_write(self.stack, STACK + STACK_BYTES - 4096)
         for register, argument in zip(self.registers, arguments, strict=False):
             self.machine.reg_write(register, argument)

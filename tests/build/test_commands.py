@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import MODEL, VOWELS, refusal, stepnet
+from constants import Constants
 from onnx import TensorProto, helper, numpy_helper
 from pyarrow.parquet import read_table
 from same_bits import assert_same_bits
@@ -156,8 +157,8 @@ def test_weights_beside_are_found_and_checked(tmp_path: Path):
         load(made.shared, trust=True, weights=moved)
 
 
-def test_weights_that_code_does_not_reach_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stepnet.build.generate.MOST_INSIDE", 100)
+def test_weights_that_code_does_not_reach_are_refused(tmp_path: Path, constants: Constants):
+    constants("stepnet.build.generate", MOST_INSIDE=100)
     with pytest.raises(
         InputError, match=r"the weights take \d+ bytes, and code reaches 100 .* --weights beside"
     ):

@@ -51,7 +51,7 @@ def compiled(source: Path, made: Build, *flags: str, shared: bool = False) -> Pa
 
 
 def output(program: Path, *arguments: str) -> str:
-    """What a program prints."""
+    """The text that a program prints."""
     done = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert done.stderr == ""

@@ -23,7 +23,7 @@ from tests.peers.environments import saved
 SCRIPT = "cell_functions"
 LENGTHS = (4, 0, 1, 7)
 WIDTH = 15
-"""How many numbers a step sums at most."""
+"""The most numbers that a step sums."""
 
 
 @cache

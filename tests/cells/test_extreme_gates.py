@@ -13,7 +13,7 @@ from stepnet.compiler.values import leaves, transform
 
 Array = np.ndarray
 WIDTH = 15
-"""How many numbers a step sums at most."""
+"""The most numbers that a step sums."""
 LENGTH, STEPS = 5000, 2
 EXPONENTS = ("mlstm", "slstm", "rwkv4")
 """The cells whose memory is divided by exp(m): two memories with another m may be the same."""

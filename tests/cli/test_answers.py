@@ -94,7 +94,7 @@ def copies(path: Path) -> None:
 
 
 def optimised(path: Path) -> None:
-    """What lies where an optimiser keeps what it has, and is called as a layer is."""
+    """An optimiser's state that holds arrays with the names of a layer."""
     torch.save(
         {"optimizer": nn.LSTM(IN, H).state_dict(), "state_dict": {"head.weight": torch.ones(2, 3)}}, path
     )

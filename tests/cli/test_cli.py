@@ -15,6 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from command_line import MODEL, VOWELS, refusal, stepnet
+from constants import Constants
 from safetensors.torch import load_file, save_file
 from tolerance import assert_close
 
@@ -77,10 +78,10 @@ def test_run_of_layers_and_directions(tmp_path: Path, vowels: Path):
             assert_close(outputs, lstm(torch.tensor(frames))[0].numpy(), len(frames), 12 + 20)
 
 
-def test_run_as_json_in_chunks(tmp_path: Path, vowels: Path, monkeypatch: pytest.MonkeyPatch):
+def test_run_as_json_in_chunks(tmp_path: Path, vowels: Path, constants: Constants):
     whole, chunked = tmp_path / "whole.parquet", tmp_path / "chunked.parquet"
     assert stepnet("run", "--recurrent-only", MODEL, vowels, "-o", whole)[0] == 0
-    monkeypatch.setattr(tables, "CHUNK_ROWS", 2)
+    constants(tables, CHUNK_ROWS=2)
     code, stdout, _ = stepnet("run", "--recurrent-only", MODEL, vowels, "-o", chunked, "--json")
     found = json.loads(stdout)
     assert found.pop("sequences_per_second") > 0
@@ -312,9 +313,13 @@ def test_cache_says_why_it_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.parametrize(("patience", "seen"), [(0.0, True), (60.0, False)])
 def test_progress_is_shown_of_what_takes_long(
-    patience: float, seen: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    patience: float,
+    seen: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    constants: Constants,
+    capsys: pytest.CaptureFixture[str],
 ):
-    monkeypatch.setattr(bars, "PATIENCE", patience)
+    constants(bars, PATIENCE=patience)
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes stderr for a terminal
     monkeypatch.setenv("TERM", "xterm")
     with bars.work_bar("sequences", 100) as advance:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import stepnet
+from constants import Constants
 from tolerance import assert_close, tolerance
 
 import stepnet as sn
@@ -17,11 +18,8 @@ FRAMES, INPUTS, HIDDEN = 29, 12, 64  # the longest utterance's
 
 
 @pytest.fixture(autouse=True)
-def short_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "ROUNDS", (2, 3))
-    monkeypatch.setattr(demo, "WARM", 0)
-    monkeypatch.setattr(demo, "COUNTED", 2)
-    monkeypatch.setattr(demo, "RACE_SECONDS", 0.0)
+def short_race(constants: Constants) -> None:
+    constants(demo, ROUNDS=(2, 3), WARM=0, COUNTED=2, RACE_SECONDS=0.0)
 
 
 def figures(*arguments: str) -> dict:

@@ -12,20 +12,19 @@ import llvmlite
 import numpy as np
 import pytest
 from command_line import stepnet
+from constants import Constants
 from installed_onednn import missing_onednn
 
 import stepnet as sn
 from stepnet.cli.report import doctor, problems, trial
-from stepnet.cli.report.problems import Problem
 from stepnet.compiler.targets.cpu.machine.room import load_llvm
 from stepnet.compiler.targets.limits import limit
 from stepnet.compiler.targets.onednn import MISSING
 from stepnet.compiler.values import packages
-from stepnet.compiler.values.packages import PACKAGES, Package
 from stepnet.errors import LibraryError
 
 TOO_OLD = "llvmlite 0.44.0 is installed, and stepnet needs 0.46 or later"
-NAMES = [package.name for package in PACKAGES]
+NAMES = [package.name for package in packages.PACKAGES]
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def found() -> tuple[int, dict[str, Any]]:
     said = doctor.health_text(
         doctor.Health(
             **{name: value for name, value in facts.items() if name not in ("works", "problems")},
-            problems=tuple(Problem(**each) for each in facts["problems"]),
+            problems=tuple(problems.Problem(**each) for each in facts["problems"]),
         )
     )
     for each in facts["problems"]:
@@ -61,10 +60,10 @@ def found() -> tuple[int, dict[str, Any]]:
     return code, facts
 
 
-def of(facts: dict[str, Any], *parts: str) -> Problem:
+def of(facts: dict[str, Any], *parts: str) -> problems.Problem:
     """The one problem that says all these parts."""
     (each,) = [one for one in facts["problems"] if all(part in one["what"] for part in parts)]
-    return Problem(**each)
+    return problems.Problem(**each)
 
 
 def fake(folder: Path, version: str, binding: str) -> None:
@@ -103,14 +102,14 @@ def test_it_says_what_there_is_and_that_it_works():
     assert f"code for      {facts['targets'][0]}\n" in stdout
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=NAMES)
-def test_a_package_that_is_missing(package: Package, works: None, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("package", packages.PACKAGES, ids=NAMES)
+def test_a_package_that_is_missing(package: packages.Package, works: None, monkeypatch: pytest.MonkeyPatch):
     versions = {name: None if name == package.name else "99" for name in NAMES}
     monkeypatch.setattr(doctor, "installed_version", versions.get)
     code, facts = found()
     if package.extra is None:
         assert code == 1
-        assert of(facts) == Problem(True, f"{package.name} is not installed", package.command)
+        assert of(facts) == problems.Problem(True, f"{package.name} is not installed", package.command)
     else:
         assert (code, facts["problems"]) == (0, [])
         assert facts["missing"] == {package.name: f"pip install 'stepnet[{package.extra}]'"}
@@ -118,14 +117,14 @@ def test_a_package_that_is_missing(package: Package, works: None, monkeypatch: p
         assert says in stepnet("doctor")[1]
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=NAMES)
-def test_a_package_that_is_too_old(package: Package, works: None, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("package", packages.PACKAGES, ids=NAMES)
+def test_a_package_that_is_too_old(package: packages.Package, works: None, monkeypatch: pytest.MonkeyPatch):
     versions = {name: "0.0.9" if name == package.name else "99" for name in NAMES}
     monkeypatch.setattr(doctor, "installed_version", versions.get)
     code, facts = found()
     assert code == (package.extra is None)
     what = f"{package.name} 0.0.9 is installed, and stepnet needs {package.floor} or later"
-    assert of(facts) == Problem(package.extra is None, what, package.command)
+    assert of(facts) == problems.Problem(package.extra is None, what, package.command)
 
 
 def test_onednn_that_is_missing_is_no_problem(monkeypatch: pytest.MonkeyPatch):
@@ -148,7 +147,7 @@ def test_llvmlite_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert facts["engines"]["llvm"] == f"{TOO_OLD}: pip install 'llvmlite>=0.46'"
     assert facts["engines"]["interpret"] is None
     assert facts["targets"] == []
-    assert of(facts) == Problem(True, TOO_OLD, "pip install 'llvmlite>=0.46'")
+    assert of(facts) == problems.Problem(True, TOO_OLD, "pip install 'llvmlite>=0.46'")
     assert "code for      nothing, as LLVM does not work\n" in stepnet("doctor")[1]
 
 
@@ -174,10 +173,10 @@ def test_llvmlite_that_is_broken(binding: str, says: str, tmp_path: Path, monkey
     assert problem.cure.startswith("pip install --force-reinstall 'llvmlite>=0.46', or else report it")
 
 
-def test_results_that_are_wrong(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trial, "MOST", -1.0)
+def test_results_that_are_wrong(monkeypatch: pytest.MonkeyPatch, constants: Constants):
+    constants(trial, MOST=-1.0)
     assert "results of a small recurrence are" in str(trial.refusal("llvm"))
-    monkeypatch.setattr(trial, "MOST", 1e-5)
+    constants(trial, MOST=1e-5)
     assert trial.refusal("llvm") is None
     right = trial.recurrence
 
@@ -198,8 +197,8 @@ def test_a_trial_compiles_and_neither_reads_nor_writes_the_cache(
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_trial_that_does_not_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trial, "PATIENCE", 0.001)
+def test_a_trial_that_does_not_end(constants: Constants):
+    constants(trial, PATIENCE=0.001)
     assert trial.try_engine("llvm") == "a small recurrence took longer than 0.001 seconds"
 
 
@@ -269,7 +268,7 @@ def test_few_threads_because_of_openmps_variable(
     code, facts = found()
     assert code == 0
     what = "OMP_NUM_THREADS is 1, so a call uses 1 of 8 processors"
-    assert of(facts) == Problem(False, what, "unset OMP_NUM_THREADS, or set STEPNET_NUM_THREADS=8")
+    assert of(facts) == problems.Problem(False, what, "unset OMP_NUM_THREADS, or set STEPNET_NUM_THREADS=8")
     monkeypatch.setenv("STEPNET_NUM_THREADS", "1")  # which is meant
     limit.cache_clear()
     assert found()[1]["problems"] == []
@@ -287,13 +286,15 @@ def test_a_cache_that_cannot_be_used(works: None, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("STEPNET_CACHE_DIR", str(folder))
         code, facts = found()
         assert code == 0
-        assert of(facts) == Problem(False, f"compiled code is not kept on disk: {why}", cure)
+        assert of(facts) == problems.Problem(False, f"compiled code is not kept on disk: {why}", cure)
     monkeypatch.setenv("STEPNET_CACHE", "0")  # which is meant
     assert found()[1]["problems"] == []
 
 
-def test_a_system_without_shared_memory(works: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path / "shm")
+def test_a_system_without_shared_memory(
+    works: None, monkeypatch: pytest.MonkeyPatch, constants: Constants, tmp_path: Path
+):
+    constants(doctor, SHARED_MEMORY=tmp_path / "shm")
     monkeypatch.setattr(sys, "platform", "linux")
     code, facts = found()
     assert code == 0

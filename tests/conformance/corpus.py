@@ -77,13 +77,13 @@ def unpack(folder: Path) -> None:
 
 
 def of_row(array: np.ndarray, row: int, states: bool, axes: str) -> np.ndarray:
-    """What an array has of a sequence: PyTorch's states have their axis of layers first."""
+    """The part of an array that belongs to a sequence: PyTorch's states have their axis of layers first."""
     axis = 1 if states or (axes == "time" and array.ndim > 1) else 0
     return array.take(row, axis)
 
 
 def calls(model: Model, folder: Path) -> dict[str, Call]:
-    """What a framework computed: `ragged`, of each sequence alone, and `padded`, of the batch, if it did.
+    """The results of a framework: `ragged`, of each sequence alone, and `padded`, of the batch, if any.
 
     Of a model that takes lengths, the batch is no sequences of equal length, and so is left out.
     """

@@ -26,22 +26,26 @@ VERDICTS = {
         lstm_both_concat gru_both_sum simple_rnn_both_mul lstm_both_ave_last lstm_stack_last mixed_stack
         gru_backwards_last rnn_of_cells lstm_hard gru_without_bias gru_unrolled gru_stack_h5
     """,
+    ("keras", WHOLE): """
+        characters sensors voice_activity deep_speech forecaster standardised rescaled normalised_stack
+        residual dense_before leaky padded_convolution attention_pooling two_outputs head_h5 model_in_model
+        only_one_step
+    """,
     ("keras", REFUSED): """
-        gru_both_apart lstm_forward_gru_backward sentiment sentiment_averaged tagger characters
-        tagger_of_two_inputs siamese captions translator masked_classifier masked_steps masked_both
-        masked_backwards sensors voice_activity deep_speech forecaster standardised rescaled
-        normalised_stack residual dense_before leaky pooled padded_convolution pictures_of_lines
-        attention_pooling attention heads autoencoder frames_and_context two_outputs head_h5
-        model_in_model stateful_head flattened only_one_step lstm_bent lambda_before layer_of_the_user
-        cell_of_the_user convolution_in_the_cell lstm_backwards lstm_states lstm_stateful
+        gru_both_apart lstm_forward_gru_backward sentiment sentiment_averaged tagger masked_classifier
+        tagger_of_two_inputs siamese captions translator frames_and_context
+        masked_steps masked_both masked_backwards pooled pictures_of_lines attention heads autoencoder
+        stateful_head flattened lstm_bent lambda_before layer_of_the_user cell_of_the_user
+        convolution_in_the_cell lstm_backwards lstm_states lstm_stateful
     """,
     ("keras", WEIGHTS): "head_weights stack_weights",
     ("tensorflow", RECURRENT): """
         gru_h5_keras_2 stack_h5_keras_2 lstm_keras_keras_2 lstm_savedmodel lstm_tflite
     """,
+    ("tensorflow", WHOLE): "sensors_h5_keras_2 normalised_keras_keras_2 head_tflite sensors_tflite",
     ("tensorflow", REFUSED): """
-        sentiment_h5_keras_2 masked_h5_keras_2 sensors_h5_keras_2 normalised_keras_keras_2
-        sentiment_savedmodel sensors_savedmodel masked_savedmodel head_tflite sensors_tflite
+        sentiment_h5_keras_2 masked_h5_keras_2
+        sentiment_savedmodel sensors_savedmodel masked_savedmodel
         backwards_h5_keras_2
     """,
     ("tensorflow", WEIGHTS): """
@@ -76,7 +80,7 @@ VERDICTS = {
         translator_legacy streaming_legacy conditioned_legacy translator_dynamo
         streaming_dynamo conditioned_dynamo
     """,
-    ("openvino", REFUSED): "tagger_openvino voice_openvino by_last_state_openvino gru_openvino",
+    ("openvino", WHOLE): "tagger_openvino voice_openvino by_last_state_openvino gru_openvino",
 }
 """The models of each archive that run whole, that have nothing but recurrent layers, that have more and
 are refused, and that are weights alone. Refused, too, are directions that are not merged or not alike."""
@@ -84,6 +88,7 @@ are refused, and that are weights alone. Refused, too, are directions that are n
 REASONS = {
     "keras/lstm_backwards": "it returns its outputs last step first",
     "keras/lstm_states": "its final states are outputs of the model",
+    "keras/stateful_head": "it keeps its state from one call to the next (stateful)",
     "keras/lstm_stateful": "it keeps its state from one call to the next (stateful)",
     "tensorflow/backwards_h5_keras_2": "it returns its outputs last step first",
     "torch/gru_pt2": "getitem_1 (an output)",
@@ -92,7 +97,6 @@ REASONS = {
     "torch/lstm_stack_both_pickled": "it is a pickled torch.nn.modules.rnn.LSTM",
     "torch/gru_pickled": "it is a pickled torch.nn.modules.rnn.GRU",
     "coreml/lstm_steps_coreml": "(transpose)",
-    "openvino/gru_openvino": "(ShapeOf)",
 }
 """Models of recurrent layers alone that are refused: for a way to use these layers that is not run yet, for
 operators that only move numbers, or as code. The words that the refusal has."""

@@ -65,14 +65,14 @@ def saved(made: Any, path: Path) -> Path:
 
 
 def found_in(path: Path) -> np.ndarray:
-    """What stepnet computes from a file."""
+    """The results of stepnet for a file."""
     table = pa.table({"x": pa.array(X.tolist(), pa.list_(pa.list_(pa.float32())))})
     batches = arrow.predict(table, path, column="x", output="outputs").read_all()
     return np.array(batches["outputs"].to_pylist(), "float32")
 
 
 def wanted_of(path: Path) -> np.ndarray:
-    """What Keras computes from a file."""
+    """The results of Keras for a file."""
     loaded: Any = keras.models.load_model(path, compile=False)
     return loaded.predict(X, verbose=0)
 

@@ -15,11 +15,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "folders.md"
 PROGRAM, SAVED = "PaddlePaddle program", "saved model"
 VERDICTS = {
     "whole": {WHOLE, REFUSED},
+    "whole, if all layers are supported": {WHOLE, RECURRENT, REFUSED},
     "recurrent layers alone": {RECURRENT, REFUSED},
     "refused as code": {REFUSED},
     "no architecture": {WEIGHTS},
 }
-"""What models of the corpus may be, by the last column of their row."""
+"""The verdicts that models of the corpus may have, by the last column of their row."""
 
 ROWS = {
     "CoreML": "Core ML",

@@ -11,11 +11,11 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from command_line import stepnet
+from constants import Constants
 
 import stepnet as sn
 from stepnet.errors import InputError, LayoutError
 from stepnet.files import verified
-from stepnet.files.verified import Runtime
 from stepnet.model.file import FileModel
 from stepnet.model.verdict import verify_models
 from tests.conformance.test_doors import tagger
@@ -166,10 +166,12 @@ def test_a_model_that_cannot_be_run_whole_is_not_verified(tmp_path: Path, data: 
     one = tagger(tmp_path / "one.keras")
     code, _, said = stepnet("verify", one, one)
     assert code == 3
-    assert said.startswith(f"stepnet: not verified: {one}: not only recurrent layers: it has dense (Dense)")
+    assert said.startswith(
+        f"stepnet: not verified: {one}: not only recurrent layers: it has dense (doors>Dense)"
+    )
     assert stepnet("verify", one, one, "--recurrent-only")[0] == 0
     code, _, said = stepnet("verify", one, one, "--inputs", data)
-    assert (code, "it has dense (Dense); say --recurrent-only" in said) == (3, True)
+    assert (code, "it has dense (doors>Dense); say --recurrent-only" in said) == (3, True)
     assert stepnet("verify", one, one, "--inputs", data, "--recurrent-only")[0] == 0
 
 
@@ -277,13 +279,11 @@ def test_nan_on_both_sides_is_not_verified():
     assert str(verify_models(graph(last), graph(last), [])) == "not verified: there are no steps to compare"
 
 
-def test_a_file_that_its_runtime_does_not_load_is_not_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_file_that_its_runtime_does_not_load_is_not_verified(tmp_path: Path, constants: Constants):
     def fails(path: Path) -> Any:
         raise ValueError("no such opset")
 
-    monkeypatch.setattr(verified, "RUNTIMES", (Runtime("onnxruntime", ".onnx", fails),))
+    constants(verified, RUNTIMES=(verified.Runtime("onnxruntime", ".onnx", fails),))
     torch.save(torch.nn.GRU(3, 4).state_dict(), tmp_path / "m.pt")
     code, text, said = stepnet(
         "convert", tmp_path / "m.pt", "--to", "onnx", "-o", tmp_path / "m.onnx", "--verify"

@@ -37,7 +37,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def ran(*command: str, limit: int = 1800) -> str:
-    """What a command prints that starts processes, which have the threads that torchrun or Ray gives them."""
+    """The text of a command that starts processes, with the number of threads that torchrun or Ray sets."""
     given = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
     given["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("src", "tests/support", "examples"))
     done = subprocess.run(
@@ -100,7 +100,7 @@ def test_a_batch_of_fewer_utterances_than_processes_is_refused(example: Any, mon
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, loss: str, code: int = 0) -> Any:
-    """What the benchmark says where an epoch takes 10 ms for each thread of stepnet, and 5 by torchrun."""
+    """The text of the benchmark where an epoch takes 10 ms for each thread of stepnet, and 5 by torchrun."""
 
     def run(command: list[str], env: dict[str, str], **options: Any) -> Any:
         threads, by_torchrun = int(env["STEPNET_NUM_THREADS"]), "torch.distributed.run" in command

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from constants import Constants
 from tolerance import assert_close
 
 from bench.delta_rules import looped
@@ -58,29 +59,31 @@ def test_the_classifier_learns_as_with_torchs_layer(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("in_doubles")
-def test_the_character_model_learns_as_with_torchs_layer(monkeypatch: pytest.MonkeyPatch):
+def test_the_character_model_learns_as_with_torchs_layer(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+):
     module = example("character_model")
     whole = module.text()
     monkeypatch.setattr(module, "text", lambda: whole[:20_000])
-    monkeypatch.setattr(module, "ROWS", 8)
+    constants(module, ROWS=8)
     (_, _, losses), (_, _, others) = module.train(steps=8), module.train(torch.nn, steps=8)
     assert_same_curve(losses, others, module.PIECE * module.ROWS, module.HIDDEN)
     assert losses[-1] < losses[0] - 1
 
 
 @pytest.mark.usefixtures("in_doubles")
-def test_the_tagger_learns_as_with_torchs_layer(monkeypatch: pytest.MonkeyPatch):
+def test_the_tagger_learns_as_with_torchs_layer(constants: Constants):
     module = example("tagger")
-    monkeypatch.setattr(module, "ROWS", 6)
+    constants(module, ROWS=6)
     (_, losses), (_, others) = module.train(steps=4), module.train(torch.nn, steps=4)
     assert_same_curve(losses, others, 150 * module.ROWS, module.HIDDEN)
     assert losses[-1] < losses[0]
 
 
 @pytest.mark.usefixtures("in_doubles")
-def test_the_custom_cell_learns_as_in_a_loop(monkeypatch: pytest.MonkeyPatch):
+def test_the_custom_cell_learns_as_in_a_loop(constants: Constants):
     module = example("custom_cell")
-    monkeypatch.setattr(module, "TIME", 20)
+    constants(module, TIME=20)
     losses, others = module.train(count=4), module.train(looped=True, count=4)
     assert_same_curve(losses, others, module.TIME * module.ROWS, module.HIDDEN)
     assert losses[-1] < losses[0]
@@ -109,7 +112,7 @@ def test_the_cell_in_keras_learns_as_with_keras_layer():
 
 
 def printed(name: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    """What an example prints behind its progress bar."""
+    """The text that an example prints after its progress bar."""
     example(name).main(list(arguments))
     return [line for line in capsys.readouterr().out.splitlines() if "━" not in line]
 
@@ -136,7 +139,7 @@ def test_the_character_model_writes(capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_cell_of_the_character_model_is_its_layer():
-    """What writes goes on as the model itself would."""
+    """The generator's cell goes on as the model itself would."""
     module = example("character_model")
     torch.manual_seed(0)
     letters = "".join(sorted(set(module.text())))
@@ -208,11 +211,10 @@ def test_a_file_of_keras_is_served(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.fixture
-def small_delta(monkeypatch: pytest.MonkeyPatch) -> Any:
+def small_delta(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> Any:
     """The example with a small model and little text."""
     module = example("delta_characters")
-    for name, value in {"KEY": 4, "WIDTH": 16, "ROWS": 4, "PIECE": 16, "LEARNING_RATE": 2e-2}.items():
-        monkeypatch.setattr(module, name, value)
+    constants(module, KEY=4, WIDTH=16, ROWS=4, PIECE=16, LEARNING_RATE=2e-2)
     whole = module.text()[:8000]
     monkeypatch.setattr(module, "text", lambda: whole)
     return module

@@ -60,7 +60,7 @@ def by_loops(weights: dict[str, Array], groups: list[list[Array]]) -> tuple[list
 
 @pytest.fixture(scope="module")
 def heard(data: Speakers) -> tuple[list[Array], Array]:
-    """What the loops in torch believe of the nine speakers."""
+    """The probabilities of the nine speakers, by loops in torch."""
     return by_loops(data.weights, hierarchy.grouped(data.utterances, data.speakers)[0].to_list())
 
 
@@ -119,7 +119,7 @@ def test_the_inner_recurrence_is_lifted(data: Speakers):
 
 
 def share(data: Speakers, utterances: sn.Ragged) -> list[str]:
-    """What should be printed: after each number of utterances, the share of sessions told right."""
+    """The expected lines: after each number of utterances, the share of sessions told right."""
     groups, right = hierarchy.grouped(utterances, data.speakers, hierarchy.SESSION)
     beliefs, _ = by_loops(data.weights, groups.to_list())
     found = []

@@ -14,7 +14,6 @@ from stepnet.explain.weights import signs, weights_text
 from stepnet.layout import Record, Semantics, Sizes, records
 from stepnet.layout.notation import axes_text, parse, terms
 from stepnet.layout.places import ParameterBlock, index_map
-from stepnet.layout.sizes import shape_of
 
 ALL_RECORDS = [pytest.param(record, id=name) for name, record in records().items()]
 
@@ -22,14 +21,13 @@ ALL_RECORDS = [pytest.param(record, id=name) for name, record in records().items
 def arrays_of(record: Record, sizes: Sizes) -> dict[str, np.ndarray]:
     """Arrays whose numbers tell where they are."""
     found: dict[str, np.ndarray] = {}
-    for number, entry in enumerate(record.entries(sizes)):
-        shape = shape_of(entry.pattern, sizes, entry.layer or 0)
-        found[entry.name] = np.arange(prod(shape), dtype="float64").reshape(shape) + 1e7 * number
+    for number, (name, shape) in enumerate(record.shapes(sizes).items()):
+        found[name] = np.arange(prod(shape), dtype="float64").reshape(shape) + 1e7 * number
     return found
 
 
 def drawn(record: Record, sizes: Sizes) -> list[Drawing]:
-    """What is drawn of such arrays."""
+    """The drawing of such arrays."""
     return list(drawings(arrays_of(record, sizes), record, sizes))
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from planned import schedule
 
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.net import ROWS, STEPS, Builder, Node, Recur, Type
-from stepnet.compiler.plan import schedule
 from stepnet.compiler.targets import engine_named
 from stepnet.explain.document import DocumentTable, OperationLine, TitledSection, headed
 from stepnet.explain.expressions import expression, view

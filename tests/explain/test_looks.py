@@ -1,4 +1,4 @@
-"""Whether the page can be read, in light and dark, and its colours be told apart by any eyes."""
+"""The page can be read, in light and dark, and any eyes can tell its colours apart."""
 
 import re
 from itertools import combinations, pairwise

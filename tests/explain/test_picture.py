@@ -78,7 +78,7 @@ def test_every_number_tells_where_it_goes():
 
 
 def told(text: str, key: str) -> str:
-    """What the page tells of one number, behind what it is."""
+    """The text of the page about one number, after the description of the number."""
     return Page(text).cells[key]["data-tells"].partition("; ")[2]
 
 

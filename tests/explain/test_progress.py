@@ -21,7 +21,7 @@ main()
 
 
 def on_a_terminal(*arguments: object) -> tuple[str, str]:
-    """What a command writes to stdout, and to the terminal that its stderr is; it waits for nothing there."""
+    """The text that a command writes to stdout, and to the terminal of its stderr, without waiting."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm"}
     command = [sys.executable, "-c", CODE, *map(str, arguments)]

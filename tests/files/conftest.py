@@ -1,4 +1,4 @@
-"""What tests of files share."""
+"""Fixtures of tests of files."""
 
 from collections.abc import Generator
 
@@ -9,6 +9,6 @@ from tests.files.readers import Reading, readers
 
 @pytest.fixture(scope="module")
 def reading(tmp_path_factory: pytest.TempPathFactory) -> Generator[Reading]:
-    """What reads files in processes of their own, started once for all tests of a module."""
+    """Processes that read files, started once for all tests of a module."""
     with readers(tmp_path_factory.mktemp("reading")) as reading:
         yield reading

@@ -18,7 +18,7 @@ ENDED = "ended "
 
 @dataclass(frozen=True)
 class Reading:
-    """What reads files, each in a process of its own."""
+    """Reads files, each in a process of its own."""
 
     process: "subprocess.Popen[str]"
     errors: Path
@@ -44,7 +44,7 @@ class Reading:
 
 @contextmanager
 def readers(folder: Path) -> Generator[Reading]:
-    """What reads files, as `reading.py` does, until the end; what it says of errors is kept in a folder."""
+    """Yields processes that read files as `reading.py` does. A folder keeps their messages about errors."""
     errors = folder / "errors"
     with (
         errors.open("w") as file,

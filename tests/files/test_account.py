@@ -178,7 +178,7 @@ RUNS = {
 
 
 def held_by(command: str, tmp_path: Path, source: Path, drop: tuple[str, ...]) -> str:
-    """What a command that runs a file says of what its layer has besides, before it is left by name."""
+    """The message of a command that runs a file whose layer has more, before that is left out by name."""
     if not (tmp_path / "x.parquet").exists():
         parquet.write_table(pa.table({"x": X.tolist()}), tmp_path / "x.parquet")
     places = {"file": source, "x": tmp_path / "x.parquet", "y": tmp_path / "y.parquet"}

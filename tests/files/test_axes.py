@@ -1,4 +1,4 @@
-"""What lies between layers of OpenVINO and Core ML is seen through by what it does to the axes."""
+"""Operators between layers of OpenVINO and Core ML are understood by their effect on the axes."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -26,7 +26,6 @@ from stepnet.errors import LayoutError
 from stepnet.files import FileContents, LayoutChoice, read
 from stepnet.files.model import among
 from stepnet.layout import Record, Sizes, from_torch, record, records
-from stepnet.layout.sizes import shape_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")
 
@@ -38,11 +37,8 @@ X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
 
 def arrays_of(name: str, prefix: str, sizes: Sizes) -> Arrays:
     """Arrays of a record behind a prefix."""
-    entries = record(name).entries(sizes)
-    return {
-        prefix + entry.name: np.ones(shape_of(entry.pattern, sizes, entry.layer or 0), "float32")
-        for entry in entries
-    }
+    shapes = record(name).shapes(sizes)
+    return {prefix + name: np.ones(shape, "float32") for name, shape in shapes.items()}
 
 
 def without(arrays: Arrays, *names: str) -> Arrays:
@@ -198,7 +194,7 @@ def title(one: Record) -> str:
 
 
 def lost(model: FileContents, layout: str | None, expected: int) -> bool:
-    """Whether fewer layers than expected are taken of a model without an error."""
+    """True if a model is read without an error and has fewer layers than expected."""
     try:
         return len(LayoutChoice(layout).checked_modules(model, copied=False)) < expected
     except LayoutError:

@@ -13,7 +13,6 @@ from saved_arrays import saved_arrays
 from stepnet.errors import FileError
 from stepnet.files.checkpoint import sstable
 from stepnet.files.checkpoint.file import is_checkpoint, piece_key, read
-from stepnet.files.checkpoint.sstable import table, unsnapped
 from stepnet.files.checksums import crc32c, masked
 from stepnet.files.store import Store
 
@@ -172,13 +171,13 @@ def test_snappy():
         for letters in (1, 2, 256):
             data = bytes(draw.randrange(letters) for _ in range(size))
             assert (
-                unsnapped(
+                sstable.unsnapped(
                     memoryview(pyarrow.Codec("snappy").compress(data, asbytes=True)), Store(None, len(data))
                 )
                 == data
             )
     far = b"\x0b\x18abcdefg\x0f\x07\0\0\0"  # as no packer writes it: 7 back in 4 bytes
-    assert unsnapped(memoryview(far), Store(None, 8)) == b"abcdefgabcd"
+    assert sstable.unsnapped(memoryview(far), Store(None, 8)) == b"abcdefgabcd"
 
 
 # What is no checkpoint
@@ -278,7 +277,7 @@ def test_indexes_that_cannot_be(tmp_path: Path):
     path = save(tmp_path, {}, b"")
     wrong = {
         tabled(block([(b"", message((1, 1), (3, message((2, 2)))))])): "one of a newer kind",
-        tabled(block([(b"", b"")])): "it is no index of a checkpoint",
+        tabled(block([(b"", b"")])): "it is not the index of a checkpoint",
         tabled(block([(b"b", b""), (b"a", b"")])): "its keys are out of order",
         tabled(block([(b"a", b"")]), block([(b"a", b"")])): "its keys are out of order",
         tabled(block([], 7)): "a block is packed in way 7",
@@ -304,7 +303,7 @@ def test_a_table_read_over_and_over_is_refused():
     one = block([], 0, bytes(400) + struct.pack("<I", 100))
     rows = [(bytes([n]), varint(0) + varint(len(one) - 5)) for n in range(100)]
     with pytest.raises(FileError, match="its blocks overlap"):
-        dict(table(memoryview(tabled(one, rows=rows)), Store(None, 0)))
+        dict(sstable.table(memoryview(tabled(one, rows=rows)), Store(None, 0)))
 
 
 def test_keys_that_take_more_than_the_file_are_refused():
@@ -312,7 +311,7 @@ def test_keys_that_take_more_than_the_file_are_refused():
     rows += [varint(20000) + varint(2) + varint(0) + n.to_bytes(2, "big") for n in range(5000)]
     data = tabled(block([], 0, b"".join(rows) + struct.pack("<II", 0, 1)))
     with pytest.raises(FileError, match="with its keys it would fill more than"):
-        for _ in table(memoryview(data), Store(None, len(data))):
+        for _ in sstable.table(memoryview(data), Store(None, len(data))):
             pass
 
 

@@ -35,7 +35,7 @@ def convert(source: Path, target: str, out: Path, *options: str) -> Path:
 def in_torch(
     path: Path, cell: type[nn.RNNBase], x: Array, front: str = "", **options: Any
 ) -> tuple[Array, Any]:
-    """What torch makes of a state dict, or of a part of it: the outputs, and the last states."""
+    """The results of torch for a state dict, or for a part of it: the outputs, and the last states."""
     state = torch.load(path, weights_only=True)
     state = {name.removeprefix(front): value for name, value in state.items() if name.startswith(front)}
     module = cell(x.shape[-1], HIDDEN, batch_first=True, **options)
@@ -51,7 +51,7 @@ def in_onnxruntime(path: Path, x: Array) -> Array:
 
 
 def ours(path: Path, x: Array, semantics: Mapping[str, Any], name: str | None = None) -> Array:
-    """What stepnet makes of a module of a file."""
+    """The results of stepnet for a module of a file."""
     model = read(path)
     (module,) = model.modules if name is None else [model.chosen(name)]
     side = weights(replace(module, layouts=module.layouts[:1], semantics={**module.semantics, **semantics}))

@@ -9,6 +9,7 @@ import ml_dtypes
 import msgpack
 import numpy as np
 import pytest
+from constants import Constants
 from containers import (
     assert_not_written,
     assert_refused,
@@ -20,7 +21,6 @@ from containers import (
 )
 from memory import memory
 
-from stepnet.files import flax
 from stepnet.files.flax import read, write
 
 packb: Any = msgpack.packb
@@ -139,7 +139,7 @@ def test_scalars_lists_tuples_and_what_is_no_array(path: Path):
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (25,), (1, 25)])
-def test_long_arrays_in_pieces(path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch):
+def test_long_arrays_in_pieces(path: Path, shape: tuple[int, ...], constants: Constants):
     array = np.arange(25, dtype="f4").reshape(shape)
     assert len(chunked(array, 2)["chunks"]) == 13  # "10" comes before "2" where keys are sorted
     path.write_bytes(serialized({"a": chunked(array, 2), "b": array}))
@@ -148,7 +148,7 @@ def test_long_arrays_in_pieces(path: Path, shape: tuple[int, ...], monkeypatch: 
     by_key["chunks"] = dict(sorted(by_key["chunks"].items()))
     path.write_bytes(serialized({"a": by_key}))
     assert_same(read(path), {"a": array})
-    monkeypatch.setattr(flax, "CHUNK", 8)
+    constants("stepnet.files.flax", CHUNK=8)
     write(path, {"x/a": array}, force=True)
     tree = restored(path)
     assert tree["x"]["a"]["shape"] == {str(axis): length for axis, length in enumerate(shape)}

@@ -370,7 +370,7 @@ def test_an_output_that_cannot_be_leaves_nothing(tmp_path: Path, model: Path, en
 def test_a_full_disk_leaves_nothing(
     tmp_path: Path, model: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """What is written fails at the last moment, when it is moved to its name."""
+    """The write fails at the last moment, when the file is moved to its name."""
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -430,7 +430,7 @@ def test_an_input_that_cannot_be_read(tmp_path: Path, ending: str, monkeypatch: 
 
 
 class Runs:
-    """What a hostile pickle is made of: it asks that a folder is made as soon as it is read."""
+    """A hostile pickle: it asks that a folder is made as soon as it is read."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark

@@ -167,7 +167,8 @@ def cut_off(source: Path, step: int, layout: str | None, path: Path) -> None:
     assert inside
     assert all(re.search("cut off$|does not end$", str(said)) for said in inside)
     messages = [said for end in ends if isinstance(said := outcomes[end], str)]
-    assert all(re.search("is no graph of TensorFlow|no constants that could be", said) for said in messages)
+    allowed = "is not a graph of TensorFlow|no constants that could be"
+    assert all(re.search(allowed, said) for said in messages)
     smaller = [found for end in ends if isinstance(found := outcomes[end], set)]
     assert [*messages, *smaller] == [outcomes[end] for end in ends]
     assert smaller
@@ -216,8 +217,8 @@ def field(number: int, data: bytes) -> bytes:
 
 SHAPE = field(2, b"".join(field(2, b"\x08\x80\x80\x80\x80\x01") for _ in range(2)))  # 2**28 by 2**28
 SPOILT = {
-    "nothing": (b"", "this is no graph of TensorFlow"),
-    "no names": (field(1, field(2, b"Const")), "this is no graph of TensorFlow"),
+    "nothing": (b"", "this is not a graph of TensorFlow"),
+    "no names": (field(1, field(2, b"Const")), "this is not a graph of TensorFlow"),
     "no message": (b"\x0f\xff", "a message in it"),
     "no weights": (field(1, field(1, b"x") + field(2, b"NoOp")), "no constants that could be weights"),
     "huge": (

@@ -293,8 +293,8 @@ def test_a_file_that_is_cut_off_is_told_by_its_size(h5py: Any, tmp_path: Path):
 
 
 FOREIGN = {
-    "empty": (b"", "this is no HDF5 file: it does not begin as one"),
-    "foreign": (b"abc" * 100, "this is no HDF5 file: it does not begin as one"),
+    "empty": (b"", "this is not an HDF5 file: it does not begin as one"),
+    "foreign": (b"abc" * 100, "this is not an HDF5 file: it does not begin as one"),
     "signature alone": (b"\x89HDF\r\n\x1a\n", "this is not a complete HDF5 file"),
     "too new": (b"\x89HDF\r\n\x1a\n\x09" + bytes(90), "the file has version 9 of HDF5's superblock"),
     "short addresses": (
@@ -341,7 +341,7 @@ def test_a_layer_of_keras_1_and_2(name: str):
 
 
 def run(cell: str, arrays: Mapping[str, np.ndarray], inputs: np.ndarray, gate: Any = sigmoid) -> np.ndarray:
-    """What Keras' equations give, its arrays in Keras 2's order."""
+    """The results of Keras' equations, with its arrays in Keras 2's order."""
     W, R, b = (arrays[name].astype(np.float64) for name in KERNELS)
     b, d = b if b.ndim == 2 else (b, np.zeros(()))
     after, outputs = d.ndim == 1, []
@@ -749,14 +749,14 @@ def whole() -> dict[str, bytes]:
 def test_zips_that_are_no_keras_files(tmp_path: Path):
     path, members = tmp_path / "made.keras", whole()
     for changes, problem in {
-        (("weights", None),): "this is no .keras file: its zip has no model.weights.h5",
-        (("config", None),): "this is no .keras file: its zip has no config.json",
+        (("weights", None),): "this is not a .keras file: its zip has no model.weights.h5",
+        (("config", None),): "this is not a .keras file: its zip has no config.json",
         (("config", b"{"),): "its config.json is no JSON (Expecting property name",
         (("config", b"[" * 100000),): "its config.json is no JSON (",
         (("config", b"\xff\xfe"),): "its config.json is no JSON (",
         (("config", b"[]"),): "its config.json is no JSON object",
         (("metadata", b"3"),): "its metadata.json is no JSON object",
-        (("weights", b"foreign"),): "model.weights.h5: this is no HDF5 file: it does not begin as one",
+        (("weights", b"foreign"),): "model.weights.h5: this is not an HDF5 file: it does not begin as one",
     }.items():
         data = {key: value for key, value in {**members, **dict(changes)}.items() if value is not None}
         assert refusal(read, zipped(path, data)).startswith(problem)

@@ -50,7 +50,7 @@ def numbers(folder: Path) -> Mapping[str, Array]:
 
 
 def run(module: Module, x: Array) -> Array:
-    """What stepnet makes of a module, each output at its own step unless the module turns them round."""
+    """The results of stepnet for a module, each output at its own step unless the module reverses them."""
     found = weights(module).layers()(x)[0]
     return found[:, ::-1] if module.flipped else found
 

@@ -140,7 +140,7 @@ def dense(sizes: tuple[int, ...], kind: int = 0) -> bytes:
     return array(struct.pack("<Ii", V2, 0) + shape(sizes) + struct.pack("<iii", 1, 0, kind))
 
 
-NO_LIST = "this is no .params file of MXNet: it does not begin as a list of arrays does"
+NO_LIST = "this is not a .params file of MXNet: it does not begin as a list of arrays does"
 FOREIGN = {
     "empty": (b"", NO_LIST),
     "23 bytes": (bytes(23), NO_LIST),

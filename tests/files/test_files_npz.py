@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from constants import Constants
 from containers import (
     assert_not_written,
     assert_refused,
@@ -166,9 +167,9 @@ FOREIGN = {
     "random": (np.random.default_rng(0).bytes(2000), "its zip is cut off: the list of members"),
     "a pickle": (pickle.dumps([1]), "its zip is cut off: the list of members"),
     "one array": (npy(F4, bytes(8)), "its zip is cut off: the list of members"),
-    "another member": (zipped(("readme.txt", b"x")), "its member 'readme.txt' is no array"),
-    "no array": (zipped(("a.npy", b"x")), "its member 'a.npy' is no array of NumPy"),
-    "version 4": (one(F4, bytes(8), version=4), "its member 'a.npy' is no array of NumPy"),
+    "another member": (zipped(("readme.txt", b"x")), "its member 'readme.txt' is not an array"),
+    "no array": (zipped(("a.npy", b"x")), "its member 'a.npy' is not an array of NumPy"),
+    "version 4": (one(F4, bytes(8), version=4), "its member 'a.npy' is not an array of NumPy"),
     "no header": (
         zipped(("a.npy", b"\x93NUMPY\1\0")),
         NO_HEADER,
@@ -265,12 +266,12 @@ def test_a_pickle_in_it_is_not_run(path: Path, tmp_path: Path):
     assert mark.exists()  # and NumPy's own reader runs it
 
 
-def test_what_zeros_unpack_to_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_zeros_unpack_to_has_a_limit(path: Path, constants: Constants):
     zeros = {f"a{number}": np.zeros(1 << 18) for number in range(4)}
     path.write_bytes(packed(zeros, compressed=True))
     assert len(path.read_bytes()) < 1 << 14
     assert_same(read(path), zeros)  # 8 MB, which anybody has
-    monkeypatch.setattr(store, "SPARE", 5 << 20)
+    constants(store, SPARE=5 << 20)
     with memory() as peak:
         assert refusal(read, path).startswith("with its array 'a2.npy' it would fill more than ")
         assert peak() < 7 << 20

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from constants import Constants
 from containers import refusal
 from tolerance import assert_close
 from zoo import normal
@@ -538,8 +539,8 @@ def test_constants_never_grow_far_beyond_the_file(path: Path):
         assert "by nodes that cannot be computed here" in grown(*nodes, **constants)
 
 
-def test_graphs_without_an_end_end(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(onnx_graph, "NODES", 10_000)
+def test_graphs_without_an_end_end(path: Path, constants: Constants):
+    constants(onnx_graph, NODES=10_000)
     start = time.process_time()
     circle = [node("Identity", "w", "v"), node("Concat", "v v", "w", axis=0), gru("w", "w", "r")]
     assert "its W" in refusal(read, saved(path, circle, {"r": R}))

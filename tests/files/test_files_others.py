@@ -153,7 +153,7 @@ def test_what_keras_says_of_its_layers_is_certain_whatever_their_shapes(tmp_path
 
 
 def numbers(value: Any) -> Any:
-    """What Keras computed."""
+    """The results of Keras."""
     return keras.ops.convert_to_numpy(value)
 
 

@@ -31,12 +31,12 @@ ARRAYS = {
 
 
 def state_dict(arrays: dict[str, Any]) -> dict[str, Any]:
-    """What paddle.save pickles of a state dict (_build_saved_state_dict)."""
+    """The value that paddle.save pickles for a state dict (_build_saved_state_dict)."""
     return {**arrays, "StructuredToParameterName@@": {name: f"gru_{name}" for name in arrays}}
 
 
 def sliced(arrays: dict[str, Any], most: int) -> dict[str, Any]:
-    """What paddle.save makes of it for protocols 2 and 3, where `most` is a gigabyte (_unpack_saved_dict)."""
+    """The value that paddle.save makes of it for protocols 2 and 3, in parts (_unpack_saved_dict)."""
     made, infos = dict(arrays), {}
     for name, array in arrays.items():
         if isinstance(array, np.ndarray) and array.size > most:
@@ -78,7 +78,7 @@ def test_state_dicts(path: Path, protocol: int):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_tensors_with_names_in_other_values(path: Path, protocol: int):
     class Tensor:
-        """What paddle.save pickles as the tuple of a name and an array (reduce_varbase)."""
+        """An object that paddle.save pickles as the tuple of a name and an array (reduce_varbase)."""
 
         def __init__(self, name: str, array: Any):
             self.pair = name, array
@@ -187,7 +187,7 @@ def array_of(
     return PickledCall("numpy.core.multiarray._reconstruct", empty, (1, shape, dtype, fortran, data))
 
 
-KNOWN = "is no array in a form that stepnet knows"
+KNOWN = "is not an array in a form that stepnet knows"
 HOSTILE = {
     "of shape (2, 3) and dtype float32 needs 24 bytes and has 23 bytes": [array_of(size=23)],
     "of shape (2, 3) and dtype float32 needs 24 bytes and has 25 bytes": [array_of(size=25)],
@@ -298,7 +298,7 @@ def test_nothing_is_run(path: Path, protocol: int):
     mark = path.with_name("ran")
 
     class Runs:
-        """What asks to be called as soon as it is read."""
+        """An object that asks to be called as soon as it is read."""
 
         def __init__(self, function: object, *arguments: object):
             self.made = function, arguments
@@ -323,7 +323,7 @@ def test_nothing_is_run(path: Path, protocol: int):
 
 
 def test_files_that_are_none_of_paddle_save(path: Path):
-    none = "this is no file of paddle.save, which writes pickles of protocol 2 and later"
+    none = "this is not a file of paddle.save, which writes pickles of protocol 2 and later"
     for data in [b"", b"abc", bytes(100), pickle.dumps({"a": 1}, 0)]:
         path.write_bytes(data)
         assert refusal(read, path) == none

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constants import Constants
 from hypothesis import given
 from hypothesis import strategies as st
 from memory import memory
@@ -20,7 +21,6 @@ from stepnet.errors import FileError
 from stepnet.files.pickles import opcodes as pickles
 from stepnet.files.pickles.machine import FileRange
 from stepnet.files.pickles.objects import attributes
-from stepnet.files.pickles.opcodes import ACTIONS, load
 from stepnet.files.pickles.values import Name, Pairs, PersistentReference, PickledCall, children, dump, leaves
 
 PROTOCOLS = range(6)
@@ -46,11 +46,11 @@ TREES = st.recursive(
 
 
 def loaded(data: bytes, names: frozenset[str] = frozenset(), **options: Any) -> Any:
-    return load(FileRange(io.BytesIO(data), 0, len(data)), names, "save the arrays alone", **options)
+    return pickles.load(FileRange(io.BytesIO(data), 0, len(data)), names, "save the arrays alone", **options)
 
 
 def plain(value: Any) -> Any:
-    """What was read, as Python's own reader would have it."""
+    """The value that was read, in the form of Python's own reader."""
     match value:
         case Pairs():
             return {key: plain(item) for key, item in value.items}
@@ -124,7 +124,7 @@ def test_calls_are_only_noted():
 
 
 class Runs:
-    """What a hostile pickle is made of: it asks that something is called as soon as it is read."""
+    """A hostile pickle: it asks that something is called as soon as it is read."""
 
     def __init__(self, function: object, *arguments: object):
         self.made = function, arguments
@@ -188,7 +188,7 @@ def test_names_outside_the_table_are_refused(name: str):
 
 def anything(data: bytes) -> object:
     """The value of a pickle that may name anything."""
-    return load(FileRange(io.BytesIO(data), 0, len(data)))
+    return pickles.load(FileRange(io.BytesIO(data), 0, len(data)))
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -233,7 +233,9 @@ def test_objects_are_their_attributes(protocol: int):
         assert attributes(inner) == [("note", name[0])]
 
 
-UNNEEDED = [info for info in pickletools.opcodes if info.code.encode("latin-1") not in {*ACTIONS, b"."}]
+UNNEEDED = [
+    info for info in pickletools.opcodes if info.code.encode("latin-1") not in {*pickles.ACTIONS, b"."}
+]
 
 
 def test_opcodes_that_arrays_do_without():
@@ -294,9 +296,9 @@ def test_hostile_pickles(name: str):
         assert peak() < 1 << 20
 
 
-def test_the_number_of_opcodes_has_a_limit(monkeypatch: pytest.MonkeyPatch):
+def test_the_number_of_opcodes_has_a_limit(constants: Constants):
     assert pickles.OPCODES * 300 < 1 << 30
-    monkeypatch.setattr(pickles, "OPCODES", 1000)
+    constants(pickles, OPCODES=1000)
     assert loaded(b"]" * 999 + b".") == []
     assert refusal(b"]" * 1000 + b".") == "its pickle has more than 1000 opcodes, which no state dict needs"
 
@@ -395,7 +397,7 @@ def test_what_is_written_is_read():
 def test_random_opcodes_never_raise_anything_else():
     draw = random.Random(0)
     codes = [
-        *ACTIONS,
+        *pickles.ACTIONS,
         *[b"N", b"]", b"}", b"(", b")", b"K\x01", b"X\x01\x00\x00\x00a", b"ccollections\nOrderedDict\n"],
     ]
     ended = 0

@@ -137,7 +137,7 @@ FOREIGN = {
     "no JSON": ("{", "its text is no JSON (Expecting property name"),
     "deep": ("[" * 100_000, "its text is no JSON (maximum recursion depth exceeded"),
     "many digits": (said(offset=0).replace("0}", "9" * 5000 + "}"), "its text is no JSON (Exceeds the limit"),
-    "another JSON": ('{"format": "x"}', 'this is no description of a raw buffer: it has no "format"'),
+    "another JSON": ('{"format": "x"}', 'this is not a description of a raw buffer: it has no "format"'),
     "a list": ("[]", "its text is no JSON object"),
     "up": (said(file="../weights.bin"), f"its file is '../weights.bin', {NO_NAME}"),
     "absolute": (said(file="/etc/passwd"), f"its file is '/etc/passwd', {NO_NAME}"),

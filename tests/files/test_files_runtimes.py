@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def torch_chain(source: Path, out: Path, layers: Chain, x: Array, *options: object) -> Array:
-    """What layers of torch make of an input, one after the other, with the weights of a converted file."""
+    """The results of layers of torch for an input, one after another, with a converted file's weights."""
     code, _, stderr = stepnet("convert", source, "--to", "torch", "-o", out, "--force", "--verify", *options)
     assert code == 0, stderr
     state = torch.load(out, weights_only=True)
@@ -304,7 +304,7 @@ def test_broken_orbax_checkpoints(made: Callable[[str], Path]):
 
 
 def wrong(folder: Path, path: Path, data: bytes) -> str:
-    """What is wrong with a folder in which a file has other bytes; nothing where that is not read."""
+    """The faults of a folder in which a file has other bytes; none where that file is not read."""
     path.write_bytes(data)
     try:
         read(folder)

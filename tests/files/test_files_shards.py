@@ -121,8 +121,11 @@ def test_other_files_beside_an_index_are_their_own(tmp_path: Path, net: Net):
 INDICES: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "its text is no JSON (Expecting property name"),
     "deep": ("[" * 100000, "its text is no JSON (maximum recursion depth"),
-    "no map": ('{"metadata": {}}', 'this is no index of shards: it has no "weight_map" from arrays to files'),
-    "numbers": ('{"weight_map": {"a": 1}}', "this is no index of shards"),
+    "no map": (
+        '{"metadata": {}}',
+        'this is not an index of shards: it has no "weight_map" from arrays to files',
+    ),
+    "numbers": ('{"weight_map": {"a": 1}}', "this is not an index of shards"),
     "above": (
         '{"weight_map": {"a": "../a.bin"}}',
         "it names the file '../a.bin', which is no name in its folder",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constants import Constants
 from containers import refusal
 from saved_arrays import saved_arrays
 from tolerance import assert_close
@@ -20,7 +21,6 @@ from stepnet.errors import FileError, InputError, LayoutError
 from stepnet.files import LayoutChoice, convert_file
 from stepnet.files import read as read_model
 from stepnet.files.tflite import file as tflite
-from stepnet.files.tflite import flatbuffer
 from stepnet.files.tflite.flatbuffer import Fields, Number, build
 from stepnet.files.tflite.modules import preceding_name
 from stepnet.files.tflite.node import TfliteNode
@@ -394,11 +394,11 @@ def test_places_outside_the_file_are_refused(path: Path):
     assert "the file is cut off or broken" in raised(path, bytes(data))
 
 
-def test_parts_are_counted(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_parts_are_counted(path: Path, constants: Constants):
     """Lists may point to one table as often as they like; a small file then is a huge model."""
-    monkeypatch.setattr(flatbuffer, "TABLES", 20)
+    constants("stepnet.files.tflite.flatbuffer", TABLES=20)
     assert raised(path, composed(outputs=[1] * 21)) == "a list of 21 tables is more than 20"
-    monkeypatch.setattr(tflite, "PARTS", 20)
+    constants(tflite, PARTS=20)
     assert raised(path, composed(outputs=[1] * 20)) == "the model has more than 20 tensors and operators"
     path.write_bytes(composed(outputs=[1] * 14))
     assert [node.name for node in read(path)] == ["y"]
@@ -416,7 +416,7 @@ def test_weights_that_are_used_often_fill_no_memory(path: Path):
 
 
 def chained(path: Path, *operators: tuple[int, list[int], list[int], int, Fields]) -> tuple[TfliteNode, ...]:
-    """What is read of a model of those operators: code, inputs, outputs, kind of options, options.
+    """The layers read from a model of these operators: code, inputs, outputs, kind of options, options.
 
     Tensors 0 to 9 have no numbers; 10 to 12 are the weights of an RNN of 4 cells for 4 numbers; 13 is axis 1.
     """

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from constants import Constants
 from containers import refusal
 from memory import memory
 
@@ -648,10 +649,10 @@ def test_members_that_share_bytes_are_refused(tmp_path: Path):
     assert refusal(read, tmp_path / "x.pt") == "its zip lists more bytes than it has"
 
 
-def test_zips_with_numbers_of_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_zips_with_numbers_of_64_bits(tmp_path: Path, constants: Constants):
     tensor = torch.arange(100.0)
     torch.save({"x": tensor}, tmp_path / "x.pt")
-    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 50)  # as if members were larger than 4 gigabytes
+    constants(zipfile, ZIP64_LIMIT=50)  # as if members were larger than 4 gigabytes
     packed(tmp_path / "y.pt", members(tmp_path / "x.pt"))
     data = (tmp_path / "y.pt").read_bytes()
     entry = data.rindex(b"x/data/0") - 46
@@ -665,7 +666,7 @@ def test_zips_with_numbers_of_64_bits(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_files_that_are_none_of_torch_save(tmp_path: Path):
     path = tmp_path / "model.pt"
-    none = "this is no file of torch.save; write one with torch.save(model.state_dict(), path)"
+    none = "this is not a file of torch.save; write one with torch.save(model.state_dict(), path)"
     for data in [
         b"",
         b"abc",
@@ -755,8 +756,8 @@ def test_what_is_written_is_loaded_by_a_module(tmp_path: Path):
     assert torch.load(tmp_path / "y.pt") == {}
 
 
-def test_large_members_have_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stepnet.files.pickles.torch.WIDE", 100)
+def test_large_members_have_their_place(tmp_path: Path, constants: Constants):
+    constants("stepnet.files.pickles.torch", WIDE=100)
     array = np.arange(100.0)
     write(tmp_path / "x.pt", {"x": array, "y": array[:5]})
     found = torch.load(tmp_path / "x.pt", mmap=True)

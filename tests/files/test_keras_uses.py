@@ -1,8 +1,9 @@
-"""How a Keras model uses its recurrent layers: what a new file cannot say of that is refused or noted."""
+"""Uses of recurrent layers by a Keras model: those that a new file cannot express are refused or noted."""
 
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -17,8 +18,8 @@ import h5py
 import keras
 
 import stepnet as sn
-from stepnet.errors import LayoutError
-from stepnet.files import Module, read
+from stepnet.errors import FileError, LayoutError
+from stepnet.files import Module, read, write
 from stepnet.files.account import check_stack
 from stepnet.files.keras.config import layers_of
 from stepnet.files.store import Store
@@ -35,7 +36,7 @@ def lstm(name: str, **options: Any) -> Any:
 
 
 def converted(*arguments: object) -> dict[str, Any]:
-    """What a conversion says."""
+    """The text of a conversion."""
     code, stdout, stderr = stepnet("convert", *arguments, "--json")
     assert (code, stderr) == (0, "")
     return json.loads(stdout)
@@ -50,7 +51,7 @@ def saved(folder: Path, made: Callable[[Any], Any], ending: str = ".keras") -> P
 
 
 def outputs_of(path: Path, x: Any) -> Any:
-    """What Keras makes of inputs with a file."""
+    """The results of Keras for inputs, with a file."""
     loaded: Any = keras.saving.load_model(path)
     return keras.ops.convert_to_numpy(loaded(x))
 
@@ -381,3 +382,14 @@ def test_a_layer_over_a_last_output_is_no_layer_of_a_stack(tmp_path: Path):
 
     with pytest.raises(LayoutError, match="lower returns only its last output"):
         sn.load(edited(path, last))
+
+
+def test_directions_that_are_merged_in_an_unknown_way_are_not_written(tmp_path: Path):
+    path = saved(tmp_path, lambda x: layers.Bidirectional(lstm("both"), "sum", name="around")(x))
+    (module,) = read(path).modules
+    out = tmp_path / "out.keras"
+    with pytest.raises(
+        FileError, match=f"^{out}: how 'around' merges the outputs of its directions is not known"
+    ):
+        write(out, (replace(module, merge=None),))
+    assert not out.exists()

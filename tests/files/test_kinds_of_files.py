@@ -1,5 +1,5 @@
-"""The table of all kinds of files: what is read of each row of docs/interchange.md, and what becomes of a
-file that is cut off or changed, or is none at all.
+"""The table of all kinds of files: what is read of each row of docs/interchange.md, whether its layers come
+back from another framework, and what becomes of a file that is cut off or changed, or is none at all.
 
 A row is a file that a framework saved, in an archive of the corpus or of these tests' data, or one made here.
 What is special to one kind stands in the file of its tests.
@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 from containers import changed, cut, refusal, samples, unpacked
+from same_bits import assert_same_bits
 
-from stepnet.errors import FileError
+from stepnet.errors import FileError, StepnetError
 from stepnet.files import FORMATS, LayoutChoice, checksums, convert_file, kind, read
 from stepnet.files.formats import BY_TITLE
 from stepnet.files.raw import write_buffers
@@ -108,6 +109,14 @@ ROWS: dict[str, dict[str, str]] = {
     },
 }
 ACCOUNTS = {file: account for row in ROWS.values() for file, account in row.items()}
+ACTIVATION = "say --semantics candidate_activation=VALUE"
+NOT_BACK = {
+    **dict.fromkeys(("keras.rnn", "openvino.rnn", "chainer.nstep_rnn", "chainer.nstep_birnn"), ACTIVATION),
+    **dict.fromkeys(("tf1.lstm_projection", "tf1.basic_lstm"), "say --semantics forget_bias=VALUE"),
+    "keras1.gru": "keras1.gru cannot become torch.gru: the source resets before the recurrent product",
+    "tflite.lstm": "tflite.lstm cannot become torch.lstm: the source's cell_clip is 10.0",
+}
+"""By layout: the refusal of a conversion to another framework and back. All other layers come back."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +206,7 @@ SEVERAL = (
 
 
 def documented() -> list[str]:
-    """What the rows of the table are called."""
+    """The names of the rows of the table."""
     table = PAGE.read_text(encoding="utf-8").split("| file | read | written |\n")[1].split("\n\n")[0]
     return [re.split(r" \| ", line.removeprefix("| "))[0] for line in table.splitlines()[1:]]
 
@@ -242,6 +251,31 @@ def test_all_kinds_are_in_the_table(files: Path):
     assert {kind(files / file).title for file in ACCOUNTS} == {one.title for one in FORMATS}
 
 
+@pytest.mark.parametrize("file", [file for file, account in ACCOUNTS.items() if account])
+def test_layers_come_back_bit_by_bit_or_are_refused(files: Path, file: str, tmp_path: Path):
+    """From PyTorch, or from PaddlePaddle if PyTorch saved the file: Keras has one bias for their two."""
+    there, back = tmp_path / "there.safetensors", tmp_path / "back.npz"
+    for module in read(files / file).modules:
+        layout = module.layouts[0]
+        cell = next(name for name in ("gru", "lstm", "rnn") if name in layout)
+        other = f"{'paddle' if layout.startswith('torch.') else 'torch'}.{cell}"
+        own = LayoutChoice(module=module.name, layout=layout if len(module.layouts) > 1 else None)
+
+        def converted(own: LayoutChoice = own, layout: str = layout, other: str = other) -> None:
+            convert_file(files / file, other, there, choice=own, force=True)
+            convert_file(there, layout, back, choice=LayoutChoice(layout=other), force=True)
+
+        if layout in NOT_BACK:
+            with pytest.raises(StepnetError, match=re.escape(NOT_BACK[layout])) as caught:
+                converted()
+            assert str(caught.value).startswith((f"{files / file}: {module.name}: ", f"{there}: "))
+            continue
+        converted()
+        with np.load(back) as found:
+            assert {*found} == {*module.arrays}
+            assert_same_bits([found[name] for name in module.arrays], [*module.arrays.values()])
+
+
 # ---- what is spoilt, or no file ----------------------------------------------------------------------------
 
 
@@ -280,7 +314,7 @@ def each_copy(files: Path, spoilt: Spoilt) -> Iterator[tuple[bytes, Callable[[by
 
 @pytest.fixture
 def part(pytestconfig: pytest.Config) -> int:
-    """How many times fewer copies are spoilt than `make test-long` spoils."""
+    """The factor by which fewer copies are spoilt here than by `make test-long`."""
     return 1 if pytestconfig.option.long else 4
 
 

@@ -23,7 +23,7 @@ with np.load(DATA / "paddle.npz") as arrays:
 
 
 def outputs(path: Path, prefix: str, kind: Callable[..., torch.nn.RNNBase], **options: Any) -> Any:
-    """What PyTorch gives for the layer behind a prefix of a file."""
+    """The results of PyTorch for the layer behind a prefix of a file."""
     module = kind(INPUTS, HIDDEN, batch_first=True, num_layers=2, **options)
     state = torch.load(path, weights_only=True)
     module.load_state_dict({name.removeprefix(prefix): value for name, value in state.items()})

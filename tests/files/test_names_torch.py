@@ -41,7 +41,7 @@ def trained(model: nn.Module) -> Any:
 
 
 def of_lightning(model: nn.Module) -> dict[str, Any]:
-    """What Lightning's checkpoints hold (dump_checkpoint)."""
+    """The contents of Lightning's checkpoints (dump_checkpoint)."""
     optimizer = trained(model)
     return {
         "epoch": 1,

@@ -63,7 +63,7 @@ def saved(path: Path, nodes: list[Any], output: str, *more: Any) -> Path:
 
 
 def outputs(path: Path, by_batch: bool = False) -> np.ndarray:
-    """What onnxruntime computes of X, [steps, hidden]."""
+    """The results of onnxruntime for X, [steps, hidden]."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     x = X.swapaxes(0, 1) if by_batch else X
     return session.run(None, {session.get_inputs()[0].name: x})[0].reshape(5, 4)

@@ -67,8 +67,8 @@ def test_a_node_of_every_version_is_read(tmp_path: Path, op: str, version: int):
 
 
 def by_onnx(path: Path, x: Any) -> Any:
-    """What ONNX' own evaluator makes of inputs: with version 7 of what is older, which no runtime has, whose
-    equations are the same, and which has no output_sequence (https://onnx.ai/onnx/operators/onnx__LSTM.html).
+    """The results of ONNX' own evaluator: version 7 stands for older ones, which no runtime has. Their
+    equations are the same, without output_sequence (https://onnx.ai/onnx/operators/onnx__LSTM.html).
     """
     made = onnx.load(path)
     made.opset_import[0].version = max(7, made.opset_import[0].version)

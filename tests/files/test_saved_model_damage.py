@@ -9,7 +9,6 @@ from containers import unpacked
 
 from stepnet.errors import FileError
 from stepnet.files import checksums, read
-from stepnet.files.checksums import crc32c
 
 SAVED = Path(__file__).parent.parent / "peers" / "corpus" / "saved" / "tensorflow.tar.xz"
 INDEX, NUMBERS = "variables/variables.index", "variables/variables.data-00000-of-00001"
@@ -65,8 +64,8 @@ def test_checksums_of_any_length(size: int):
     """Of one block, of several, and where the first four bytes lie in two of them."""
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes()
     few = data[: 1 << 13]
-    assert crc32c(few) == one_by_one(few)
+    assert checksums.crc32c(few) == one_by_one(few)
     table, crc = checksums.bytewise(), 0xFFFFFFFF
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-    assert crc32c(data) == crc ^ 0xFFFFFFFF
+    assert checksums.crc32c(data) == crc ^ 0xFFFFFFFF

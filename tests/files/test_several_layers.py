@@ -1,4 +1,4 @@
-"""Which of several layers is which: their order, their names, and for which of them something is said."""
+"""Several layers told apart: their order, their names, and the statements about some of them."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ def grus(*names: str) -> nn.ModuleDict:
 
 
 def in_a_row(layers: Any, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What layers of PyTorch compute, each of what the one before it does."""
+    """The results of layers of PyTorch, each applied to the results of the one before."""
     y = torch.from_numpy(x)
     for layer in layers:
         y, _ = layer(y)

@@ -16,7 +16,6 @@ from stepnet.errors import StepnetError
 from stepnet.files import Module, write
 from stepnet.files.formats import by_ending
 from stepnet.layout import Sizes, find, record
-from stepnet.layout.sizes import shape_of
 
 WIDTHS = [(0, 3), (2, 0), (0, 0)]
 ENDINGS = (".pt", ".safetensors", ".npz", ".msgpack", ".pdparams", ".params")
@@ -28,10 +27,8 @@ def arrays_of(layout: str, inputs: int, hidden: int) -> dict[str, Any]:
     """The arrays of a layout, of 5 inputs and 7 units, cut down to these widths."""
     whole = Sizes(5, 7)
     widths = {5: inputs, 7: hidden, 21: 3 * hidden, 28: 4 * hidden}
-    return {
-        entry.name: np.zeros([widths.get(n, n) for n in shape_of(entry.pattern, whole, 0)], "f4")
-        for entry in record(layout).entries(whole)
-    }
+    shapes = record(layout).shapes(whole)
+    return {name: np.zeros([widths.get(n, n) for n in shape], "f4") for name, shape in shapes.items()}
 
 
 def refused_everywhere(source: Path, *said: str) -> None:

@@ -64,7 +64,7 @@ def bomb(name: str, head: bytes = b"", says: int | None = None) -> Member:
 
 
 def numpy_head(count: int) -> bytes:
-    """What NumPy writes before an array."""
+    """The bytes that NumPy writes before an array."""
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}\n".encode()
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text
 
@@ -83,11 +83,11 @@ CONFIG, WEIGHTS = Member("config.json", b"{}"), "model.weights.h5"
 BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
     "array.npz": (lambda: zipped([array()]), "it would fill more than"),
     "short.npz": (lambda: zipped([array(says=200)]), "this is not a complete .npz file"),
-    "nested.npz": (lambda: nested("inner.npy"), "is no array of NumPy"),
+    "nested.npz": (lambda: nested("inner.npy"), "is not an array of NumPy"),
     "lzma.npz": (lambda: zipped([Member("k.npy", bytes(99), LZMA, LARGE)]), "compressed as NumPy never does"),
     "nested.pt": (lambda: nested("archive/data.pkl"), "its pickle has opcode"),
     "pickle.pt": (lambda: zipped([bomb("archive/data.pkl")]), "is compressed or encrypted, as PyTorch never"),
-    "nested.keras": (lambda: nested(WEIGHTS, CONFIG), "this is no HDF5 file"),
+    "nested.keras": (lambda: nested(WEIGHTS, CONFIG), "this is not an HDF5 file"),
     "config.keras": (lambda: zipped([bomb("config.json"), Member(WEIGHTS, b"")]), "zip it without"),
     "weights.keras": (lambda: zipped([CONFIG, bomb(WEIGHTS)]), "zip it without"),
     "lying.keras": (lambda: zipped([CONFIG, bomb(WEIGHTS, says=100)]), "zip it without"),

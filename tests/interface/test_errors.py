@@ -1,4 +1,4 @@
-"""What each mistake is answered with: the thing the user named, what was expected, the user's own line."""
+"""Messages for mistakes: the thing the user named, what was expected, the user's own line."""
 
 import re
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from planned import CPU
 
 import stepnet as sn
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Node, Type
@@ -641,7 +642,7 @@ def test_statics_that_do_not_fit() -> None:
 class Unwilling:
     """An engine that refuses everything."""
 
-    name = "llvm"
+    name, pipeline, costs = "llvm", CPU.pipeline, CPU.costs
 
     def refuse(self, schedule: Any) -> str:
         return "it is tired"

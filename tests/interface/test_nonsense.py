@@ -385,12 +385,12 @@ def stepped(statics: Any = None) -> Any:
 
 
 def generated(**changed: Any) -> Any:
-    """What is generated when these arguments are changed."""
+    """The generated sequences with these arguments changed."""
     return ANY.generate(SYMBOLS, **{"start": [0, 1], "max_steps": 2, "engine": "interpret", **changed})
 
 
 def searched(**changed: Any) -> Any:
-    """What is found when these arguments are changed."""
+    """The sequences found with these arguments changed."""
     given = {"start": [0, 1], "beams": 2, "max_steps": 2, "engine": "interpret", **changed}
     return ANY.beam_search(SYMBOLS, **given)
 

@@ -1,4 +1,4 @@
-"""What `import stepnet` brings: the names that users see, and no more modules than running a step needs."""
+"""The effects of `import stepnet`: the names that users see, and no more modules than a run needs."""
 
 import json
 import re
@@ -54,7 +54,7 @@ NOT_IMPORTED = """
     stepnet.model.cotangents stepnet.explain.plan
 """
 MOST = {"of stepnet": 161, "of Python": 110, "of all others": 140}
-"""How many modules may be loaded: some more than are, NumPy's among the last."""
+"""The most modules that may be loaded: some more than there are, NumPy's among the last."""
 
 LOADED = """
 import sys
@@ -66,7 +66,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 
 
 def loaded(text: str) -> list[str]:
-    """What a Python of its own prints."""
+    """The output of a Python process."""
     command = [sys.executable, "-c", text]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

@@ -243,7 +243,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "ragged lengths",
         lambda: RNN(X, lengths=[[1], [1, 2]]),
         InputError,
-        "lengths is a list that is no array",
+        "lengths is a list that is not an array",
     ),
     ("lengths in words", lambda: RNN(X, lengths="ab"), InputError, "lengths are 2 whole numbers"),
     ("lengths of floats", lambda: RNN(X, lengths=[1.0, 2.0]), InputError, "lengths are 2 whole numbers"),
@@ -259,7 +259,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "a ragged mask",
         lambda: RNN(X, mask=[[True], [True, False]]),
         InputError,
-        "mask is a list that is no array",
+        "mask is a list that is not an array",
     ),
     ("a mask in words", lambda: RNN(X, mask="a"), InputError, r"mask is <U1\[\]; it should be bool\[2, 5\]"),
     (
@@ -268,7 +268,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         InputError,
         "mask is a list; it should be a Ragged",
     ),
-    ("ragged begun", lambda: RNN(X, begun=[[1], [1, 2]]), InputError, "begun is a list that is no array"),
+    ("ragged begun", lambda: RNN(X, begun=[[1], [1, 2]]), InputError, "begun is a list that is not an array"),
     (
         "begun beyond int64",
         lambda: RNN(X, begun=2**63),
@@ -293,9 +293,14 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "ragged counts",
         lambda: RAGGED.group([[1], [1, 2]]),
         InputError,
-        "the counts is a list that is no array",
+        "the counts is a list that is not an array",
     ),
-    ("ragged indices", lambda: RAGGED.take([[1], [1, 2]]), InputError, "indices is a list that is no array"),
+    (
+        "ragged indices",
+        lambda: RAGGED.take([[1], [1, 2]]),
+        InputError,
+        "indices is a list that is not an array",
+    ),
     ("lengths of like", lambda: ANY.masks.uniform("ab", seed=1), InputError, "like is whole numbers"),
     (
         "a ragged start",
@@ -531,7 +536,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "a sparse tensor",
         lambda: RNN(torch.ones(2, 5).to_sparse()),
         InputError,
-        "is a Tensor that is no array",
+        "is a Tensor that is not an array",
     ),
     (
         "parameters in themselves",
@@ -671,7 +676,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "a ragged index",
         inside(lambda x, h: x[:, [[1], [1, 2]]]),
         StepError,
-        "an index is a list that is no array",
+        "an index is a list that is not an array",
     ),
     (
         "parts in words",

@@ -42,7 +42,7 @@ def same_weights(theirs: Any, ours: Any, shape: tuple[int, ...] = (BATCH, STEPS,
 
 @dataclass(frozen=True)
 class Call:
-    """What a layer is called with. begin: whether it begins with states of the caller."""
+    """The arguments of a layer's call. begin: True if it begins with states of the caller."""
 
     mask: str = "none"
     training: bool = False
@@ -52,7 +52,7 @@ class Call:
     further: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def answers(self, layer: Any) -> dict[str, Array]:
-        """What a layer gives, and the gradients of everything that has some, by name."""
+        """The results of a layer, and the gradients of everything that has one, by name."""
         x = torch.tensor(numbers(*self.shape, dtype=self.dtype), requires_grad=True)
         sizes = list(layer.state_size) if self.begin else []
         states = [

@@ -47,7 +47,7 @@ FILES = {  # of Keras 3.15: how many tests pass and are skipped, and whether Ker
 
 
 def unpatched() -> bool:
-    """Whether Keras' methods are its own."""
+    """True if Keras' methods are its own."""
     return all(vars(kind)[name] is theirs for (kind, name), theirs in THEIRS.items())
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
+import stepnet.keras
 from stepnet.compiler.trace import Spec
 from stepnet.keras.array_net import ArrayLoop, ArrayNet, array_loop
 from stepnet.keras.array_steps import ArraySettings, ArraySteps
@@ -26,7 +27,7 @@ from tests.keras.keras_cases import (
 
 
 def loop_of(layer: Any, dtype: str = "float32") -> ArrayLoop:
-    """What runs a layer."""
+    """The function that runs a layer."""
     states = tuple(Spec((size,), dtype) for size in layer.state_size)
     return array_loop(
         layer.cell, LoopSettings.of(layer, False), ArraySettings.of(layer), Spec((INPUTS,), dtype), states, {}
@@ -53,7 +54,7 @@ def in_keras_order(array: Array, layer: Any) -> Array:
 
 
 def answers(layer: Any, mask: Array | None, dtype: str = "float32") -> dict[str, Array]:
-    """What `Call` answers with."""
+    """The results of a `Call`."""
     loop, arrays = loop_of(layer, dtype), inputs_of(layer, dtype)
     made = loop.net.saving(arrays, mask)
     own = made[: len(loop.net.types)]
@@ -133,6 +134,19 @@ def test_gradients_have_gradients(sequences: bool):
 def second_of(net: ArrayNet, inputs: list[Array], upstream: list[Array], mask: Array | None) -> list[Array]:
     """The gradients of the inputs and cotangents of a gradient."""
     return net.gradient.gradients([*inputs, *upstream, *net.gradient.saving(inputs, mask)], mask)
+
+
+def test_loops_run_on_the_engine_of_the_layer():
+    made = dict[str, dict[str, Array]]()
+    for engine in ("auto", "interpret"):
+        layer = stepnet.keras.GRU(UNITS, return_sequences=True, engine=engine)
+        layer.build((BATCH, STEPS, INPUTS))
+        layer.set_weights([numbers(*weight.shape) / 2 for weight in layer.get_weights()])
+        made[engine] = answers(layer, MASKS["gaps"])
+        loop = loop_of(layer)
+        programs = [loop.program, loop.net.halves.first, loop.net.halves.second]
+        assert [[*program.kernels] for program in programs] == [[engine]] * 3
+    assert_same(made["auto"], made["interpret"])
 
 
 @pytest.mark.parametrize("mask", ["right", "left", "gaps"])

@@ -1,4 +1,4 @@
-"""What Keras 3.15 cannot run on torch runs here; and wrong calls raise what they raise there."""
+"""Calls that Keras 3.15 cannot run on torch run here; and wrong calls raise what they raise there."""
 
 from typing import Any
 

@@ -42,7 +42,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 
 
 def has_defect(options: dict[str, Any]) -> bool:
-    """Whether Keras 3.15 raises an error for these options; `test_keras_defects` has them."""
+    """True if Keras 3.15 raises an error for these options; `test_keras_defects` has them."""
     flipped = options["unroll"] and options["go_backwards"] and options["mask"] != "none"
     gated = options["implementation"] == 1 and options["dropout"] and not options["recurrent_dropout"]
     return flipped or bool(gated and options["training"] and options["kind"] != "SimpleRNN")

@@ -39,7 +39,7 @@ class Called:
 
 
 def answers(where: Any, make: Callable[[], Any], training: bool) -> tuple[dict[str, Any], int]:
-    """What a layer gives, with the gradients of its inputs and weights; and how often it was called."""
+    """The results of a layer, with the gradients of its inputs and weights; and the number of its calls."""
     keras.utils.set_random_seed(3)
     layer = where.TimeDistributed(make())
     layer.build(SHAPE)

@@ -60,7 +60,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D": [{"output_size": 2}],
     "AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D": [{"output_size": 2}],
 }
-"""What layers are made with."""
+"""The options of layers."""
 
 AXES = ("Softmax", "LayerNormalization", "RMSNormalization", "UnitNormalization", "BatchNormalization")
 AXES_OPTIONS: list[Any] = [*range(-4, 4), None, *(list(pair) for pair in combinations((0, 1, 2, -1, -2), 2))]
@@ -106,7 +106,7 @@ def made_with(name: str) -> list[dict[str, Any]]:
 
 
 def tried(make: Make, shape: Shape, whole: bool, training: bool) -> Any:
-    """What the steps of a layer give, as arrays, or an error."""
+    """The results of a layer's steps, as arrays, or an error."""
     random = np.random.default_rng(5)
     drawn = (
         random.integers(0, 9, (BATCH, TIME, *shape))

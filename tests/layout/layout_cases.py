@@ -16,7 +16,6 @@ from stepnet.layout import Record, Semantics, Sizes, records
 from stepnet.layout.equations import step_of
 from stepnet.layout.layers import blocks
 from stepnet.layout.places import ParameterBlock, regions
-from stepnet.layout.sizes import shape_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = dict[str, Array]
@@ -79,10 +78,7 @@ def cases() -> list[Case]:
 def weights(record: Record, sizes: Sizes, dtype: Any = np.float32, seed: int = 0) -> Arrays:
     """Normal numbers for every array of a record, in its order."""
     random = np.random.default_rng(seed)
-    return {
-        entry.name: random.normal(size=shape_of(entry.pattern, sizes, entry.layer or 0)).astype(dtype)
-        for entry in record.entries(sizes)
-    }
+    return {name: random.normal(size=shape).astype(dtype) for name, shape in record.shapes(sizes).items()}
 
 
 def tamed(record: Record, sizes: Sizes, arrays: Arrays, zero: str = "bdpq") -> Arrays:
@@ -121,7 +117,7 @@ def bits(array: Array) -> Array:
 
 
 def same_bits(one: Array, other: Array) -> bool:
-    """Whether two arrays are of one dtype, of one shape and equal to the last bit, NaNs and all."""
+    """True if two arrays are of one dtype, of one shape and equal to the last bit, NaNs and all."""
     return (one.dtype, one.shape) == (other.dtype, other.shape) and bool((bits(one) == bits(other)).all())
 
 
@@ -129,7 +125,7 @@ def same_bits(one: Array, other: Array) -> bool:
 
 
 def outputs(record: Record, meaning: Semantics, sizes: Sizes, arrays: Mapping[str, Array]) -> Array:
-    """What layers give for some sequences, in float64, from their last step on in the second direction."""
+    """The results of layers for some sequences, in float64; in the second direction from their last step."""
     x = np.random.default_rng(5).normal(size=(3, 2, sizes.inputs))
     grid = blocks(record, sizes, dict(arrays), np.dtype(np.float64))
     step = step_of(meaning)

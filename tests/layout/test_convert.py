@@ -67,8 +67,8 @@ Share = Callable[[Case, list[Record], int, int], list[Record]]
 
 @pytest.fixture
 def share(request: pytest.FixtureRequest) -> Share:
-    """What gives one of so many parts of the targets of a case, all with --long: all turns together are all
-    of them, and case by case another part begins.
+    """A function that gives one of so many parts of a case's targets, all with --long: all turns together
+    are all of them, and case by case another part begins.
     """
 
     def share(case: Case, targets: list[Record], turn: int, parts: int) -> list[Record]:
@@ -112,7 +112,7 @@ ZEROS = {"nothing": "", "biases and peepholes": "bdpq", "all": "WRbdpPq"}
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("zero", ZEROS)
 def test_every_pair_of_one_unit_and_of_zeros(case: Case, zero: str, share: Share):
-    """What is made is the same function, and each reason of what is refused is true of these very numbers.
+    """A converted layer is the same function, and each reason of a refusal is true of these very numbers.
 
     Every third pair has its turn with one kind of zeros, and all with each kind in `make test-long`.
     """
@@ -160,7 +160,7 @@ def tame(record: Record, sizes: Sizes) -> Arrays:
 
 
 def assert_same_function(done: Conversion, right: Array):
-    """What is computed in float64 is the same but for what the report says was rounded."""
+    """Asserts that results in float64 are the same but for what the report lists as rounded."""
     report = done.report
     found = outputs(report.layout, report.target_semantics, report.target_sizes, done.arrays)
     assert_close(found, right, 3, 3, np.float64 if report.exact else np.float32)
@@ -202,8 +202,8 @@ def added(block: ParameterBlock, blocks: Mapping[ParameterBlock, Array]) -> Arra
 
 
 def possible(case: Case, target: Record, directions: int) -> bool:
-    """Whether weights that every layout has a place for can be those of the target, by the two functions and
-    by how many directions they are of.
+    """True if weights that every layout has a place for can be the target's, by the two functions and by
+    their numbers of directions.
     """
     source, taken = case.meaning, dict[str, set[Any]]()
     for name in FIELDS[target.cell]:
@@ -257,7 +257,7 @@ def each_is(names: str, value: str) -> str:
 
 
 def missed(blocks: Blocks, text: str) -> bool:
-    """Whether numbers are otherwise than "b_i + d_i = 0, W_i = -W_f and p_i = 0" has it, each of them."""
+    """True if each equation of a text, such as "b_i + d_i = 0 and W_i = -W_f", fails for a number."""
     for part in listed(text):
         what, must = part.split(" = ")
         found = sum(blocks[block_of(name)].astype("f8") for name in what.split(" + "))
@@ -459,7 +459,7 @@ def test_every_number_is_where_and_what_the_report_says():
 
 
 def reports_what_it_did(drawn: tuple[Case, Record, Sizes, Arrays]) -> bool:
-    """Whether weights were converted; then asserts that this was done as the report says."""
+    """True if weights were converted; asserts that the conversion is as the report says."""
     case, target, sizes, arrays = drawn
     before = {name: array.copy() for name, array in arrays.items()}
     try:
@@ -524,7 +524,7 @@ def test_there_and_back():
 
 
 def blocks_that_come_back(drawn: tuple[Case, Record, Sizes, Arrays]) -> int:
-    """How many blocks came back, each with all its bits; 0 if the weights are not converted."""
+    """The number of blocks that came back, each with all its bits; 0 if the weights are not converted."""
     case, target, sizes, arrays = drawn
     try:
         done = there(case, target, sizes, arrays)

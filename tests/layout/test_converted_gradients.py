@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import Sizes, convert, record
-from stepnet.layout.sizes import shape_of
 from tests.layout.layout_cases import same_bits, weights
 
 Parameters = dict[str, Tensor]
@@ -215,7 +214,7 @@ def test_gradients_are_the_targets(source: str, target: str):
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_second_moments_are_squares(source: str, target: str):
-    """What Adam keeps of squares has no sign to turn round."""
+    """The second moments of Adam have no sign to change."""
     given = gradients(source, weights(record(source), SIZES, np.float64, seed=3))
     right = convert(given, source, target, kind="gradient", **options(source, target)).arrays
     squares = {name: gradient**2 for name, gradient in given.items()}
@@ -315,9 +314,8 @@ def counted(name: str, sizes: Sizes) -> dict[str, np.ndarray]:
     """Every number another one, as far as float32 can count."""
     found: dict[str, np.ndarray] = {}
     start = 1
-    for entry in record(name).entries(sizes):
-        shape = shape_of(entry.pattern, sizes, entry.layer or 0)
-        found[entry.name] = np.arange(start, start + prod(shape), dtype="float32").reshape(shape)
+    for array, shape in record(name).shapes(sizes).items():
+        found[array] = np.arange(start, start + prod(shape), dtype="float32").reshape(shape)
         start += prod(shape)
     return found
 

@@ -32,7 +32,7 @@ def said(done: Conversion) -> list[str]:
 
 
 def assert_same_function(done: Conversion, arrays: Arrays, source: Any, dtype: Any = np.float64):
-    """What both sides compute in float64 is the same, up to roundings of a dtype."""
+    """Asserts that both sides compute the same in float64, up to roundings of a dtype."""
     report = done.report
     right = outputs(record(source), report.source_semantics, report.sizes, arrays)
     found = outputs(report.layout, report.target_semantics, report.target_sizes, done.arrays)
@@ -290,7 +290,7 @@ def test_what_is_not_finite_stays_so_in_a_sum():
 
 
 def test_four_biases():
-    """Those of r and z are summed; b and d of n stay apart, as n is reset between them."""
+    """The biases of r and z are summed; b and d of n stay apart, as n is reset between them."""
     arrays = drawn("torch.gru")
     done = convert(arrays, "torch.gru", "openvino.gru")
     b, d = (arrays[name].astype(np.float64).reshape(3, 3) for name in ("bias_ih_l0", "bias_hh_l0"))

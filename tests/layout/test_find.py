@@ -5,7 +5,6 @@ fit, and said why not; with a great many names, and with names made to take long
 import re
 import sys
 import time
-from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -18,15 +17,13 @@ from stepnet.layout import Record, Sizes, find, record, records
 from stepnet.layout.find import Match, nearest, why_not
 from stepnet.layout.names import innermost_name, match_names
 from stepnet.layout.possible import conditions, possible
-from stepnet.layout.sizes import Shape, shape_of
 
-Shapes = dict[str, Shape]
+Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes_of(name: str, sizes: Sizes, prefix: str = "") -> Shapes:
     """The arrays of a record at these sizes, behind a prefix."""
-    entries = record(name).entries(sizes)
-    return {prefix + entry.name: shape_of(entry.pattern, sizes, entry.layer or 0) for entry in entries}
+    return {prefix + array: shape for array, shape in record(name).shapes(sizes).items()}
 
 
 def without(shapes: Shapes, *names: str) -> Shapes:
@@ -245,8 +242,8 @@ MANY: Shapes = {
 }
 
 
-def seconds(shapes: Mapping[str, Shape], among: list[Record] | None = None) -> tuple[float, Any]:
-    """How long finding takes, and saying what comes nearest; and what was found."""
+def seconds(shapes: Shapes, among: list[Record] | None = None) -> tuple[float, Any]:
+    """The seconds that finding takes, with the nearest layouts named; and the layouts found."""
     begun = time.process_time()
     found = find(shapes, among)
     if not found:

@@ -1,4 +1,4 @@
-"""What the frameworks themselves give for weights is what their layouts say; and what is not, is seen."""
+"""Results of the frameworks themselves are those of their layouts; differences are noticed."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def without(one: Weights, text: str) -> Weights:
 
 
 def asked(one: Weights) -> FrameworkResult:
-    """What the framework of a side says to it, on a few short sequences."""
+    """The results of a side's framework on a few short sequences."""
     random = np.random.default_rng(3)
     sequences = Ragged.from_list([random.normal(size=(length, INPUTS)) for length in (0, 1, 4)])
     found = framework_result(one, sequences, outputs_of(one.layers(np.float64), sequences))

@@ -91,7 +91,7 @@ def paddle() -> dict[str, np.ndarray]:
 
 
 def onednn(arrays: dict[str, np.ndarray], sign: int) -> dict[str, np.ndarray]:
-    """What the design says: WeightX and Bias lie as they are, WeightH is [OC, 2 OC] and then [OC, OC], which
+    """The weights by the design: WeightX and Bias lie as they are, WeightH is [OC, 2 OC] and [OC, OC], which
     become [OC, 3, OC], and the part of the update gate, the first, is multiplied by the sign.
     """
     gates, candidate = np.split(arrays["WeightH"].ravel(), [2 * HIDDEN * HIDDEN])

@@ -113,7 +113,7 @@ def test_any_other_text_says_where_it_is_wrong(text: str):
 
 
 def error_of(text: str) -> str | None:
-    """What is said of a text; None where it is in the notation. Any other error passes."""
+    """The message about a text; None where the text is in the notation. Any other error passes."""
     try:
         parse(text)
     except LayoutError as error:

@@ -11,7 +11,6 @@ import pytest
 from stepnet.errors import LayoutError
 from stepnet.layout import Record, Sizes, record, records
 from stepnet.layout.places import Array, ParameterBlock, Region, index_map, regions
-from stepnet.layout.sizes import shape_of
 from tests.layout.layout_cases import fitting
 
 NAMES = list(records())
@@ -33,10 +32,9 @@ def arrays_of(each: Record, sizes: Sizes, dtype: Any = np.float64) -> dict[str, 
     """Its arrays, every number another one."""
     found: dict[str, Array] = {}
     count = 0
-    for entry in each.entries(sizes):
-        shape = shape_of(entry.pattern, sizes, entry.layer or 0)
+    for name, shape in each.shapes(sizes).items():
         numbers = np.arange(count, count + int(np.prod(shape)), dtype=dtype).reshape(shape)
-        found[entry.name] = numbers
+        found[name] = numbers
         count += numbers.size
     return found
 
@@ -125,7 +123,7 @@ def test_a_block_that_lies_outside_raises(name: str):
 
 
 def error_of(region: Region, array: Array) -> str | None:
-    """What is said of a region that does not lie in an array; None where it does."""
+    """The message about a region that does not lie in an array; None where it does."""
     try:
         region.view(array)
     except LayoutError as error:
@@ -150,11 +148,11 @@ def test_how_far_a_region_reaches():
 
 
 def test_a_broken_record_is_no_bijection_or_is_refused():
-    """What the proof is for: a record that says nothing twice may still leave numbers to nobody."""
+    """A record that names no number twice may still leave numbers without a place: the proof finds that."""
     sizes = Sizes(2, 3)
     right = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h] : k (2 h)"})
     array, found = index_map(right, sizes)[ParameterBlock("R", "n")]
-    shape = shape_of(right.patterns["u"], sizes)
+    shape = right.shapes(sizes)["u"]
     assert (array, shape, sorted(found.reshape(-1))) == ("u", (3, 6), list(range(9)))  # of 18
     short = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h] : h"})
     with pytest.raises(LayoutError, match=re.escape("R_n does not lie in u of shape (3,)")):

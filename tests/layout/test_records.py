@@ -14,7 +14,7 @@ from stepnet.layout import Record, Semantics, Sizes, record, records
 from stepnet.layout.record import Evidence
 from stepnet.layout.registry import FILES
 from stepnet.layout.semantics import GATES
-from stepnet.layout.sizes import LETTERS, shape_of
+from stepnet.layout.sizes import LETTERS
 from stepnet.layout.solve import OpenSizesError, sizes_of
 from tests.layout.layout_cases import fitting
 
@@ -224,9 +224,7 @@ def test_shapes_tell_their_sizes_or_leave_them_open(name: str):
     """Never others: either the sizes themselves, or they are asked for, and given they are taken."""
     each = record(name)
     for sizes in many_sizes(each):
-        shapes = {
-            entry.name: shape_of(entry.pattern, sizes, entry.layer or 0) for entry in each.entries(sizes)
-        }
+        shapes = each.shapes(sizes)
         given = {one: getattr(sizes, one) for one in LETTERS}
         assert sizes_of(each, shapes, given) == sizes
         try:

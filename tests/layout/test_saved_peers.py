@@ -77,7 +77,7 @@ def test_and_so_do_they_converted_to_other_layouts(place: int):
 
 
 def test_most_are_converted_to_others_of_their_cell():
-    """What is refused is refused for reasons that are true: see `layout/test_convert.py`."""
+    """Each refusal has reasons that are true: see `layout/test_convert.py`."""
     made: list[bool] = []
     for place, case in enumerate(one.values[0] for one in CASES):
         cell, arrays = record(case["layout"]).cell, weights(case)

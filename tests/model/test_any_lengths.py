@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from callers import on_threads
+from constants import Constants
 from same_bits import assert_same_bits
 from zoo import normal, rnn_of, simple, uniform
 
@@ -74,11 +75,9 @@ def sequences(name: str, lengths: Any) -> sn.Ragged:
     return sn.Ragged(values(name, (int(sum(lengths)),)), (np.cumsum([0, *lengths]).astype(np.int64),))
 
 
-def kept(model: Any) -> list[programs.PreparedCall[Any]]:
+def kept(model: Any) -> list[programs.CallExecutable[Any]]:
     """The calls of a model that are prepared for any lengths."""
-    owners = {sn.RNN: lambda: model.programs, sn.Stack: lambda: model.programs_as_one.programs}
-    owner = owners.get(type(model), lambda: model._programs.programs)()
-    return [one for idle in owner.calls.idle.values() for one in idle if one.frozen.longest]
+    return [one for idle in model.programs.calls.idle.values() for one in idle if one.prepared.longest]
 
 
 def prepared(name: str, rows: int) -> Any:
@@ -86,7 +85,7 @@ def prepared(name: str, rows: int) -> Any:
     model = MODELS[name]()
     for length in (3, 4, 2):
         model(sequences(name, [length] * rows))
-    assert [one.frozen.longest for one in kept(model)] == [programs.LONGEST] * (name in PREPARED)
+    assert [one.prepared.longest for one in kept(model)] == [programs.LONGEST] * (name in PREPARED)
     return model
 
 
@@ -153,9 +152,9 @@ def test_many_sequences_of_which_one_is_empty_or_long(other: int, usual: int):
         assert_same_bits(model(x, initial), MODELS["gru"]()(x, initial))
 
 
-def test_calls_that_use_fewer_lanes_than_sequences_are_not_prepared(monkeypatch: pytest.MonkeyPatch):
+def test_calls_that_use_fewer_lanes_than_sequences_are_not_prepared(constants: Constants):
     """Long ones, most of whose lanes would soon be idle."""
-    monkeypatch.setattr("stepnet.compiler.targets.cpu.running.sequence_layout.EVEN_SECONDS", 0)
+    constants("stepnet.compiler.targets.cpu.running.sequence_layout", EVEN_SECONDS=0)
     model = MODELS["gru"]()
     for longest in (400, 399, 398, 397):
         x = sequences("gru", [longest, *[10] * 63])
@@ -169,7 +168,9 @@ def test_many_sequences_of_lengths_that_come_often_are_prepared_for_these():
     expected = MODELS["gru"]()(x)
     for turn in range(1, programs.RAGGED_CALLS + 3):
         assert_same_bits(model(x), expected)
-        fixed = [one for idle in model.programs.calls.idle.values() for one in idle if not one.frozen.longest]
+        fixed = [
+            one for idle in model.programs.calls.idle.values() for one in idle if not one.prepared.longest
+        ]
         assert len(fixed) == (turn >= programs.RAGGED_CALLS)
 
 

@@ -380,15 +380,15 @@ IN_BLOCK: dict[str, tuple[str, Callable[[RNNOp, Any, Memory], Any]]] = {
         lambda op, x, h: op.add_memory(np.ones((2, 4), F32), dtype=F32),
     ),
     "lists of different lengths for an update": (
-        "the update of `memory` is a list that is no array: setting an array element with a sequence",
+        "the update of `memory` is a list that is not an array: setting an array element with a sequence",
         lambda op, x, h: h.update([[1], [1, 2]]),
     ),
     "lists of different lengths beside a value": (
-        "a constant is a list that is no array: setting an array element with a sequence",
+        "a constant is a list that is not an array: setting an array element with a sequence",
         lambda op, x, h: np.add(x, [[1], [1, 2]]),
     ),
     "lists of different lengths for first values": (
-        "init of `memory2` is a list that is no array: setting an array element with a sequence",
+        "init of `memory2` is a list that is not an array: setting an array element with a sequence",
         lambda op, x, h: op.add_memory(init=[[1], [1, 2]]),
     ),
     "a memory as an input": ("`memory` is a memory, not a value", lambda op, x, h: op.add_input(h)),

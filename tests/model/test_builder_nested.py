@@ -240,7 +240,7 @@ def statics_loop(sentence: Array, h: Array, t: int, bias: Array, still: Array) -
 
 
 def counted(outer: RNNOp, sentence: Any, h: Memory, bias: Any, still: Any) -> Any:
-    """How many steps came before, of both."""
+    """The number of steps before, of both levels."""
     t = outer.index()
     inner = sn.create_rnn_op(output_num=2)
     with inner.stepnet():
@@ -263,7 +263,7 @@ def counted_loop(sentence: Array, h: Array, t: int, bias: Array, still: Array) -
 
 
 def two_layers(outer: RNNOp, sentence: Any, h: Memory, bias: Any, still: Any) -> Any:
-    """What one inner recurrence gives at every step, another one runs over, beside the words."""
+    """A second inner recurrence runs over the outputs of the first at every step, beside the words."""
     lower = word_block(sentence)
     upper = sn.create_rnn_op(output_num=2)
     with upper.stepnet():

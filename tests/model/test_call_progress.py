@@ -1,4 +1,4 @@
-"""How far long calls are: what they say of it, and that it changes none of their results."""
+"""The progress of long calls: the text, and that it changes none of their results."""
 
 import io
 import threading
@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from constants import Constants
 from rich.console import Console
 from zoo import rnn_of
 
@@ -21,9 +22,9 @@ LENGTHS = np.array([900, 40, 0, 900, 333, 1000])
 
 
 @pytest.fixture(autouse=True)
-def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_slices(constants: Constants) -> None:
     """Machine code pauses behind every block."""
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    constants(prepared_chain, SLICE=1e-9)
 
 
 @pytest.fixture(params=[1, 2])
@@ -123,13 +124,13 @@ def test_a_graph_says_how_far_it_is_in_frozen_calls_too():
         assert seen[-1].is_done
 
 
-def test_short_calls_and_calls_outside_say_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_short_calls_and_calls_outside_say_nothing(constants: Constants):
     rnn, x, seen = gru(), batch(), list[sn.Progress]()
     with sn.progress(seen.append):
         pass
     rnn(x)
     assert watching() is None
-    monkeypatch.setattr(prepared_chain, "SLICE", 60.0)
+    constants(prepared_chain, SLICE=60.0)
     with sn.progress(seen.append):
         rnn(x[:, :400])
     assert seen == []

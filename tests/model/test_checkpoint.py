@@ -420,7 +420,7 @@ def test_a_projection_ahead_of_a_cell_has_the_same_bits(joined: bool) -> None:
 
 
 def test_saved_values_that_need_no_recurrence(engine: str) -> None:
-    """What runs again has no recurrence after the passes, so its memory is none of that net."""
+    """The part that runs again has no recurrence after the passes, so its memory is none of that net."""
 
     def step(x: Any, h: Any, params: Any) -> Any:
         return np.tanh(x @ params["V"]) @ params["W"], 0.5 * h + 1

@@ -244,7 +244,7 @@ def test_few_and_empty_sequences(lengths: tuple[int, ...], engine: str):
 def test_only_the_top_layer_gives_its_last_output_alone():
     stack = sn.Stack([recurrence(INPUTS), recurrence(HIDDEN)])
     stack(given("dense")[0], last_only=True)
-    (program,) = stack.programs_as_one.programs.by_arrays.values()
+    (program,) = stack.programs.by_arrays.values()
     assert [part.last_only for part in program.schedule.parts] == [False, True]
 
 

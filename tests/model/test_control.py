@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import torch
+from constants import Constants
 from controlled_loop import assert_right, right
 from hypothesis import given, settings
 from tolerance import assert_close
@@ -57,7 +58,7 @@ def after_three(output: Any, memory: Any) -> Any:
 
 @dataclass(frozen=True)
 class Given:
-    """What one call is given."""
+    """The arguments of one call."""
 
     x: sn.Ragged
     flag: sn.Ragged
@@ -246,9 +247,7 @@ def ends(output: Any, memory: Any) -> Any:
 
 @pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True])
-def test_pieces_of_any_size_give_the_same_bits(
-    reverse: bool, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_of_any_size_give_the_same_bits(reverse: bool, engine: str, constants: Constants) -> None:
     lengths = [0, 1, 40, 300, 25, 7, 300]
     x = sn.Ragged.from_list([numbers(length, 4, seed=place) for place, length in enumerate(lengths)])
     params = sn.cells.CELLS["gru"].parameters(4, 6)
@@ -269,7 +268,7 @@ def test_pieces_of_any_size_give_the_same_bits(
     found = [len(one) for one in wanted]
     assert found == ([0, 1, 40, 105, 25, 1, 35] if reverse else [0, 1, 2, 75, 25, 7, 1])
     for pieces in ((1, 1), (3, 3), (8, 128), (1000, 1000)):
-        monkeypatch.setattr(control, "PIECES", pieces)
+        constants(control, PIECES=pieces)
         outputs, final = rnn(x, initial, engine=engine)
         assert outputs.lengths.tolist() == found
         assert outputs.values.tobytes() == np.concatenate(wanted).tobytes()

@@ -242,7 +242,9 @@ MISTAKES: dict[str, Callable[[Any, Any], Any]] = {
     "dilation is a whole number from 1 to 2147483647, not 0": lambda x, p: sn.conv1d(x, WEIGHT, dilation=0),
     "groups is a whole number from 1 to 2147483647, not 0": lambda x, p: sn.conv1d(x, WEIGHT, groups=0),
     "a window reaches over at most 2147483647 steps, not": lambda x, p: sn.conv1d(x, WEIGHT, dilation=2**30),
-    "padding is one of causal, same, not 'valid'": lambda x, p: sn.conv1d(x, WEIGHT, padding="valid"),
+    "padding is causal, same, valid, a number or .before, after., not .sane.": lambda x, p: sn.conv1d(
+        x, WEIGHT, padding="sane"
+    ),
     r"bias is a parameter \[4\], one number per output, not const f32\[6\]": lambda x, p: sn.conv1d(
         x, WEIGHT, p
     ),

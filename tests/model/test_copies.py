@@ -1,4 +1,4 @@
-"""What a recurrence keeps: its own parameters, which are copied, pickled and let go with it."""
+"""The values that a recurrence keeps: its own parameters, which are copied, pickled and let go with it."""
 
 import copy
 import gc
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constants import Constants
 from turns import in_turns
 from zoo import simple as step
 
@@ -234,7 +235,7 @@ def test_both_directions_are_compiled_once(engine: str):
             np.testing.assert_array_equal(row, other[::-1])
 
 
-def test_compiled_plans_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyPatch):
+def test_compiled_plans_are_kept_up_to_so_many_bytes(constants: Constants):
     def kernel(number: int) -> Any:
         def numbered(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
             h = np.tanh(x @ params["W"] + h * (number + 0.5))
@@ -244,7 +245,7 @@ def test_compiled_plans_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyP
 
     one = llvm_engine.LlvmEngine().compile_plan(kernel(0).plan).compiled.bytes
     kept = CompiledPlans(int(3.5 * one))
-    monkeypatch.setattr(llvm_engine, "KEPT", kept)
+    constants(llvm_engine, KEPT=kept)
     rnns = [kernel(number) for number in range(5)]
     for rnn in rnns:
         rnn(X)
@@ -257,18 +258,16 @@ def test_compiled_plans_are_kept_up_to_so_many_bytes(monkeypatch: pytest.MonkeyP
         np.testing.assert_array_equal(rnn(X)[0], kernel(number)(X)[0])
 
 
-def test_a_plan_larger_than_all_that_is_kept_is_kept_alone(monkeypatch: pytest.MonkeyPatch):
+def test_a_plan_larger_than_all_that_is_kept_is_kept_alone(constants: Constants):
     kept = CompiledPlans(1)
-    monkeypatch.setattr(llvm_engine, "KEPT", kept)
+    constants(llvm_engine, KEPT=kept)
     cells.rnn("gru", GRU)(X)
     sn.RNN(step, weights(), memory=4)(X)
     assert len(kept.entries) == 1
 
 
-def test_a_recurrence_keeps_the_traces_of_so_many_kinds_of_inputs(
-    engine: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(programs, "MOST_KINDS", 4)
+def test_a_recurrence_keeps_the_traces_of_so_many_kinds_of_inputs(engine: str, constants: Constants):
+    constants(programs, MOST_KINDS=4)
 
     def any_width(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
         return x, h + x.sum(axis=-1)

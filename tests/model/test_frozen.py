@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from callers import on_threads
+from constants import Constants
 from same_bits import assert_same_bits
 
 import stepnet as sn
@@ -18,7 +19,6 @@ from stepnet.compiler.targets import Call
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
 from stepnet.model import executables
-from stepnet.model.executables import MOST_COUNTED, MOST_FORMS
 from stepnet.model.programs import RAGGED_CALLS
 from stepnet.ragged import Positions
 
@@ -37,8 +37,8 @@ def general(rnn: Any, x: Array, initial: Any = None, last_only: bool = False) ->
     return rnn(x, initial, lengths=np.full(len(x), x.shape[1]), last_only=last_only)
 
 
-def is_frozen(rnn: sn.RNN) -> bool:
-    """Whether the shapes that were called last are frozen."""
+def is_frozen(rnn: sn.Model) -> bool:
+    """True if the shapes that were called last are frozen."""
     return any(rnn.programs.calls.idle.values())
 
 
@@ -69,8 +69,6 @@ def sequences(*lengths: int) -> sn.Ragged:
 def test_raggeds_of_lengths_that_were_seen_give_what_other_calls_give(layer: str, last_only: bool):
     options: Any = {} if layer == "graph" else {"last_only": last_only}
     rnn = layer_of(layer)
-    owners = {"stack": lambda: rnn.run, "graph": lambda: rnn._programs}
-    owner = owners.get(layer, lambda: rnn)
     for lengths in ((3, 1, 6), (4,), (6, 3, 1)):
         for _ in range(RAGGED_CALLS + 2):
             x = sequences(*lengths)
@@ -80,7 +78,7 @@ def test_raggeds_of_lengths_that_were_seen_give_what_other_calls_give(layer: str
             assert all(each.offsets is x.offsets for each in raggeds)
             for ours, theirs in zip(leaves(made), leaves(right), strict=True):
                 assert_same_bits(getattr(ours, "values", ours), getattr(theirs, "values", theirs))
-        assert any(owner().programs.calls.idle.values())
+        assert is_frozen(rnn)
 
 
 def layer_of(name: str) -> Any:
@@ -107,10 +105,10 @@ def test_lengths_that_come_once_replace_nothing_that_is_prepared():
     rnn, x = cells.rnn("gru", GRU), inputs()
     called_twice(rnn, x)
     prepared = list(rnn.programs.calls.idle)
-    for length in range(1, 3 * MOST_COUNTED):
+    for length in range(1, 3 * executables.MOST_COUNTED):
         rnn(sequences(length, 0))  # with an empty sequence, a call is not prepared for any lengths
     assert list(rnn.programs.calls.idle) == prepared
-    assert len(rnn.programs.calls.counts) == MOST_COUNTED
+    assert len(rnn.programs.calls.counts) == executables.MOST_COUNTED
 
 
 def test_the_engines_of_a_frozen_call_may_be_several():
@@ -164,10 +162,9 @@ def layers() -> list[Any]:
 def test_initial_memories_in_a_structure_are_used_as_they_lie(layer: Any, monkeypatch: pytest.MonkeyPatch):
     x = inputs()
     _, memory = called_twice(layer, x)
-    runs = getattr(layer, "programs_as_one", layer)
     turned = transform(lambda array: RANDOM.normal(size=array.shape).astype("f4"), memory)
     expected = general(layer, x, turned)
-    monkeypatch.setattr(runs, "read", None)
+    monkeypatch.setattr(type(layer), "read", None)
     assert_same_bits(layer(x, turned), expected)
     assert_same_bits(layer(x, other_order(turned)), expected)
 
@@ -274,21 +271,21 @@ def test_the_latest_trace_is_that_of_the_latest_call():
 
 def test_few_shapes_are_kept():
     rnn = cells.rnn("gru", GRU)
-    for steps in range(1, MOST_FORMS + 9):
+    for steps in range(1, executables.MOST_FORMS + 9):
         for _ in range(3):
             x = inputs(3, steps=steps)  # with time before batch, a call is not prepared for any lengths
             found, final = rnn(np.swapaxes(x, 0, 1).copy(), time_major=True)
             assert_same_bits((np.swapaxes(found, 0, 1), final), general(rnn, x))
-    assert len(rnn.programs.calls.idle) == MOST_FORMS
+    assert len(rnn.programs.calls.idle) == executables.MOST_FORMS
 
 
-def test_all_recurrences_together_keep_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(executables, "RECENT", OrderedDict[Any, Any]())
+def test_all_recurrences_together_keep_a_bounded_number_of_bytes(constants: Constants):
+    constants(executables, RECENT=OrderedDict[Any, Any]())
     first, x = cells.rnn("gru", GRU), inputs()
     called_twice(first, x)
     ((_, size),) = executables.RECENT.values()
     assert size > 0
-    monkeypatch.setattr(executables, "MOST_BYTES", 3 * size)
+    constants(executables, MOST_BYTES=3 * size)
     others = [cells.rnn("gru", GRU) for _ in range(3)]
     for count, rnn in enumerate(others, 2):
         called_twice(rnn, x)
@@ -298,8 +295,8 @@ def test_all_recurrences_together_keep_a_bounded_number_of_bytes(monkeypatch: py
     assert [is_frozen(rnn) for rnn in (first, *others)] == [True, False, True, True]
 
 
-def test_recurrences_that_are_gone_count_no_more(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(executables, "RECENT", OrderedDict[Any, Any]())
+def test_recurrences_that_are_gone_count_no_more(constants: Constants):
+    constants(executables, RECENT=OrderedDict[Any, Any]())
     # All are made first: a later one could have the place in memory of one that is gone, and its key.
     (gone, *others), x = [cells.rnn("gru", GRU) for _ in range(3)], inputs()
     called_twice(others[0], x)
@@ -309,7 +306,7 @@ def test_recurrences_that_are_gone_count_no_more(monkeypatch: pytest.MonkeyPatch
     del gone
     gc.collect()
     assert calls() is None
-    monkeypatch.setattr(executables, "MOST_BYTES", 2 * size)
+    constants(executables, MOST_BYTES=2 * size)
     called_twice(others[1], x)
     assert owners() == [rnn.programs.calls for rnn in others]
     assert [is_frozen(rnn) for rnn in others] == [True, True]
@@ -320,7 +317,7 @@ def owners() -> list[Any]:
     return [owner() for owner, _ in executables.RECENT.values()]
 
 
-def test_threads_that_evict_at_once_leave_the_cache_in_order(monkeypatch: pytest.MonkeyPatch):
+def test_threads_that_evict_at_once_leave_the_cache_in_order(constants: Constants):
     class Emptied(OrderedDict[Any, Any]):
         """A cache whose last entries another thread has evicted by the time of the first eviction."""
 
@@ -328,8 +325,7 @@ def test_threads_that_evict_at_once_leave_the_cache_in_order(monkeypatch: pytest
             self.clear()
             return super().popitem(last)
 
-    monkeypatch.setattr(executables, "RECENT", Emptied())
-    monkeypatch.setattr(executables, "MOST_BYTES", 0)
+    constants(executables, RECENT=Emptied(), MOST_BYTES=0)
     rnn, x = cells.rnn("gru", GRU), inputs()
     right = rnn(x)
     for _ in range(3):
@@ -342,7 +338,7 @@ def test_a_frozen_call_keeps_its_constants():
     right = rnn(x)
     bound = rnn.program.kernels["auto"].bind(leaves(rnn.params))
     call = Call(Positions.end_to_end(np.array([0, 6])), [x.reshape(6, 5)], [None])
-    frozen, constants = bound.frozen(call), weakref.ref(bound.native.constants)  # type: ignore[attr-defined]
+    frozen, constants = bound.prepare(call), weakref.ref(bound.native.constants)  # type: ignore[attr-defined]
     del bound
     gc.collect()
     assert constants() is not None

@@ -33,13 +33,27 @@ def model(params: Any) -> sn.RNN:
     return sn.RNN(embedded, params, memory=HIDDEN, inputs=sn.Spec((), np.int64))
 
 
+def in_a_graph(params: Any) -> sn.Graph:
+    """The same model as a graph: the embedding before the recurrence, and the dense layer behind it."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        h = np.tanh(x @ p["W"] + h @ p["R"])
+        return h, h
+
+    def outputs(x: Any, p: Any) -> Any:
+        layer = sn.RNN(step, {name: p[name] for name in "WR"}, memory=HIDDEN)
+        return layer(p["E"][x])[0] @ p["V"]
+
+    return sn.Graph(outputs, params, inputs=sn.Spec((), np.int64))
+
+
 def probabilities(scores: Array) -> Array:
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()
 
 
 def loop(params: Any, said: list[int], most: int, stops: tuple[int, ...], choose: Any) -> list[int]:
-    """What follows one start, written out."""
+    """The sequence after one start, by a loop."""
     h, written = np.zeros((1, HIDDEN)), list[int]()
     for symbol in said[:-1]:
         _, h = embedded(np.array([symbol]), h, params)
@@ -65,11 +79,12 @@ def ragged(starts: list[list[int]]) -> sn.Ragged:
 @settings(max_examples=25)
 @given(st.integers(0, 3), said, st.integers(1, 6), st.sampled_from([(), (0,), (1, 3), (4, 0, 2)]))
 @pytest.mark.parametrize("engine", ["interpret", "llvm"])
+@pytest.mark.parametrize("make", [model, in_a_graph])
 def test_the_best_symbol_is_fed_back(
-    engine: str, seed: int, starts: list[list[int]], most: int, stops: tuple[int, ...]
+    make: Any, engine: str, seed: int, starts: list[list[int]], most: int, stops: tuple[int, ...]
 ) -> None:
     params = weights(seed)
-    found = sn.generate(model(params), ragged(starts), stop=stops, max_steps=most, engine=engine)
+    found = sn.generate(make(params), ragged(starts), stop=stops, max_steps=most, engine=engine)
     expected = [loop(params, one, most, stops, np.argmax) for one in starts]
     assert lists(found) == expected
     assert found.dtype == np.int64
@@ -83,11 +98,36 @@ def test_sequences_end_with_their_stop_symbol_or_at_the_most() -> None:
         assert len(one) == 5 or one[-1] == 2
 
 
-def test_no_start_at_all(engine: str) -> None:
-    found = sn.generate(model(weights()), [], max_steps=5, engine=engine)
+@pytest.mark.parametrize("make", [model, in_a_graph])
+def test_no_start_at_all(make: Any, engine: str) -> None:
+    found = sn.generate(make(weights()), [], max_steps=5, engine=engine)
     assert (len(found), found.values.shape, found.dtype) == (0, (0,), np.int64)
-    sequences, logs = sn.beam_search(model(weights()), [], beams=3, max_steps=5, engine=engine)
+    sequences, logs = sn.beam_search(make(weights()), [], beams=3, max_steps=5, engine=engine)
     assert (len(sequences), sequences.levels, len(logs), logs.levels) == (0, 2, 0, 1)
+
+
+def test_graphs_of_other_parts_generate() -> None:
+    """Without a recurrence, with a causal convolution, and from a memory that a static begins."""
+    follows = np.eye(4, dtype="f4")[[1, 2, 3, 0]]
+    chain = sn.Graph(lambda x, p: p[x], follows, inputs=sn.Spec((), "int64"))
+    wide = sn.Graph(lambda x, p: sn.conv1d(x, p[:, :, None] * [0, 0, 1]), follows.T.copy(), inputs=4)
+    for graph in (chain, wide):
+        for scores in (None, lambda scores: scores):
+            assert lists(sn.generate(graph, [0, 2], stop=3, max_steps=4, scores=scores)) == [[1, 2, 3], [3]]
+    total = sn.RNN(lambda x, h, p: (h, h), memory=4)
+    held = sn.Graph(lambda x, p, statics: total(x, initial=statics)[0], inputs=4, statics=4)
+    still = np.array([[0, 0, 1, 0], [0, 1, 0, 0]], "f4")
+    assert lists(sn.generate(held, [0, 0], stop=1, max_steps=3, statics=still)) == [[2, 2, 2], [1]]
+    begun = sn.generate(held, [0, 0], stop=1, max_steps=3, statics=still, initial=still[::-1].copy())
+    assert lists(begun) == [[1], [2, 2, 2]]
+
+
+def test_a_graph_that_needs_later_steps_does_not_generate() -> None:
+    graph = sn.Graph(lambda x, p: sn.reduce(p[x], "mean"), np.eye(4, dtype="f4"), inputs=sn.Spec((), "int64"))
+    message = "symbols follow one another: this model has no stream: it takes the mean over all steps"
+    for call in (sn.generate, lambda *given_, **options: sn.beam_search(*given_, beams=2, **options)):
+        with pytest.raises(InputError, match=message):
+            call(graph, [0], max_steps=3)
 
 
 @pytest.mark.long(each=True)
@@ -493,7 +533,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (
         sn.RNN(embedded, weights(), memory=HIDDEN),
         {},
-        "it is not known how symbols become inputs: make the RNN",
+        "it is not known how symbols become inputs: make the model",
     ),
     (
         RNN,
@@ -505,11 +545,11 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (OTHER, {}, "scores are [rows, symbols], and the output is a dict; scores= makes them of it"),
     (NONE, {}, "the scores of row 0 have no highest: [nan nan nan]"),
     (RNN, {"identities": [1]}, "identities is 2 whole numbers, one per sequence, not int64[1]"),
-    (BACKWARD, {}, "symbols follow one another: no part of the recurrence may run from the last step"),
-    (sn.Stack([BACKWARD]), {}, "symbols follow one another"),
-    (sn.Bidirectional(NARROW, BACKWARD), {}, "symbols follow one another"),
+    (BACKWARD, {}, "symbols follow one another: a recurrence with reverse=True begins at a sequence's last"),
+    (sn.Stack([BACKWARD]), {}, "symbols follow one another: layer 0: a recurrence with reverse=True begins"),
+    (sn.Bidirectional(NARROW, BACKWARD), {}, "symbols follow one another: a Bidirectional begins at a"),
     (ENDING, {}, "generated sequences end by stop=; make the recurrence without until="),
-    ("gru", {}, "rnn is an RNN, a Bidirectional or a Stack, not a str"),
+    ("gru", {}, "rnn is an RNN, a Stack or a Graph, not a str"),
 ]
 
 

@@ -37,7 +37,7 @@ def cell(name: str, inputs: int = 3, reverse: bool = False, dtype: str = "float6
 
 
 def custom(step: Callable[..., Any], params: Any, memory: Any = 3, **options: Any) -> Callable[[str], sn.RNN]:
-    """What makes the recurrence of a step with parameters of a dtype."""
+    """A function that makes the recurrence of a step with parameters of a dtype."""
     return lambda dtype: sn.RNN(step, cast(params, dtype), memory=memory, **options)
 
 

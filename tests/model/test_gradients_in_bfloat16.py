@@ -17,7 +17,7 @@ from stepnet.errors import RefusedError
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
 NEARER = 20
-"""How many times nearer to the judge than to float32 a gradient is at least. What is left is a number that
+"""The factor by which a gradient is nearer to the judge than to float32, at least. The rest is a number that
 lies between two of bfloat16 and is rounded to the other one."""
 
 

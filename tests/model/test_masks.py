@@ -6,6 +6,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from constants import Constants
 from hypothesis import given
 
 import stepnet as sn
@@ -71,15 +72,15 @@ def test_numbers_of_a_sequence_are_its_own(
     assert again.tobytes() == once[list(order)].tobytes()
 
 
-def test_how_many_are_worked_on_together_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_are_worked_on_together_changes_nothing(constants: Constants) -> None:
     whole = masks.uniform([3, 700], 33, seed=9, per="step").values
     for together in (1, 100):
-        monkeypatch.setattr(masks, "IN_CACHE", together)
+        constants(masks, IN_CACHE=together)
         assert masks.uniform([3, 700], 33, seed=9, per="step").values.tobytes() == whole.tobytes()
 
 
 def test_all_numbers_differ() -> None:
-    """Those of other seeds, sequences, steps and features, and those of a whole sequence."""
+    """The numbers of other seeds, sequences, steps and features, and those of a whole sequence."""
     found = [masks.uniform([9] * 4, 5, seed=seed, per="step").values for seed in (0, 1, 2**32)]
     found += [masks.uniform([9] * 4, 5, seed=seed) for seed in (0, 1, 2**32)]
     numbers = np.concatenate([one.ravel() for one in found])

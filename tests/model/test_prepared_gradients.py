@@ -224,7 +224,7 @@ def test_a_prepared_gradient_refuses_what_a_first_one_refuses() -> None:
     with pytest.raises(InputError, match="a graph gives no last memories"):
         backward_of_graph(None, ())
     for options in ({"initial": ()}, {"masked": "repeat"}, {"last_only": True}):
-        with pytest.raises(InputError, match="is for layers, not for a graph"):
+        with pytest.raises(InputError, match="is not for the gradient of a graph"):
             run_graph(x, **options)  # type: ignore[arg-type]
 
 

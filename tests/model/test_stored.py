@@ -205,7 +205,7 @@ RNNS = {dtype: sn.RNN(step, parameters(dtype), memory=4) for dtype in ("float16"
 @pytest.mark.long(each=True)
 @STORED
 def test_nested_recurrences(dtype: str, engine: str) -> None:
-    """What an inner recurrence gives is not rounded on its way to the outer one."""
+    """The results of an inner recurrence are not rounded on their way to the outer one."""
 
     def nest(params: dict[str, Array]) -> sn.RNN:
         inner = sn.RNN(step, params, memory=4)

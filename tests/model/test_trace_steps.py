@@ -56,7 +56,7 @@ def scopes_by_hand(
     begun: int,
     until: int,
 ) -> list[dict[str, Any]]:
-    """What `step` has in its variables at each step of one sequence, until it ends.
+    """The variables of `step` at each step of one sequence, until it ends.
 
     Where a step does not count its outputs and memory are those of the mask.
     """
@@ -501,7 +501,7 @@ def document(x: Any, h: Any, p: Any) -> Any:
 
 
 def document_by_hand(x: Array, h: Array) -> dict[str, Any]:
-    """What `document` has in its variables, and its recurrences in theirs at each of the words."""
+    """The variables of `document`, and those of its recurrences at each of the words."""
     titles = ("words.before", "words.after", "backward.before", "backward.after")
     inside = {name: np.zeros((len(x), 2)) for name in titles}
     c = np.zeros(2)

@@ -25,7 +25,7 @@ def test_lengths_that_are_no_multiples(reverse: bool):
 
 
 def kernel(unroll: int, steps: int) -> Any:
-    """What was compiled to run sequences of so many steps."""
+    """The kernel compiled to run sequences of so many steps."""
     params = cells.CELLS["gru"].parameters(inputs=3, hidden=16)
     rnn = sn.RNN(cells.gru, params, memory=16, unroll=unroll)
     rnn(np.zeros((1, steps, 3), "float32"))

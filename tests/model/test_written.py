@@ -2,9 +2,11 @@
 
 import re
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
+from constants import Constants
 
 import stepnet as sn
 from stepnet.compiler.targets import Call
@@ -173,11 +175,11 @@ def test_symbols_are_those_of_a_plain_loop(pieces: list[bool]) -> None:
 @pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", ["ids", "table", "statics", "stack", "float16"])
 @pytest.mark.parametrize("tables", [True, False])
-def test_memories_have_the_bits_of_a_stream(name: str, tables: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memories_have_the_bits_of_a_stream(name: str, tables: bool, constants: Constants) -> None:
     """With rows of a table in the place of products, and without."""
     rnn, options = CASES[name]
-    monkeypatch.setattr(by_symbol, "MOST_BYTES", by_symbol.MOST_BYTES if tables else 0)
-    monkeypatch.setattr(compiled_generation, "KEPT", {})
+    constants(by_symbol, MOST_BYTES=by_symbol.MOST_BYTES if tables else 0)
+    constants(compiled_generation, KEPT=WeakKeyDictionary[Any, Any]())
     writer = Writer.of(rnn, options.get("feed"), None, "auto")
     stops = np.zeros(0, np.int64)
     front = writer.begin(ragged(STARTS), options.get("initial"), options.get("statics"), stops)
@@ -212,12 +214,12 @@ def test_a_sequence_is_the_same_in_any_batch(pieces: list[bool]) -> None:
 
 
 @pytest.mark.parametrize("name", ["statics", "positions"])
-def test_pieces_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_change_nothing(name: str, constants: Constants) -> None:
     rnn, options = CASES[name]
     way: dict[str, Any] = {"max_steps": 12, "stop": 4, "sampler": sn.sampling(2.0)}
     whole = sn.generate(rnn, ragged(STARTS), **options, **way)
     for longest in ((1, 1), (3, 5)):
-        monkeypatch.setattr("stepnet.model.compiled_generation.PIECES", longest)
+        constants("stepnet.model.compiled_generation", PIECES=longest)
         assert sn.generate(rnn, ragged(STARTS), **options, **way).equal(whole)
 
 
@@ -314,10 +316,10 @@ def test_where_python_is_needed_there_is_a_reason(
     assert pieces == []
 
 
-def test_symbols_are_drawn_among_few(monkeypatch: pytest.MonkeyPatch, pieces: list[bool]) -> None:
+def test_symbols_are_drawn_among_few(constants: Constants, pieces: list[bool]) -> None:
     options: dict[str, Any] = {"max_steps": 5, "sampler": sn.sampling(2.0)}
     expected = sn.generate(CASES["ids"][0], [1, 2], **options)
-    monkeypatch.setattr(compiled_generation, "MOST_SYMBOLS", SYMBOLS - 1)
+    constants(compiled_generation, MOST_SYMBOLS=SYMBOLS - 1)
     assert sn.generate(CASES["ids"][0], [1, 2], **options).equal(expected)
     assert pieces == [True]
 

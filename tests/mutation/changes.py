@@ -94,12 +94,12 @@ def sites(node: ast.AST, place: tuple[Any, ...], scope: str) -> Iterator[tuple[t
 
 
 def is_docstring(node: ast.AST) -> bool:
-    """Whether a statement is no more than text."""
+    """True if a statement is no more than text."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def is_message(node: ast.AST) -> bool:
-    """Whether a node makes an error."""
+    """True if a node makes an error."""
     return isinstance(node, ast.Call) and words(node.func).endswith("Error")
 
 
@@ -121,7 +121,7 @@ def put(tree: ast.AST, place: tuple[Any, ...], other: ast.AST) -> None:
 
 
 def instead(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node is changed to, one after the other."""
+    """The changed forms of a node, one after the other."""
     match node:
         case ast.Compare(ops=[operator, *_]):
             changed = copy.deepcopy(node)

@@ -94,7 +94,7 @@ TESTS: dict[str, Sequence[str]] = {
                 "refusals",
                 "rowwise",
                 "stage",
-                "target",
+                "processor",
             ),
             *("tile", "tiles", "tiling", "units"),
         )
@@ -104,6 +104,7 @@ TESTS: dict[str, Sequence[str]] = {
         for name in ("constants", "copies", "timetable", "transfers")
     },
     "compiler/targets/cpu/engine.py": GENERATED,
+    "compiler/targets/cpu/costs.py": ("tests/compiler/plan/test_partition.py",),
     **{
         f"compiler/targets/cpu/{name}.py": (
             "tests/compiler/plan/test_inner_sequences.py",
@@ -246,7 +247,7 @@ TESTS: dict[str, Sequence[str]] = {
                 "prepared_tasks",
                 "chain",
                 "prepared_chain",
-                "frozen",
+                "chain_call",
                 "chain_arrays",
                 "lengths",
                 "lengths_code",
@@ -281,7 +282,7 @@ TESTS: dict[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a change ended: seen by a test, or survived; in so many seconds."""
+    """The outcome of a change: seen by a test, or survived; and the seconds."""
 
     path: Path
     change: Change
@@ -290,7 +291,7 @@ class Verdict:
 
     @property
     def survived(self) -> bool:
-        """Whether no test failed."""
+        """True if no test failed."""
         return self.ended == "survived"
 
 
@@ -310,7 +311,7 @@ def candidates(only: Sequence[str]) -> Iterator[tuple[Path, Change]]:
 
 
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """What Python asks for modules: one of them is another than its file says."""
+    """A finder of modules that returns one of them changed."""
 
     def __init__(self, path: Path, tree: ast.Module) -> None:
         self.path, self.tree = path, tree
@@ -354,7 +355,7 @@ class Child:
     begun: float
 
     def verdict(self, status: int, late: bool) -> Verdict:
-        """What became of the change, by how the process ended."""
+        """The outcome of the change, by how the process ended."""
         code = os.waitstatus_to_exitcode(status)
         late = late or code in (-signal.SIGXCPU, -signal.SIGKILL)
         ended = "too long" if late else {0: "survived", 1: "seen"}.get(code, f"seen: exit code {code}")
@@ -374,7 +375,7 @@ def begun(path: Path, change: Change) -> int:
 
 
 def verdicts(chosen: Sequence[tuple[Path, Change]], workers: int) -> Iterator[Verdict]:
-    """What becomes of each change, some tested at the same time, as they end."""
+    """Yields the verdict of each change as it ends; some changes are tested at the same time."""
     left, running = list(reversed(chosen)), dict[int, Child]()
     while left or running:
         while left and len(running) < workers:

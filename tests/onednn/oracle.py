@@ -51,11 +51,11 @@ class Case:
         return replace(self, **dict.fromkeys(names))
 
     def arguments(self) -> tuple[Any, ...]:
-        """Those of fusion_gru."""
+        """The arguments of fusion_gru."""
         return self.ragged, self.h0, self.weight_x, self.weight_h, self.bias
 
     def lstm_arguments(self) -> tuple[Any, ...]:
-        """Those of fusion_lstm."""
+        """The arguments of fusion_lstm."""
         return self.ragged, self.h0, self.c0, self.weight_x, self.weight_h, self.bias
 
 
@@ -82,7 +82,7 @@ def case(
 
 @dataclass(frozen=True)
 class Right:
-    """What is right: of each sequence the outputs and c of each step, and h and c in the end."""
+    """The right results: of each sequence the outputs and c of each step, and the last h and c."""
 
     outputs: list[Array]
     cells: list[Array]

@@ -1,4 +1,4 @@
-"""What calls keep: two keys, complete and bounded; counters; threads."""
+"""The caches of calls: two keys, complete and bounded; counters; threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("dnnl")
 
 
 def misses() -> dict[str, int]:
-    """How often each cache had to make something."""
+    """The number of misses of each cache."""
     return {name: counts.misses for name, counts in onednn.counters().items()}
 
 

@@ -48,7 +48,7 @@ def step(
 
 
 def right(recurrence: OneDnnRecurrence, w: Arrays, inputs: Arrays) -> Arrays:
-    """What a primitive is to give: outputs, and the last memories."""
+    """The right results of a primitive: outputs, and the last memories."""
     x = inputs["src_layer"].astype(np.float64)
     own = {name: array[0, 0].astype(np.float64) for name, array in w.items()}
     h = inputs["src_iter"][0, 0].astype(np.float64)

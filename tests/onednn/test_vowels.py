@@ -14,7 +14,7 @@ from stepnet.cli.demo import load
 from stepnet.compiler.targets.onednn import OneDnnLibrary
 
 MOST = 0.006
-"""How much less, or more, often: 2 of 370 utterances."""
+"""The largest difference of the shares: 2 of 370 utterances."""
 
 
 def utterances(split: str) -> tuple[sn.Ragged, np.ndarray]:
@@ -43,7 +43,7 @@ def trained() -> tuple[dict[str, np.ndarray], torch.nn.Linear]:
 
 
 def accuracy(layer: onednn.Layer, head: torch.nn.Linear) -> float:
-    """How many of the test's utterances are recognised."""
+    """The share of the test's utterances that are recognised."""
     x, speakers = utterances("test")
     final = layer(x, cell="none")[1]["h"]
     with torch.no_grad():

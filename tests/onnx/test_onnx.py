@@ -296,6 +296,14 @@ CONVOLUTIONS: dict[str, tuple[dict[str, Any], Array, tuple[int, int]]] = {
     "same, the zeros ahead": ({"auto_pad": "SAME_LOWER", "strides": [1]}, random(6, 4, 4), (0, 0)),
     "padded ahead": ({"kernel_shape": [3], "auto_pad": "VALID"}, random(4, 4, 3), (2, 0)),
     "padded twice": ({"pads": [1, 0], "group": 4}, random(4, 1, 4), (1, 1)),
+    "a stride": ({"pads": [1, 1], "strides": [2]}, random(5, 4, 3), (0, 0)),
+    "no zeros": ({"pads": [0, 1]}, random(5, 4, 2), (0, 0)),
+    "same with a stride": ({"auto_pad": "SAME_UPPER", "strides": [3]}, random(5, 4, 4), (0, 0)),
+    "same with a stride, the zeros ahead": (
+        {"auto_pad": "SAME_LOWER", "strides": [2], "group": 2},
+        random(6, 2, 5),
+        (0, 0),
+    ),
 }
 
 
@@ -312,6 +320,65 @@ def test_convolutions_over_steps(name: str) -> None:
     model = model_of(nodes, [value("x", "n", "t", 4)], [value("y", *"abc")], arrays)
     for steps in (5, 1):
         assert_as_theirs(model, {"x": random(2, steps, 4)})
+
+
+FEWER_AND_MORE: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
+    "transposed": ("ConvTranspose", {"strides": [2], "pads": [1, 1]}, (4, 3, 4)),
+    "transposed with more at the end": (
+        "ConvTranspose",
+        {"strides": [3], "dilations": [2], "output_padding": [1], "group": 2},
+        (4, 2, 3),
+    ),
+    "maxima": ("MaxPool", {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}, ()),
+    "maxima, same": ("MaxPool", {"kernel_shape": [2], "strides": [2], "auto_pad": "SAME_UPPER"}, ()),
+    "means": ("AveragePool", {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}, ()),
+    "means with zeros": (
+        "AveragePool",
+        {"kernel_shape": [3], "strides": [1], "pads": [1, 1], "count_include_pad": 1},
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FEWER_AND_MORE)
+def test_fewer_and_more_steps_are_read_by_a_recurrence(name: str) -> None:
+    operator, attributes, shape = FEWER_AND_MORE[name]
+    features = shape[1] * attributes.get("group", 1) if shape else 4
+    nodes = [
+        node("Transpose", "x", "t", perm=[0, 2, 1]),
+        node(operator, "t w" if shape else "t", "c", **attributes),
+        node("Transpose", "c", "s", perm=[2, 0, 1]),
+        node("GRU", "s W R", "h end", hidden_size=2, linear_before_reset=1),
+        node("Squeeze", "h one", "q"),
+        node("Transpose", "q", perm=[1, 0, 2]),
+        node("Squeeze", "end zero", "last"),
+        node("ReduceMean", "q", "mean", axes=[0], keepdims=0),
+    ]
+    arrays = {
+        **({"w": random(*shape)} if shape else {}),
+        "W": random(1, 6, features),
+        "R": random(1, 6, 2),
+        "one": np.array([1]),
+        "zero": np.array([0]),
+    }
+    outputs = [value("y", *"abc"), value("last", *"ab"), value("mean", *"ab")]
+    model = model_of(nodes, [value("x", "n", "t", 4)], outputs, arrays)
+    for steps in (7, 6):
+        assert_as_theirs(model, {"x": random(2, steps, 4)})
+
+
+def test_fewer_steps_of_a_model_with_lengths_are_refused() -> None:
+    nodes = [
+        node("GRU", "x W R - lengths", "h", hidden_size=4, linear_before_reset=1),
+        node("Squeeze", "h one", "q"),
+        node("Transpose", "q", "t", perm=[1, 2, 0]),
+        node("MaxPool", "t", kernel_shape=[2], name="odd"),
+    ]
+    arrays = {"W": random(1, 12, 4), "R": random(1, 12, 4), "one": np.array([1])}
+    lengths = value("lengths", "n", kind=6)
+    model = model_of(nodes, [value("x", "t", "n", 4), lengths], [value("y", *"abc")], arrays)
+    with pytest.raises(ModelError, match=r"a pooling gives other numbers of steps than it reads(?s:.*)'odd'"):
+        loaded(model, Store(None, 1000), "m", {}, {})
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -419,21 +486,20 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         "it selects steps 1 to 3 in steps of 1: of sequences only all can be selected; of steps all, the "
         "first or the last",
     ),
-    "a convolution of fewer results": (
-        node("Conv", "x w", name="odd", pads=[1, 0]),
-        {"w": random(2, 4, 3)},
-        "a convolution with a kernel of 3 and a dilation of 1 has one result per step with 2 steps of zeros "
-        "around a sequence, not with 1 ahead and 0 behind",
-    ),
     "a convolution without a dilation": (
         node("Conv", "x w", name="odd", pads=[1, 1], dilations=[0]),
         {"w": random(2, 4, 3)},
-        "a convolution has no kernel of 3 with a dilation of 0",
+        "there is no kernel of 3 with a stride of 1, a dilation of 0, and 1 and 1 steps of zeros",
     ),
-    "a convolution with a stride": (
-        node("Conv", "x w", name="odd", pads=[1, 1], strides=[2]),
-        {"w": random(2, 4, 3)},
-        "a convolution with a stride of 2 has fewer results than steps: a model keeps the number of steps",
+    "a transposed convolution to some number of results": (
+        node("ConvTranspose", "x w", name="odd", output_shape=[9]),
+        {"w": random(4, 2, 3)},
+        "its pads follow from the number of results, by auto_pad or output_shape: state them",
+    ),
+    "a pooling with more windows": (
+        node("MaxPool", "x", name="odd", kernel_shape=[2], ceil_mode=1),
+        {},
+        "its ceil_mode is 1, which has windows that end beyond the sequence: it must be 0",
     ),
     "a convolution over features": (
         node("Conv", "x w", name="odd", pads=[1, 1]),

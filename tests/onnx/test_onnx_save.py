@@ -34,7 +34,7 @@ random = partial(uniform, seed=0)
 
 
 def right(graph: sn.Graph, inputs: Sequence[Array], lengths: Sequence[int]) -> list[Array]:
-    """What the interpreter gives in float64, padded with zeros: [batch, time, ...]."""
+    """The interpreter's results in float64, padded with zeros: [batch, time, ...]."""
     net, own = graph.net, iter(inputs)
     params = iter(graph.program.params)
     is_step = np.arange(max(lengths))[None] < np.array(lengths)[:, None]
@@ -73,7 +73,7 @@ def run(model: Any, inputs: Sequence[Array], lengths: Sequence[int] | None = Non
 
 
 def loaded_again(graph: sn.Graph, inputs: Sequence[Array], path: Path, lengths: Sequence[int]) -> list[Array]:
-    """What a model that was saved gives as a graph again."""
+    """The results of a saved model, loaded as a graph."""
     net = graph.net
     extents = [net.type_of(number).extent for number in net.inputs if net.type_of(number).extent != CONST]
     model = onnx.load(path)
@@ -83,7 +83,7 @@ def loaded_again(graph: sn.Graph, inputs: Sequence[Array], path: Path, lengths: 
     sequences = {n: x for n, x in zip(names, inputs, strict=True) if axes[n] == "NT"}
     statics = {n: x for n, x in zip(names, inputs, strict=True) if axes[n] == "N"}
     x = sequences if len(sequences) > 1 else next(iter(sequences.values()))
-    made = again(x, statics or None, lengths=np.array(lengths), engine="interpret")
+    made = again(x, statics=statics or None, lengths=np.array(lengths), engine="interpret")
     return [made[value.name] for value in model.graph.output] if isinstance(made, dict) else [made]
 
 
@@ -385,7 +385,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     graph = sn.Graph(lambda x, params: x * 2, inputs=sn.Spec(3, "float32"))
     with pytest.raises(InputError, match="layout is one of NT, TN, not 'BT'"):
         stepnet_onnx.save(graph, tmp_path / "m.onnx", layout="BT")
-    with pytest.raises(InputError, match="save takes a Graph"):
+    with pytest.raises(InputError, match="save takes an RNN, a Stack, a Bidirectional or a Graph, not Net"):
         stepnet_onnx.save(graph.net, tmp_path / "m.onnx")
     stepnet_onnx.save(graph, tmp_path / "m.onnx")
     with pytest.raises(InputError, match="path is a text or a Path, not 3"):

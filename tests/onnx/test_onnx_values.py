@@ -220,7 +220,7 @@ def test_axes_are_told_by_the_names_of_sizes(tmp_path: Path) -> None:
     onnx.save(model_of([node("Add", "x s")], inputs, [value("y", None, None, 4)]), tmp_path / "m.onnx")
     graph = stepnet_onnx.load(tmp_path / "m.onnx")
     x, s = random(5, 2, 4), random(2, 4, seed=1)
-    made = graph(x, {"s": s}, time_major=True)
+    made = graph(x, statics={"s": s}, time_major=True)
     np.testing.assert_array_equal(made, x + s)
 
 

@@ -1,5 +1,5 @@
-"""What Paddle's passes fc_gru, mul_gru, fc_lstm and mul_lstm do: a projection ahead of a recurrence whose
-inputs are projected becomes the W of a known cell, with its bias.
+"""The effect of Paddle's passes fc_gru, mul_gru, fc_lstm and mul_lstm: a projection ahead of a recurrence
+whose inputs are projected becomes the W of a known cell, with its bias.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ def absorbed(graph: sn.Graph) -> tuple[Net, Node, Recognised]:
 
 def cell_arrays(graph: sn.Graph, net: Net, node: Node, known: Recognised) -> dict[str, Array]:
     """The arrays of the recognised cell, by name."""
-    program = graph._programs.program
+    program = graph.program
     values = dict(zip(net.inputs[-len(program.params) :], program.params, strict=True))
     others = [values[number] for number in node.recur.operands_by_kind(node.inputs).others]
     made = interpret(known.weights, others, LevelSizes(0))

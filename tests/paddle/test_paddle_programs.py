@@ -37,7 +37,7 @@ def inputs_of(case: str) -> dict[str, Array]:
 
 
 def called(case: str, graph: sn.Graph, engine: str) -> Any:
-    """What a graph gives for the inputs of a case."""
+    """The results of a graph for the inputs of a case."""
     inputs, options = inputs_of(case), dict[str, Any]()
     lengths = inputs.pop("lengths", None)
     if lengths is not None:
@@ -50,7 +50,7 @@ def called(case: str, graph: sn.Graph, engine: str) -> Any:
         x = next(iter(rows.values()))
         x = x.swapaxes(0, 1) if CASES[case]["axes"][0] == "TN_" else x
     statics = {name: array for name, array in inputs.items() if name not in rows}
-    return graph(x, statics or None, engine=engine, **options)
+    return graph(x, statics=statics or None, engine=engine, **options)
 
 
 def as_paddles(made: Any, axes: str) -> Array:

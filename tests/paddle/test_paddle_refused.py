@@ -177,9 +177,9 @@ def test_sequences_of_any_lengths_and_none(tmp_path: Path, engine: str) -> None:
     random = np.random.default_rng(0)
     rows = [random.normal(size=(length, 3)).astype("float32") for length in (5, 0, 1, 2)]
     begin = random.normal(size=(4, 2)).astype("float32")
-    made = graph(sn.Ragged.from_list(rows), {"h0": begin}, engine=engine).to_list()
+    made = graph(sn.Ragged.from_list(rows), statics={"h0": begin}, engine=engine).to_list()
     for place, row in enumerate(rows):
-        alone = graph(sn.Ragged.from_list([row]), {"h0": begin[place : place + 1]}, engine=engine)
+        alone = graph(sn.Ragged.from_list([row]), statics={"h0": begin[place : place + 1]}, engine=engine)
         assert_close(made[place], alone.values, 5, 5)
 
 

@@ -1,4 +1,4 @@
-"""What a framework gave for some weights: written by its own process, read by the tests.
+"""The results of a framework for some weights: written by its own process, read by the tests.
 
 Needs NumPy alone, of any version, as it runs in the environment of each framework.
 """

@@ -1,4 +1,4 @@
-"""What functions of other libraries give for the inputs of cells: flash-linear-attention, transformers and
+"""The results of other libraries' functions for the inputs of cells: flash-linear-attention, transformers and
 others.
 
 Called with the path of a file of inputs, and that of a file to write, which holds the inputs too. Arrays are

@@ -1,4 +1,4 @@
-"""What the recurrent links of Chainer give, from zero states."""
+"""The results of Chainer's recurrent links, from zero states."""
 
 import chainer
 import numpy as np

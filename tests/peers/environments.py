@@ -1,4 +1,4 @@
-"""Which script asks which framework, and in which environment: .venv, or one of its own in .peers."""
+"""The scripts that ask frameworks, and their environments: .venv, or one of its own in .peers."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ SCRIPTS = {
     "flashrnn_functions": ".peers/flashrnn",
 }
 CELL_SCRIPTS = {"cell_functions": ".peers/fla"}
-"""Those that are asked about cells; the others are asked about layouts."""
+"""The scripts that are asked about cells; the others are asked about layouts."""
 
 
 def python(environment: str) -> Path:
@@ -29,5 +29,5 @@ def python(environment: str) -> Path:
 
 
 def saved(script: str) -> Path:
-    """What a script gave when it last ran, kept so that no framework is needed to check the layouts."""
+    """The results of a script's last run, kept so that no framework is needed to check the layouts."""
     return HERE / "saved" / f"{script}.npz"

@@ -1,4 +1,4 @@
-"""What FlashRNN's functions without a GPU give, for one head."""
+"""The results of FlashRNN's functions without a GPU, for one head."""
 
 import importlib.metadata
 import importlib.util

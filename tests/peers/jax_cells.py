@@ -1,4 +1,4 @@
-"""What the cells of Flax, Haiku and Equinox give."""
+"""The results of the cells of Flax, Haiku and Equinox."""
 
 import equinox
 import flax

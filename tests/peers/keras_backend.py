@@ -123,7 +123,7 @@ def assert_same(ours: list[Any], theirs: list[Any]) -> None:
 
 
 def counted(call: Callable[[], Any]) -> tuple[Any, int, int]:
-    """What a call gives, and how many layers in it ran compiled, and by Keras' own loop."""
+    """The results of a call, and the numbers of layers in it that ran compiled, and by Keras' own loop."""
     before = stepnet.keras.counters()
     made = call()
     after = stepnet.keras.counters()

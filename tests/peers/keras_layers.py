@@ -1,4 +1,4 @@
-"""What the recurrent layers of Keras 3 give, on the torch backend."""
+"""The results of the recurrent layers of Keras 3, on the torch backend."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What the recurrent layers of MLX give, with a state given, as MLX up to 0.31 leaves bhn out without."""
+"""The results of the recurrent layers of MLX, with a state given: without, MLX up to 0.31 leaves bhn out."""
 
 import mlx.core as mx
 import numpy as np

@@ -1,4 +1,4 @@
-"""What the recurrent layers and cells of MXNet give, by the names under which each way of saving has them."""
+"""The results of MXNet's recurrent layers and cells, by their names in each way of saving."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""What the recurrent layers of ncnn give: a model of one layer, written as its .param and .bin."""
+"""The results of the recurrent layers of ncnn: a model of one layer, written as its .param and .bin."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""What onnxruntime makes of the operators RNN, GRU and LSTM."""
+"""The results of onnxruntime for the operators RNN, GRU and LSTM."""
 
 import onnxruntime
 from case import HIDDEN, INPUTS, ROWS, STEPS, case, random, save

@@ -1,4 +1,4 @@
-"""What OpenVINO makes of its sequence operators."""
+"""The results of OpenVINO for its sequence operators."""
 
 import numpy as np
 import openvino

@@ -1,4 +1,4 @@
-"""What Paddle's own fused operators give on ragged sequences, its native ones and those on oneDNN.
+"""The results of Paddle's own fused operators on ragged sequences, its native ones and those on oneDNN.
 
     python tests/peers/paddle_fused.py OUT.npz
 

@@ -1,4 +1,4 @@
-"""What the recurrent layers of PaddlePaddle give."""
+"""The results of the recurrent layers of PaddlePaddle."""
 
 import paddle
 from case import HIDDEN, INPUTS, PROJECTED, ROWS, STEPS, case, random, save

@@ -328,7 +328,7 @@ def without_stacks(made):
 
 
 def case(name, folder):
-    """What a case is, and its arrays by name."""
+    """The description of a case, and its arrays by name."""
     main, startup = paddle.static.Program(), paddle.static.Program()
     executor, scope = paddle.static.Executor(core.CPUPlace()), paddle.static.Scope()
     with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):

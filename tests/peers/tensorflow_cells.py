@@ -1,4 +1,4 @@
-"""What the cells of TensorFlow 1 give, and what Keras 2 makes of the weights of its CuDNN layers."""
+"""The results of the cells of TensorFlow 1, and of Keras 2 with the weights of its CuDNN layers."""
 
 import os
 

@@ -17,7 +17,7 @@ BACKENDS = {"tensorflow": ".peers/tensorflow", "jax": ".peers/jax"}
 NEEDED = ("keras", "h5py", "llvmlite", "jinja2", "safetensors", "typer", "pytest")
 CHECKS = re.findall(r"^@check\ndef (\w+)", (HERE / "keras_backend.py").read_text(encoding="utf-8"), re.M)
 SUITE = 79
-"""How many tests of recurrent layers Keras 3.15 has. Some are skipped: they are for other backends."""
+"""The number of tests of recurrent layers of Keras 3.15. Some are skipped: they are for other backends."""
 
 PLUGIN = """
 import stepnet.keras
@@ -31,7 +31,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def interpreter(backend: str) -> Path:
-    """What runs a backend; skips where something is missing."""
+    """The Python that runs a backend; skips where something is missing."""
     path = python(BACKENDS[backend])
     if not path.exists():
         pytest.skip(f"{BACKENDS[backend]} is missing: make peers")
@@ -50,7 +50,7 @@ def environment(backend: str, *paths: Path) -> dict[str, str]:
 
 @cache
 def said(path: Path, backend: str, out: Path) -> dict[str, str]:
-    """What each check says: nothing where it holds. They run in one process."""
+    """The message of each check: empty where it holds. They run in one process."""
     done = subprocess.run(
         [path, "-W", "ignore", HERE / "keras_backend.py", out],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What Paddle gives for its fused operators and its saved programs, run in its environment now.
+"""The results of Paddle for its fused operators and its saved programs, run in its environment now.
 
 `make test-peers` runs this.
 """

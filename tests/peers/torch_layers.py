@@ -1,4 +1,4 @@
-"""What the recurrent modules of PyTorch give."""
+"""The results of the recurrent modules of PyTorch."""
 
 import warnings
 

@@ -68,7 +68,7 @@ class Model:
             setattr(owner, name, own)
 
     def gradients(self, model: Any) -> dict[str, Any]:
-        """Those of the parameters that decays depend on."""
+        """The gradients of the parameters that decays depend on."""
         total(model(words(1, self.steps), use_cache=False).logits).backward()
         parameters = dict(model.named_parameters()).items()
         return {name: x.grad for name, x in parameters if any(part in name for part in self.parameters)}
@@ -99,7 +99,7 @@ MODELS = {
 
 
 def away(title: str, model: Model) -> list[float]:
-    """How far ours, the loop in float32 and transformers' own are away: geometric means of parameters."""
+    """The errors of ours, of the loop in float32 and of transformers' own: geometric means of parameters."""
     theirs = model.made()
     ours, loop, wide = (copy.deepcopy(theirs) for _ in range(3))
     stepnet.torch.accelerate(ours)

@@ -957,7 +957,7 @@ def packed_sequences_are_refused_by_transformers() -> None:
 
 
 def said(function: Callable[..., None], *arguments: Any) -> str:
-    """What a check says: nothing where it holds."""
+    """The message of a check: empty where it holds."""
     try:
         function(*arguments)
     except Exception as error:  # a failure of any kind is what is said

@@ -62,7 +62,7 @@ def unusual(x: Any, h: Any, params: Any) -> Any:
 
 
 def functions() -> Any:
-    """What `unusual` gives, in float64."""
+    """The results of `unusual`, in float64."""
     table = np.arange(24.0).reshape(4, 6) / 24
     return sn.RNN(unusual, table, memory=6, inputs=6)(X.astype("float64"))
 

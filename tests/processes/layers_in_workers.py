@@ -11,7 +11,7 @@ import stepnet.torch
 
 
 class Encoded(torch.utils.data.Dataset):
-    """What a layer makes of sequences, in the process that is asked."""
+    """The results of a layer for sequences, in the process that is asked."""
 
     def __init__(self, count: int) -> None:
         torch.manual_seed(0)

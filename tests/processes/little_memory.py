@@ -16,7 +16,7 @@ MB = 2**20
 
 
 def limited(rnn: sn.RNN, room: int) -> str:
-    """What a first call says that may use so many bytes more than the process has."""
+    """The output of a first call that may use so many bytes more than the process has."""
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)

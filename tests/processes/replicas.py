@@ -141,7 +141,7 @@ class Model(nn.Module):
 
 
 def gradients(model: Any) -> list[Tensor]:
-    """Those of all parameters that have one."""
+    """The gradients of all parameters that have one."""
     found = [one.grad for one in model.parameters() if one.grad is not None]
     return [one.full_tensor() if hasattr(one, "full_tensor") else one for one in found]
 

@@ -38,7 +38,7 @@ STREAM.step(BATCHES[0][:, 0])
 
 
 class Interrupt(BaseException):
-    """What the handler of a signal raises."""
+    """The exception of a signal's handler."""
 
 
 def interrupt(*_: object) -> None:
@@ -98,7 +98,7 @@ def in_children(count: int, work) -> None:
 
 
 def threads() -> int:
-    """How many threads this process has, less those that are about to end."""
+    """The number of threads of this process, less those that are about to end."""
     counts: list[int] = []
     for _ in range(20):
         counts.append(len(os.listdir("/proc/self/task")))

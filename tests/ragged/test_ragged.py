@@ -399,7 +399,7 @@ BAD_LISTS = {
         lambda: Ragged.from_list([[1], 2.0]),
         "sequence 1 is a single number, and must have one entry per step",
     ),
-    "uneven": (lambda: Ragged.from_list([[1], [[1], [2, 3]]]), "sequence 1 is a list that is no array: "),
+    "uneven": (lambda: Ragged.from_list([[1], [[1], [2, 3]]]), "sequence 1 is a list that is not an array: "),
     "floats to integers": (
         lambda: Ragged.from_list([np.zeros(2)], np.int64),
         "sequence 0 is float64, which int64 cannot hold; cast it with .astype first",

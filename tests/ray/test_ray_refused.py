@@ -1,4 +1,4 @@
-"""What `stepnet.ray` refuses: errors in the user's names, at the call or from the worker."""
+"""Refusals of `stepnet.ray`: errors in the user's names, at the call or from the worker."""
 
 import pickle
 import subprocess
@@ -37,7 +37,7 @@ class Sum:
 
 
 class Holder(Sum):
-    """What holds a lock."""
+    """An object that holds a lock."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -301,7 +301,7 @@ def test_workers_may_be_any_number_or_between_two():
 
 @pytest.fixture
 def asked(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What `predict` calls `map_batches` with."""
+    """The arguments with which `predict` calls `map_batches`."""
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(type(dataset), "map_batches", lambda self, worker, **options: calls.append(options))
     return calls

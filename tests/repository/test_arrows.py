@@ -1,4 +1,4 @@
-"""Which module may import which: stages in order, from an import of nothing to the command line.
+"""The imports that are allowed: stages in order, from an import of nothing to the command line.
 
 A module imports from its own stage and from those above it in the table, never from one below, and nowhere
 is there a circle. Imports in functions and those for types alone are arrows like all others.
@@ -54,7 +54,7 @@ STAGES = {
 # or have streams.
 LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
-    *("cli.models", "cli.options", "cli.run", "compiler.targets", "compiler.targets.cpu.machine.target"),
+    *("cli.models", "cli.options", "cli.run", "compiler.targets", "compiler.targets.cpu.machine.processor"),
     *("explain.progress", "model.generate"),
     *("model.combination", "model.compose", "model.gradient_explain", "model.gradient_strategy"),
     *("model.graph.graph", "model.model", "model.recurrence", "model.streams.stream"),
@@ -97,7 +97,7 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def arrows() -> dict[str, set[str]]:
-    """What each module imports of the package."""
+    """The imports of each module from the package."""
     known = modules()
     return {name: set(imported(tree(path), known)) - {name} for name, path in known.items()}
 

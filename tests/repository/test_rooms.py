@@ -19,7 +19,7 @@ SHARED = {
 }
 
 MOST_ENTRIES = 18
-"""How many entries the package has at its top, `__init__.py`, `__main__.py` and `py.typed` aside."""
+"""The most entries of the package at its top, `__init__.py`, `__main__.py` and `py.typed` aside."""
 
 
 def public_classes() -> Iterator[tuple[str, str]]:

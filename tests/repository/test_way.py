@@ -1,4 +1,4 @@
-"""The way of a prepared call: the files of stepnet that it passes are those that docs/design.md lists."""
+"""The way of a prepared call: it passes the files that docs/design/prepared_calls.md lists, in order."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ import stepnet.torch
 from stepnet import cells
 
 PACKAGE = Path(sn.__file__).parent
-PAGE = Path(__file__).parents[2] / "docs" / "design.md"
+PAGE = Path(__file__).parents[2] / "docs" / "design" / "prepared_calls.md"
 CALLS = 12
 """The number of calls of one form after which it is prepared, and some more."""
 
@@ -43,7 +43,7 @@ def files_of(call: Callable[[], Any]) -> list[str]:
 def listed(heading: str) -> list[str]:
     """The files that the page lists under a heading."""
     (text,) = re.findall(
-        rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", PAGE.read_text("utf-8"), flags=re.M | re.S
+        rf"^## {re.escape(heading)}\n(.*?)(?=^##|\Z)", PAGE.read_text("utf-8"), flags=re.M | re.S
     )
     return re.findall(r"`([\w/]+\.py)`", text)
 

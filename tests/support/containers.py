@@ -68,7 +68,7 @@ def assert_same(found: Mapping[str, Array], given: Mapping[str, Array]) -> None:
 
 
 def refusal(read: Reader, path: Path) -> str:
-    """What is wrong with a file, after its path, which is said once."""
+    """The message about a file, without its path, which is there once."""
     with pytest.raises(FileError) as caught:
         read(path)
     message = str(caught.value)
@@ -115,8 +115,8 @@ def changed(whole: bytes, times: int, seed: int = 0) -> Iterator[bytes]:
 
 
 def refused(read: Reader, path: Path, spoilt: Iterable[bytes]) -> int:
-    """How many spoilt files are refused, each by a `FileError` with a path in their folder, once, and by
-    nothing else.
+    """The number of spoilt files that are refused, each by a `FileError` with a path in their folder once,
+    and by nothing else.
     """
     messages: list[str] = []
     for data in spoilt:

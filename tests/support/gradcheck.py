@@ -1,4 +1,4 @@
-"""Whether the gradient of a net is what central differences of the net say."""
+"""Compares the gradient of a net with central differences of the net."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ Array = np.ndarray
 LENGTHS = (3, 0, 1, 5)
 STEP = 1e-6
 MOST = 1e-7
-"""How far central differences in float64 are from a derivative, for functions without large third ones."""
+"""The error of central differences in float64, at most, for functions without large third derivatives."""
 
 
 def segments_of(lengths: Sequence[int] = LENGTHS, **levels: Array) -> LevelSizes:

@@ -1,4 +1,4 @@
-"""Whether oneDNN can be used here."""
+"""A test for whether oneDNN can be used here."""
 
 from stepnet.compiler.targets.onednn.library import library
 from stepnet.errors import LibraryError

@@ -1,4 +1,4 @@
-"""What the interpreter gives for a net: right results, in the dtypes of the net."""
+"""The interpreter's results for a net: right results, in the dtypes of the net."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""How much memory Python and NumPy take at most within a block, for tests of readers of files."""
+"""The most memory that Python and NumPy take within a block, for tests of readers of files."""
 
 import tracemalloc
 from collections.abc import Callable, Generator

@@ -1,4 +1,4 @@
-"""Whether a step gives the values and dtypes that it gives on NumPy's arrays: what tests of that share.
+"""Comparison of a step's values and dtypes with those of NumPy's arrays, for several tests.
 
 A case is a function of a namespace: rows `float32`, `float64`, `int32`, `int64` and `bool`, each [rows, n]
 with the edges of its dtype, and parameters `p_float32`, ... [n] with the same. Run on arrays, it is the
@@ -64,7 +64,7 @@ PARAMETERS: Values = {f"p_{name}": edges for name, edges in EDGES.items()}
 
 
 def by_numpy(function: Function, values: Values) -> list[Array] | Exception:
-    """What NumPy gives, or what it raises."""
+    """NumPy's result, or its exception."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
@@ -75,7 +75,7 @@ def by_numpy(function: Function, values: Values) -> list[Array] | Exception:
 
 
 def by_tracing(function: Function, rows: Values, params: Values) -> StepnetError | None:
-    """What stepnet refuses a function with."""
+    """The refusal of stepnet for a function."""
     inputs = {name: sn.Spec(array.shape[1:], array.dtype) for name, array in rows.items()}
     try:
         trace_step(
@@ -91,7 +91,7 @@ def listed(value: Any) -> Any:
 
 
 def by_engine(functions: Mapping[str, Function], rows: Values, params: Values, engine: str) -> dict[str, Any]:
-    """What an engine gives: all functions in one step, for rows of one step each."""
+    """The results of an engine: all functions in one step, for rows of one step each."""
 
     def step(x: Any, h: Any, p: Any) -> Any:
         return {name: listed(f(SimpleNamespace(**x, **p))) for name, f in functions.items()}, h
@@ -111,8 +111,8 @@ def faults(
     rows: Values = ROWS,
     params: Values = PARAMETERS,
 ) -> list[str]:
-    """What is not as in NumPy, on any engine: what is refused that NumPy can do, but for `refused` (patterns
-    of names, with the reasons); what is not refused that NumPy raises for; values and dtypes that differ.
+    """Differences from NumPy, on any engine: refusals where NumPy has a result, but for `refused` (patterns
+    names, with the reasons); results where NumPy raises; values and dtypes that differ.
     """
     found: list[str] = []
     wanted: dict[str, list[Array]] = {}

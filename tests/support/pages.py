@@ -80,7 +80,7 @@ def until(happens: Callable[[], bool]) -> None:
 
 
 def cues(browser: Any, box: Any) -> list[str]:
-    """What stands at the start and at the end of a box that scrolls."""
+    """The cues at the start and at the end of a box that scrolls."""
     return browser.execute_script(
         """const holder = arguments[0].parentElement;
         return ["::before", "::after"].map((end) => getComputedStyle(holder, end).content);""",
@@ -89,7 +89,7 @@ def cues(browser: Any, box: Any) -> list[str]:
 
 
 def inside(browser: Any, cell: Any) -> bool:
-    """Whether the middle of a cell is seen: in the window, and covered by nothing."""
+    """True if the middle of a cell is seen: in the window, and covered by nothing."""
     return browser.execute_script(
         """const box = arguments[0].getBoundingClientRect();
         const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
@@ -109,7 +109,7 @@ def many(browser: Any, selector: str) -> list[Any]:
 
 
 def told(browser: Any) -> str:
-    """What the page tells at the moment."""
+    """The text of the page at the moment."""
     return one(browser, "#tells").text
 
 

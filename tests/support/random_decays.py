@@ -22,7 +22,7 @@ from stepnet.torch.patches.transformers.mamba import mamba2_chunk_scan
 from stepnet.torch.patches.transformers.xlstm import mlstm
 
 TIMES = 2
-"""How much larger than that of the loop an error may be."""
+"""The factor by which an error may be larger than that of the loop."""
 LEAST = 2.0**-28
 """Added to errors, of which some are zero: less than the last rounding of what they are relative to."""
 WEAKEST, TINY = -1e-6, 1e-300
@@ -112,7 +112,7 @@ def decaying(data: st.DataObject) -> None:
 
 
 def numbers(rule: Rule, cases: Sequence[Case], steps: int, draws: int, seed: int) -> Numbers:
-    """What a rule takes: one row of float32, with so many heads for each case."""
+    """The arguments of a rule: one row of float32, with so many heads for each case."""
     random = np.random.default_rng(seed)
     shape = (steps, draws, SIZE) if rule.by_key else (steps, draws)
     drawn = [rule.drawn(random, DECAYS[decays](random, shape), scale) for decays, scale in cases]

@@ -15,7 +15,7 @@ Array = np.ndarray
 STEP = 1e-6
 MOST = 2e-6
 KINK = 1e-4
-"""How much the slopes ahead and behind differ at a kink, at least. Those of a curve differ by STEP times its
+"""The least difference of the slopes ahead and behind at a kink. Those of a curve differ by STEP times its
 second derivative, which is in the tens."""
 
 

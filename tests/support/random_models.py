@@ -59,15 +59,15 @@ class Layer:
             count = 2 if self.how in MERGES else 1
             sizes = {"W": (inputs, self.width), "R": (self.width, self.width), "V": (self.width, self.width)}
             return [{name: matrix(*size) for name, size in sizes.items()} for _ in range(count)]
-        if self.kind == "convolution":
+        if self.kind in ("convolution", "resampled"):
             return matrix(self.width, inputs, SIZE)
         return None
 
     def outputs(self, inputs: int) -> int:
-        """How many features it gives."""
+        """The number of features of the outputs."""
         if self.kind in ("dense", "recurrence"):
             return self.width * (2 if self.how == "concat" else 1)
-        if self.kind == "convolution":
+        if self.kind == "convolution" or (self.kind == "resampled" and self.how != "maxima"):
             return self.width
         return inputs * 2 if self.kind == "doubled" else inputs
 
@@ -84,6 +84,8 @@ class Layer:
             return x - sn.expand(sn.reduce(x, self.how), x)
         if self.kind == "convolution":
             return sn.conv1d(x, params, padding=self.how, dilation=DILATIONS[self.how])
+        if self.kind == "resampled":
+            return RESAMPLED[self.how](x, params)
         return self.of_steps(x, params)
 
     def of_steps(self, x: Any, params: Any) -> Any:
@@ -111,7 +113,48 @@ class Layer:
                 (wide[start : start + len(x)] @ params[..., n].T for n, start in enumerate(starts)),
                 np.zeros((len(x), self.width)),
             )
+        if self.kind == "resampled":
+            return ALONE[self.how](x, params)
         return self.of_steps(x, params)
+
+
+def strided(x: Array, params: Array, stride: int, before: int) -> Array:
+    """A convolution of one sequence with as many zeros behind it as ahead; empty for an empty sequence."""
+    wide = np.concatenate([np.zeros((before, x.shape[1])), x, np.zeros((before, x.shape[1]))])
+    firsts = range(0, len(wide) - SIZE + 1, stride) if len(x) else ()
+    made = [sum(wide[first + n] @ params[..., n].T for n in range(SIZE)) for first in firsts]
+    return np.array(made).reshape(len(made), len(params))
+
+
+def largest(x: Array, params: Array) -> Array:
+    """The larger one of every two steps of one sequence, and the last step where their number is odd."""
+    return np.array([x[first : first + 2].max(axis=0) for first in range(0, len(x), 2)]).reshape(
+        -1, x.shape[1]
+    )
+
+
+def more(x: Array, params: Array) -> Array:
+    """A transposed convolution of one sequence."""
+    made = np.zeros((2 * len(x) + 1 if len(x) else 0, len(params)))
+    for step, values in enumerate(x):
+        for n in range(SIZE):
+            made[2 * step + n] += params[..., n] @ values
+    return made
+
+
+RESAMPLED: dict[str, Callable[[Any, Any], Any]] = {
+    "strided": lambda x, params: sn.conv1d(x, params, stride=2, padding=1),
+    "valid": lambda x, params: sn.conv1d(x, params, padding="valid"),
+    "maxima": lambda x, params: sn.max_pool1d(x, 2, padding=(0, 1)),
+    "transposed": lambda x, params: sn.conv_transpose1d(x, np.transpose(params, (1, 0, 2)), stride=2),
+}
+ALONE: dict[str, Callable[[Array, Array], Array]] = {
+    "strided": lambda x, params: strided(x, params, 2, 1),
+    "valid": lambda x, params: strided(x, params, 1, 0),
+    "maxima": largest,
+    "transposed": more,
+}
+"""The layers after which there are other numbers of steps, in models and of one sequence."""
 
 
 def loop(x: Array, params: Any, reverse: bool) -> Array:
@@ -167,6 +210,7 @@ KINDS = {
     "doubled": ("",),
     "centred": ("mean", "last", "first"),
     "convolution": ("causal", "same"),
+    "resampled": tuple(RESAMPLED),
     "recurrence": ("forward", "backward", *MERGES),
 }
 
@@ -178,7 +222,7 @@ def random_models(draw: st.DrawFn, convolutions: bool = True) -> RandomModel:
     convolutions: whether some may be convolutions.
     """
     count = draw(st.integers(1, 5))
-    some = [kind for kind in KINDS if convolutions or kind != "convolution"]
+    some = [kind for kind in KINDS if convolutions or kind not in ("convolution", "resampled")]
     kinds = [draw(st.sampled_from([*some, "recurrence"])) for _ in range(count)]
     kinds[draw(st.integers(0, count - 1))] = "recurrence"
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -188,7 +232,7 @@ def random_models(draw: st.DrawFn, convolutions: bool = True) -> RandomModel:
         layer = Layer(kind, draw(st.sampled_from(KINDS[kind])), draw(st.integers(1, 5)))
         params.append(layer.params(random, inputs))
         layers.append(layer)
-        skips.append(draw(st.booleans()))
+        skips.append(draw(st.booleans()) and kind != "resampled")
         inputs = layer.outputs(inputs) + (inputs if skips[-1] else 0)
     ends = draw(st.lists(st.sampled_from([*REDUCTIONS]), unique=True, max_size=3))
     steps = draw(st.booleans()) or not ends

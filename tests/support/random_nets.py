@@ -23,7 +23,7 @@ POOLED: dict[str, Callable[[Array], Array]] = {
 
 
 def floats(step: RandomStep) -> dict[str, int]:
-    """How many floats each memory of a step has, its counter aside."""
+    """The number of floats in each memory of a step, its counter aside."""
     return {name: prod(spec.shape) for name, spec in step.memory.items() if spec.dtype is None}
 
 
@@ -53,7 +53,7 @@ class Nesting:
 
     @cached_property
     def params(self) -> dict[str, Any]:
-        """Those of the outer step, and matrices between the memories of the two."""
+        """The parameters of the outer step, and matrices between the memories of the two."""
         random, outer, inner = np.random.default_rng(5), floats(self.outer), floats(self.inner)
 
         def matrices(to: dict[str, int], of: dict[str, int]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Nesting:
         return nested
 
     def by_hand(self, x: Any, first: Any, still: Any) -> Any:
-        """What the inner recurrence gives for one sequence, by a loop: `run` on arrays."""
+        """The results of the inner recurrence for one sequence, by a loop: `run` on arrays."""
         step, length = self.inner, len(next(iter(x.values())))
         params = transform(wide, step.params)
         blank = {name: np.zeros((1, *spec.shape), spec.dtype or "f8") for name, spec in step.memory.items()}
@@ -140,7 +140,7 @@ class Nesting:
 
 @dataclass(frozen=True)
 class Groups:
-    """What a call of a nesting is given.
+    """The arguments of a call of a nesting.
 
     flat: what the outer step is given. words: per inner input sequences of all groups, one after the other.
     still: the inner statics of each.
@@ -196,7 +196,7 @@ class Writer:
 
     @cached_property
     def params(self) -> dict[str, Any]:
-        """Those of the step, and the matrices that make scores."""
+        """The parameters of the step, and the matrices that make scores."""
         random = np.random.default_rng(7)
         scores = {
             name: random.uniform(-1, 1, (size, self.symbols)) for name, size in floats(self.inner).items()
@@ -220,7 +220,7 @@ class Writer:
     def loop(
         self, said: list[int], memory: Any, statics: Any, most: int, stops: tuple[int, ...]
     ) -> list[int]:
-        """What follows one start: the symbol of the highest score is fed back."""
+        """The sequence after one start: the symbol of the highest score is fed back."""
         written, ahead = list[int](), list(said)
         for count in range(len(said) + most - 1):
             x = self.feed(np.array([ahead[count]]))

@@ -64,7 +64,7 @@ class RandomStep:
 
 @dataclass(frozen=True, repr=False)
 class Sequences:
-    """What one call of a step is given: per input the sequences, and per memory and static an array."""
+    """The arguments of one call of a step: per input the sequences, and per memory and static an array."""
 
     inputs: dict[str, sn.Ragged]
     initial: dict[str, Array] | None
@@ -417,7 +417,7 @@ class Draft:
 
 
 def broadcast(one: Shape, other: Shape) -> bool:
-    """Whether two shapes go together."""
+    """True if two shapes can be broadcast."""
     return all(a == b or 1 in (a, b) for a, b in zip(one, other, strict=False))
 
 

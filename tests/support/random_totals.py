@@ -5,10 +5,10 @@ from math import prod
 from typing import Any
 
 from interpreted import interpreted
+from planned import schedule
 from random_steps import RandomStep, Sequences, wide
 
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, widened
-from stepnet.compiler.plan import schedule
 from stepnet.compiler.targets import Bound, Call, Results
 from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.values import leaves
@@ -59,7 +59,7 @@ def call_of(step: RandomStep, given: Sequences) -> Call:
 
 
 def in_float64(net: Net, params: list[Any], call: Call) -> Results:
-    """What is right: the net as it is, in float64 throughout."""
+    """The right results: of the net as it is, in float64 throughout."""
     arrays = {
         name: [None if array is None else wide(array) for array in getattr(call, name)]
         for name in ("sequences", "initial", "statics")
@@ -68,13 +68,13 @@ def in_float64(net: Net, params: list[Any], call: Call) -> Results:
 
 
 def on_llvm(net: Net, params: list[Any]) -> Bound:
-    """What runs the net as machine code, part by part."""
+    """A function that runs the net as machine code, part by part."""
     engine, planned = LlvmEngine(), schedule(net)
     assert engine.refuse(planned) is None
     return engine.compile(planned).bind(params)
 
 
 def kinds(net: Net) -> set[str]:
-    """Which extents the results have: this says that a net gives totals at all."""
+    """The extents of the results: they show that a net gives totals at all."""
     names = {CONST: "totals", ROWS: "rows", STEPS: "steps"}
     return {names[net.type_of(number).extent] for number in net.results}

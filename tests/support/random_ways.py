@@ -47,7 +47,7 @@ def assert_right(found: Any, expected: Any, length: int = LONGEST) -> None:
 
 
 def alone(results: Any, place: int) -> Any:
-    """What results hold of one sequence."""
+    """The part of results that belongs to one sequence."""
     return transform(lambda leaf: leaf[place : place + 1], results)
 
 

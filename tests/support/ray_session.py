@@ -18,7 +18,7 @@ PLACES = ("tests/ray/", "src/stepnet/ray/", "docs/ray.md")
 
 
 def uses_ray(item: pytest.Item) -> bool:
-    """Whether a test or an example runs on Ray."""
+    """True if a test or an example runs on Ray."""
     return item.path.relative_to(ROOT).as_posix().startswith(PLACES)
 
 

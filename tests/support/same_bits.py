@@ -1,4 +1,4 @@
-"""Whether two structures of arrays are the same to the last bit."""
+"""Comparison of two structures of arrays to the last bit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How tests have calls shared between threads: also small ones, which one thread would run sooner."""
+"""Calls shared between threads in tests: also small ones, which one thread would run sooner."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

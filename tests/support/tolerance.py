@@ -1,4 +1,4 @@
-"""Whether two arrays agree but for rounding, by the one formula."""
+"""Comparison of two arrays up to rounding, by the one formula."""
 
 from typing import Any
 

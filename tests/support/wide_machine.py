@@ -2,18 +2,20 @@
 machine they run on.
 """
 
+from planned import CPU
+
 from stepnet import cells
-from stepnet.compiler.plan import CallSize, Load, Machine
+from stepnet.compiler.plan import CallSize, Load
 from stepnet.compiler.targets.cpu import LlvmEngine, Processor
 
-TARGET, MACHINE = Processor("avx512", "znver4", "", 64, 32), Machine()
+PROCESSOR, MACHINE = Processor("avx512", "znver4", "", 64, 32), CPU.costs.machine
 
 
 def load(cell: str, hidden: int) -> Load:
-    """What a recurrence does at each step."""
+    """The work of a recurrence at each step."""
     rnn = cells.rnn(cell, cells.CELLS[cell].parameters(hidden, hidden))
     assert rnn.schedule.single_plan is not None
-    return LlvmEngine(TARGET).load(rnn.schedule.single_plan)
+    return LlvmEngine(PROCESSOR).load(rnn.schedule.single_plan)
 
 
 def call(rows: int, steps: int = 100) -> CallSize:

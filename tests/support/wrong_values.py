@@ -1,4 +1,4 @@
-"""What wrong calls are made with: recurrences, sequences, and ways to get into a step or a block."""
+"""Arguments of wrong calls: recurrences, sequences, and ways to get into a step or a block."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false
 # Wrong calls are what this is about.
@@ -69,7 +69,7 @@ def within(call: Callable[[Any], Any]) -> Callable[[], Any]:
 
 
 def block(call: Callable[[Any], Any]) -> Any:
-    """What a block makes that does this with its rnn."""
+    """A recurrence written as a block, which calls this with its rnn."""
     rnn = sn.create_rnn_op()
     with rnn.stepnet():
         call(rnn)

@@ -109,7 +109,7 @@ def test_undone_beneath_a_class_that_pytorch_derived_meanwhile() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_a_trace_of_torchscript_holds_the_operators_of_pytorch() -> None:
-    """What a trace records of stepnet's would keep the sizes of its example."""
+    """A trace with stepnet's own operators would keep the sizes of its example."""
 
     class Both(torch.nn.Module):
         def __init__(self) -> None:

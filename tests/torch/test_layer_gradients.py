@@ -166,7 +166,7 @@ def test_what_is_saved_and_changed_is_refused(name: str):
 
 @pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
 def test_results_that_are_changed_change_no_gradient(name: str):
-    """What is saved has memory of its own; where it is a result, PyTorch would refuse the change."""
+    """Saved values have memory of their own; where one is a result, PyTorch would refuse the change."""
     found = []
     for change in (False, True):
         _, ours = Case(name).modules()

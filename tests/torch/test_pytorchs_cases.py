@@ -252,7 +252,7 @@ def rnn_weight_norm(nn: Package) -> None:
 
 
 def variable_sequence(nn: Package) -> None:
-    """What a batch of lengths gives is what each sequence gives alone; gradients of the input too."""
+    """A batch of lengths gives each sequence's own results; gradients of the input too."""
     lengths = [6, 4, 2, 1]
     for layers, bidirectional, batch_first in ((1, False, False), (2, True, False), (2, False, True)):
         module = nn.LSTM(

@@ -7,7 +7,7 @@ HIDDEN = "import sys; sys.modules['torch'] = None\n"
 
 
 def run(code: str) -> str:
-    """What a fresh Python prints."""
+    """The output of a fresh Python."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -45,6 +45,7 @@ MODELS: dict[str, tuple[str, bool]] = {
     "LanguageModel": ("words", False),
     "Acoustic": ("frames", True),
     "Convolved": ("frames", True),
+    "Speech": ("frames", True),
     "Normalised": ("frames", True),
     "Speaker": ("frames", True),
     "Packed": ("words", True),

@@ -64,14 +64,22 @@ class Own(nn.GRU):
 
 
 OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "convolution of fewer results": (
-        lambda m, x: m.rnn(nn.functional.conv1d(x.transpose(1, 2), m.conv.weight).transpose(1, 2))[0],
-        "a convolution with a kernel of 3 and a dilation of 1 has one result per step with 2 steps of zeros "
-        "around a sequence, not with 0 ahead and 0 behind",
+    "a sum of more and of fewer steps": (
+        lambda m, x: x.mean(-1) + nn.functional.max_pool1d(x.mean(-1)[:, None], 2)[:, 0],
+        "its operations depend on the number of steps[-1/2]",
     ),
-    "convolution with a stride": (
-        lambda m, x: nn.functional.conv1d(x.transpose(1, 2), m.conv.weight, stride=2, padding=1),
-        "a convolution with a stride of 2 has fewer results than steps: a model keeps the number of steps",
+    "a convolution without a kernel": (
+        lambda m, x: nn.functional.conv1d(x.transpose(1, 2), m.conv.weight, stride=2, padding=-1),
+        "there is no kernel of 3 with a stride of 2, a dilation of 1, and -1 and -1 steps of zeros",
+    ),
+    "a pooling with more windows": (
+        lambda m, x: nn.functional.max_pool1d(x.transpose(1, 2), 2, ceil_mode=True),
+        "its ceil_mode has windows that end beyond the sequence",
+    ),
+    "a pooling of features": (
+        lambda m, x: nn.functional.max_pool1d(x, 2),
+        "a convolution or pooling of a model is over the steps of a tensor [sequences, features, steps], not "
+        "over an axis of size 6",
     ),
     "convolution over features": (
         lambda m, x: m.conv(x[:, :1].transpose(1, 2)),
@@ -150,7 +158,10 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x: m.rnn(x)[0].topk(2)[0],
         "aten.topk.default is not an operation of a model, and all others are",
     ),
-    "a pool": (lambda m, x: m.pool(x.transpose(1, 2)), "max_pool1d pools over all steps of a sequence"),
+    "an adaptive pool": (
+        lambda m, x: nn.functional.adaptive_max_pool1d(x.transpose(1, 2), 2),
+        "adaptive_max_pool1d pools over windows of steps, or over all steps of a sequence",
+    ),
     "no batch": (
         lambda m, x: m.rnn(x.mean(1))[0],
         "GRU is called with 2 axes; in a model it runs over a batch",

@@ -65,7 +65,7 @@ SPECIAL = (-2.5, -2, -1, -0.75, -0.0, 0.0, 0.25, 0.5, 1.5, 2, 3, float("nan"), f
 
 
 def finite(x: Any) -> Any:
-    """What every dtype can hold: the whole line is of floats alone."""
+    """The numbers that every dtype can hold: the whole line is of floats alone."""
     return torch.nan_to_num(x, 1, 2, 3) if x.is_floating_point() else x
 
 
@@ -86,7 +86,7 @@ def tensor(dtype: Any, seed: int, special: bool = True) -> Any:
 
 
 def given_by(form: Form, name: str, a: Any, b: Any) -> Any:
-    """What PyTorch gives; None where it refuses these dtypes."""
+    """PyTorch's result; None where it refuses these dtypes."""
     try:
         return form(operation(name), a, b)
     except (RuntimeError, ValueError):
@@ -169,7 +169,7 @@ SMOOTH = {
 
 @dataclass(frozen=True)
 class Value:
-    """What a line of a program gives, whether there is one per row, and how often it was rounded."""
+    """The result of a line of a program, whether there is one per row, and how often it was rounded."""
 
     tensor: Any
     per_row: bool
@@ -191,13 +191,13 @@ class Line:
 
 
 def is_exact(tensor: Any) -> bool:
-    """Whether numbers are so few bits that nothing was rounded."""
+    """True if numbers have so few bits that nothing was rounded."""
     numbers = tensor.double()
     return bool((numbers.abs() <= 2**10).all() and (numbers * 64 == (numbers * 64).round()).all())
 
 
 def value_of(line: Line, values: list[Value]) -> Value | None:
-    """What a line gives; None where PyTorch refuses it, and where rounding might change much."""
+    """The result of a line; None where PyTorch refuses it, and where rounding might change much."""
     tensor = given_by(
         FORMS[line.name][line.form], line.name, values[line.one].tensor, values[line.other].tensor
     )

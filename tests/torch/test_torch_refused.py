@@ -1,4 +1,4 @@
-"""What a step written with PyTorch cannot do: each is refused, most with the user's line."""
+"""Refusals of steps written with PyTorch, most with the user's line."""
 
 import re
 import subprocess

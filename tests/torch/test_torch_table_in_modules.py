@@ -20,7 +20,7 @@ LENGTHS = [2, 3]
 
 
 class Cases(nn.Module):
-    """What every case of a group gives of rows, which are the sequences, or the steps of all of them."""
+    """The results of every case of a group for rows, which are the sequences, or the steps of all of them."""
 
     def __init__(self, group: str) -> None:
         super().__init__()

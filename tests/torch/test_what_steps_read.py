@@ -7,10 +7,12 @@ import pickle
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
 import torch
+from constants import Constants
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import stepnet as sn
@@ -247,10 +249,10 @@ def test_gradients_are_of_the_step_that_ran_forward(backend: str | None):
         assert_same(trained(lambda x: compiled(x)[0], cell, change), right)
 
 
-def test_a_compiled_step_that_is_gone_by_backward_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_compiled_step_that_is_gone_by_backward_is_refused(constants: Constants):
     rnn = stepnet.torch.Recurrence(Cell(), EXAMPLE)
     outputs = torch.compile(rnn, backend="aot_eager")(X.clone().requires_grad_())[0]
-    monkeypatch.setattr("stepnet.torch.operator.FORWARDS", {})
+    constants("stepnet.torch.operator", FORWARDS=WeakValueDictionary[int, Any]())
     with pytest.raises(InputError, match="call backward before its attributes change"):
         outputs.sum().backward()
 

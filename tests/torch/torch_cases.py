@@ -1,4 +1,4 @@
-"""What steps may do on tensors, by name: each case is a function of an `o` that holds a step's values.
+"""Operations of steps on tensors, by name: each case is a function of an `o` that holds a step's values.
 
 They are a [rows, 4], b [rows, 4] (a memory), m [rows, 2, 3], s [rows], k [rows] (integers from 0 to 4) and
 t [rows, 4] (booleans); of parameters W [4, 3], v [4], E [5, 3] and B [2, 3].

@@ -1,4 +1,4 @@
-"""What is right for a step written with PyTorch: PyTorch itself, step by step, on one sequence at a time."""
+"""The right results of a step written with PyTorch: by PyTorch, step by step, one sequence at a time."""
 
 from collections.abc import Callable
 from typing import Any

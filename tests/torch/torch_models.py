@@ -169,6 +169,23 @@ class Convolved(nn.Module):
         return self.above(functional.pad(self.rnn(x)[0].transpose(1, 2), (4, 0))).transpose(1, 2)
 
 
+class Speech(nn.Module):
+    """A recurrence of fewer steps, by convolutions and pooling, and back to more by a transposed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below = nn.Conv1d(6, 8, 3, stride=2, padding=1)
+        self.largest, self.mean = nn.MaxPool1d(2, stride=1, padding=1), nn.AvgPool1d(3, 1, 1)
+        self.rnn = nn.GRU(8, 4, batch_first=True, bidirectional=True)
+        self.above = nn.ConvTranspose1d(8, 3, 4, stride=2, padding=1, groups=1)
+
+    def forward(self, frames: Any) -> Any:
+        x = self.mean(self.largest(functional.relu(self.below(frames.transpose(1, 2)))))
+        h = self.rnn(x.transpose(1, 2))[0]
+        weights = torch.softmax(h.sum(-1, keepdim=True), 1)
+        return self.above(h.transpose(1, 2)).transpose(1, 2), (weights * h).sum(1), h[:, -1], h.amax(1)
+
+
 class Normalised(nn.Module):
     """Batch normalisation of features that stand before the steps, in eval mode."""
 

@@ -10,8 +10,8 @@ from stepnet.build.archive import archive
 from stepnet.build.generate import generate_library
 from stepnet.build.header import header
 from stepnet.build.model import KEYWORDS, built_model
+from stepnet.build.platforms import MACHINES, platform_named
 from stepnet.build.shared import shared_library
-from stepnet.build.targets import MACHINES, build_target
 from stepnet.compiler.values.arguments import choice, flag, local_path, short_repr
 from stepnet.errors import FileError, InputError
 from stepnet.files.paths import free, new_file
@@ -85,7 +85,7 @@ def build(
     ('libgru.so', True)
     """
     directory = local_path(folder, "folder", "a library is written to a folder of this machine: give one")
-    chosen = build_target(target)
+    chosen = platform_named(target)
     beside = choice(weights, "weights is 'inside' or 'beside'", WEIGHTS) == "beside"
     if not isinstance(cast("Any", name), str) or not NAME.fullmatch(name) or name in KEYWORDS:
         raise InputError(

@@ -16,9 +16,9 @@ from llvmlite import ir
 from stepnet.build.kernel_code import WORD
 from stepnet.build.library_code import CODE, ERRORS, LibraryCode, function
 from stepnet.build.objects import OWN
+from stepnet.build.platforms import Platform
 from stepnet.build.processor_code import write_fits
 from stepnet.build.recipe import PlanKernel, Recipe
-from stepnet.build.targets import BuildTarget
 from stepnet.build.workspaces import CONTEXT, Contexts
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
@@ -58,7 +58,7 @@ class ContextCode:
     """
 
     module: ir.Module
-    target: BuildTarget
+    platform: Platform
     name: str
     recipe: Recipe
     contexts: Contexts
@@ -70,7 +70,7 @@ class ContextCode:
         """Generates the library's functions besides `run`: describe, error, free, new, and open if the
         weights are in a file of their own.
         """
-        base = self.target.base
+        base = self.platform.base
         self.write_error()
         self.write_free()
         _, code = function(self.module, base, f"{self.name}_describe", POINTER, [], public=True)
@@ -92,7 +92,7 @@ class ContextCode:
         """Generates the C function name_error(code), which returns the text of an error code. A number that
         is no error code has a text too.
         """
-        _, code = function(self.module, self.target.base, f"{self.name}_error", POINTER, [I32], public=True)
+        _, code = function(self.module, self.platform.base, f"{self.name}_error", POINTER, [I32], public=True)
         code_argument = code.function.args[0]
         for number, text in enumerate(ERRORS):
             code.return_when(code.icmp_signed("==", code_argument, ir.Constant(I32, number)), code.text(text))
@@ -103,7 +103,7 @@ class ContextCode:
         allowed.
         """
         _, code = function(
-            self.module, self.target.base, f"{self.name}_free", ir.VoidType(), [POINTER], public=True
+            self.module, self.platform.base, f"{self.name}_free", ir.VoidType(), [POINTER], public=True
         )
         context = code.function.args[0]
         with code.when(code.not_(code.is_null(context))):
@@ -117,13 +117,15 @@ class ContextCode:
         calls) and stores its address at `out`, or NULL if it fails. weights: the pointer to the constants.
         own: memory to free with the context, or NULL. Its result is an error code.
         """
-        base = self.target.base
+        base = self.platform.base
         ir_function, code = function(self.module, base, f"{self.name}_make", I32, [POINTER] * 3, public=False)
         weights, own, out = ir_function.args
         code.fail_when(code.is_null(out), "NULL")
         code.write(ir.Constant(POINTER, None), out, 8)
-        if self.target.needs:
-            fits = write_fits(self.module, base, f"{self.name}_fits", f"{self.name}{OWN}", self.target.needs)
+        if self.platform.needs:
+            fits = write_fits(
+                self.module, base, f"{self.name}_fits", f"{self.name}{OWN}", self.platform.needs
+            )
             code.fail_when(code.not_(code.call(fits, [])), "PROCESSOR")
         size = code.number(self.contexts.bytes)
         context = code.system("aligned_alloc", POINTER, code.number(LINE), size)
@@ -152,7 +154,7 @@ class ContextCode:
         magic number, identity, size and checksum with the library's; its result is an error code.
         """
         ir_function, code = function(
-            self.module, self.target.base, f"{self.name}_check", I32, [POINTER, POINTER], public=False
+            self.module, self.platform.base, f"{self.name}_check", I32, [POINTER, POINTER], public=False
         )
         head, weights = ir_function.args
         magic = int.from_bytes(MAGIC, "little", signed=True)
@@ -175,7 +177,7 @@ class ContextCode:
         calls) from a weights file in memory. make, check: the internal functions that create a context and
         check weights.
         """
-        base = self.target.base
+        base = self.platform.base
         arguments = [POINTER, I64, POINTER]
         _, code = function(self.module, base, f"{self.name}_new", I32, arguments, public=True)
         data, size, out = code.function.args
@@ -192,7 +194,7 @@ class ContextCode:
         """Generates the C function name_open(path, out), which creates a context (the memory of calls) from a
         weights file. make, check: the internal functions that create a context and check weights.
         """
-        base = self.target.base
+        base = self.platform.base
         _, code = function(self.module, base, f"{self.name}_open", I32, [POINTER, POINTER], public=True)
         path, out = code.function.args
         for pointer in (path, out):

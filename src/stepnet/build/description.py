@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stepnet.build.model import ArrayArgument, BuiltModel
-from stepnet.build.targets import BuildTarget
+from stepnet.build.platforms import Platform
 from stepnet.compiler.values.version import __version__
 
 
@@ -52,15 +52,15 @@ class Description:
     arrays: Sequence[ArrayText]
 
     @classmethod
-    def of(
-        cls, model: BuiltModel, target: BuildTarget, name: str, beside: bool, digest: str
-    ) -> "Description":
+    def of(cls, model: BuiltModel, platform: Platform, name: str, beside: bool, digest: str) -> "Description":
         """Describes a library that is being built. name: the prefix of its functions. beside: the weights are
         in a file name.weights. digest: SHA-256 of code and weights.
         """
         arrays = tuple(map(ArrayText.of, model.arguments))
         weights = f"{name}.weights" if beside else None
-        return cls(__version__, name, target.name, target.machine, target.needs, weights, digest, arrays)
+        return cls(
+            __version__, name, platform.name, platform.machine, platform.needs, weights, digest, arrays
+        )
 
     @classmethod
     def read(cls, text: bytes) -> "Description":

@@ -17,11 +17,11 @@ from stepnet.build.model import BuiltModel
 from stepnet.build.recipe import AcrossStep, PlanKernel, Recipe
 from stepnet.build.workspaces import CONTEXT, Contexts
 from stepnet.compiler.net.types import CONST, ROWS, Type
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.across import function_of, numbers_of
 from stepnet.compiler.targets.cpu.running.across_code import across_function
 from stepnet.compiler.targets.cpu.running.lengths import LAID_BYTES, PER_SEQUENCE
-from stepnet.compiler.targets.cpu.running.lengths_code import write_lay
+from stepnet.compiler.targets.cpu.running.lengths_code import write_differences, write_lay
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.packed import PIECE, PIECES
 
@@ -32,7 +32,7 @@ class RunCode:
     def __init__(
         self,
         module: ir.Module,
-        target: Processor,
+        processor: Processor,
         name: str,
         model: BuiltModel,
         recipe: Recipe,
@@ -43,9 +43,9 @@ class RunCode:
         contexts: the offsets of the parts' memory in a context (the memory that calls work in).
         """
         self.model, self.recipe, self.contexts = model, recipe, contexts
-        self.lay = write_lay(module, target, f"{name}_lay")
+        self.lay = write_lay(module, processor, f"{name}_lay")
         types = [POINTER, I64, POINTER, *[POINTER] * len(model.arguments)]
-        ir_function, self.code = function(module, target, f"{name}_run", I32, types, public=True)
+        ir_function, self.code = function(module, processor, f"{name}_run", I32, types, public=True)
         self.context, self.rows, self.offsets, *pointers = ir_function.args
         self.arguments = dict(zip(model.arguments, pointers, strict=True))
         self.total_cell, self.longest_cell = (self.code.alloca(I64) for _ in range(2))
@@ -192,11 +192,8 @@ class RunCode:
         initial memories, and as the counts of steps run in earlier calls), and step indices 0, 1, 2, ... up
         to the longest sequence or piece (see `lay_pieces`).
         """
-        code, zero, one = self.code, self.code.number(0), self.code.number(1)
-        with code.loop(zero, self.rows) as row:
-            begin = code.read_number(self.offsets, row)
-            end = code.read_number(self.offsets, code.add(row, one))
-            code.write_number(code.sub(end, begin), self.arena["lengths"], row)
+        code, zero = self.code, self.code.number(0)
+        write_differences(code, self.offsets, self.rows, self.arena["lengths"])
         code.zero_bytes(self.arena["begun"], code.mul(self.rows, code.number(8)))
         zeros = code.number(self.arena.spaces["zeros"].per_row)
         code.zero_bytes(self.arena["zeros"], code.mul(code.add(self.rows, code.number(PIECES)), zeros))
@@ -275,7 +272,7 @@ class RunCode:
             code.set_word(self.single, 0, 0)
             code.set_word(self.single, 8, self.count_of(across.result.extent))
             arrays = code.number(1), self.single, code.at(self.single, 8), self.single
-        function = across_function(code.module, code.target, *function_of(across))
+        function = across_function(code.module, code.processor, *function_of(across))
         values = self.values[step.source], self.values[step.result]
         code.call(function, [*values, *arrays, *map(code.number, numbers_of(across))])
 

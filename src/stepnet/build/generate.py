@@ -11,9 +11,9 @@ from stepnet.build.driver_code import RunCode
 from stepnet.build.model import BuiltModel
 from stepnet.build.object_writer import object_file
 from stepnet.build.objects import OWN, object_of
+from stepnet.build.platforms import MACHINES, Platform
 from stepnet.build.processor_code import INSTRUCTIONS
 from stepnet.build.recipe import recipe_of
-from stepnet.build.targets import MACHINES, BuildTarget
 from stepnet.build.workspaces import Contexts
 from stepnet.errors import InputError
 
@@ -34,7 +34,7 @@ class LibraryParts:
     about: Description
 
 
-def generate_library(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> LibraryParts:
+def generate_library(model: BuiltModel, platform: Platform, name: str, beside: bool) -> LibraryParts:
     """Generates the object files and the weights of a C library for a model. name: the prefix of its
     functions. beside: the weights go into a file of their own. Raises `RefusedError` for a model that cannot
     be built, and `InputError` if the weights are too large to be inside. The objects are name.o (the public
@@ -44,11 +44,11 @@ def generate_library(model: BuiltModel, target: BuildTarget, name: str, beside: 
     public = frozenset(public_names(name, beside))
     plans, own = ir.Module("plans"), ir.Module("library")
     for module in (plans, own):
-        module.triple = target.triple
-    recipe = recipe_of(model, target, plans, name)
+        module.triple = platform.triple
+    recipe = recipe_of(model, platform, plans, name)
     recipe.add(b"")  # pads the weights to whole cache lines
     contexts = Contexts.of(recipe)
-    code = object_of(str(plans), target, target.code, public)
+    code = object_of(str(plans), platform, platform.code, public)
     weights = bytes(recipe.weights)
     if not beside and len(weights) > MOST_INSIDE:
         raise InputError(
@@ -59,15 +59,15 @@ def generate_library(model: BuiltModel, target: BuildTarget, name: str, beside: 
     digest.update(repr(recipe.layout).encode())
     identity = int.from_bytes(digest.digest()[:8], "little")
     digest.update(weights)
-    about = Description.of(model, target, name, beside, digest.hexdigest())
-    RunCode(own, target.base, name, model, recipe, contexts).write()
-    ContextCode(own, target, name, recipe, contexts, identity, beside, about.text()).write()
-    texts = INSTRUCTIONS if target.needs else {}
+    about = Description.of(model, platform, name, beside, digest.hexdigest())
+    RunCode(own, platform.base, name, model, recipe, contexts).write()
+    ContextCode(own, platform, name, recipe, contexts, identity, beside, about.text()).write()
+    texts = INSTRUCTIONS if platform.needs else {}
     data = object_file(
-        MACHINES[target.machine],
+        MACHINES[platform.machine],
         {f"{name}{OWN}{symbol}": bytes.fromhex(text) for symbol, text in texts.items()},
         {} if beside else {f"{name}{OWN}weights": weights},
     )
-    library = object_of(str(own), target, target.base, public)
+    library = object_of(str(own), platform, platform.base, public)
     objects = {f"{name}.o": library, f"{name}.plans.o": code, f"{name}.data.o": data}
     return LibraryParts(objects, weights_file(weights, identity) if beside else b"", public, about)

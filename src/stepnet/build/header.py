@@ -5,7 +5,7 @@ from textwrap import wrap
 
 from stepnet.build.library_code import ERRORS, NAMES
 from stepnet.build.model import ArrayArgument, BuiltModel
-from stepnet.build.targets import BuildTarget
+from stepnet.build.platforms import Platform
 from stepnet.compiler.values.version import __version__
 
 C_TYPES = {
@@ -53,7 +53,7 @@ def meaning(argument: ArrayArgument) -> str:
     return f"{written}{shape_text(argument)}{bits}, {kind}{unread}"
 
 
-def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> str:
+def header(model: BuiltModel, platform: Platform, name: str, beside: bool) -> str:
     """Formats the C header of a library. name: the prefix of the library's functions. beside: the weights are
     in a file, so contexts are made from it.
     """
@@ -61,7 +61,7 @@ def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> s
     lines = [
         f"/* {name}: {comment_text(model.text)}",
         "",
-        f"   Built by stepnet {__version__} for {target.name}.",
+        f"   Built by stepnet {__version__} for {platform.name}.",
     ]
     lines += ["", *wrap_comment(CALLS), "", *wrap_comment(THREADS), "", *example(model, name, beside), "*/"]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", ""]

@@ -11,9 +11,10 @@ from stepnet.build.recipe import PlanKernel
 from stepnet.build.workspaces import WorkspaceOffsets
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.waves import Across
-from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS, WORDS
+from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.running.across import function_of, numbers_of
 from stepnet.compiler.targets.cpu.running.across_code import across_function
+from stepnet.compiler.targets.cpu.running.call_block_code import write_fresh
 from stepnet.compiler.targets.cpu.running.lengths import LAID
 from stepnet.compiler.targets.cpu.running.workspace import SLACK
 from stepnet.compiler.targets.cpu.writing.code import I64
@@ -105,7 +106,7 @@ class KernelCode:
         for word, pointer in self.arrays.items():
             code.set_word(self.words, 8 * word, pointer)
         status_word = code.at(run.context, self.workspace.offsets["status"])
-        code.set_word(status_word, 0, 0)
+        write_fresh(code, code.at(run.context, self.workspace.offsets["progress"]), status_word)
         if self.record:
             record = run.arena[self.number, "record"]
             size = code.mul(code.add(self.laid.rows, code.number(SLACK)), code.number(self.record))
@@ -215,9 +216,6 @@ class KernelCode:
             self.set_argument("step_offsets", self.run.arena["numbers"])
             self.set_argument("begun", self.run.arena["begun"])
             self.set_argument("until", 0)
-            progress = code.at(self.run.context, self.workspace.offsets["progress"])
-            for index, name in enumerate(PROGRESS):
-                code.set_word(progress, 8 * index, int(name == "threads"))
             code.function_call(self.step.functions["run"], I64, [self.words])
 
     def reduce(self) -> None:
@@ -236,7 +234,7 @@ class KernelCode:
             values[number] = run.arena[self.number, number]
             across = Across("reduce", node.attributes["how"], net.type_of(node.inputs[0]), node.type)
             function = across_function(
-                self.code.module, self.code.target, *function_of(across), from_zero=True
+                self.code.module, self.code.processor, *function_of(across), from_zero=True
             )
             row_arrays = run.rows, run.offsets, run.arena["lengths"], run.arena["numbers"]
             last = map(self.code.number, numbers_of(across))

@@ -73,14 +73,19 @@ class LibraryCode(WordCode):
 
 
 def function(
-    module: ir.Module, target: object, name: str, result: ir.Type, arguments: Sequence[ir.Type], public: bool
+    module: ir.Module,
+    processor: object,
+    name: str,
+    result: ir.Type,
+    arguments: Sequence[ir.Type],
+    public: bool,
 ) -> tuple[ir.Function, LibraryCode]:
     """Adds a function called `name` to an LLVM module; returns it, and a builder that writes at its start.
 
-    target: the processor that code is for. result, arguments: the types of its result and arguments. public:
+    processor: that which runs the code. result, arguments: the types of its result and arguments. public:
     whether other modules can call it.
     """
     ir_function = ir.Function(module, ir.FunctionType(result, arguments), name)
     if not public:
         ir_function.linkage = "internal"
-    return ir_function, LibraryCode(ir_function.append_basic_block("entry"), target)  # type: ignore[arg-type]
+    return ir_function, LibraryCode(ir_function.append_basic_block("entry"), processor)  # type: ignore[arg-type]

@@ -19,8 +19,8 @@ import numpy as np
 from stepnet.arrow.runnable import Runnable
 from stepnet.build.description import ArrayText, Description
 from stepnet.build.library_code import CODE
+from stepnet.build.platforms import MACHINES
 from stepnet.build.shared import SHARED
-from stepnet.build.targets import MACHINES
 from stepnet.compiler.targets.cpu.machine.elf import HEADER, SECTION
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import short_repr

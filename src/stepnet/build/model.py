@@ -10,6 +10,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, Type
 from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import library_engine
 from stepnet.compiler.trace.step import Spec, specs
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
@@ -20,7 +21,6 @@ from stepnet.model.model import Model
 from stepnet.model.program import Program
 
 Array = np.ndarray
-ENGINE = "llvm"
 KEYWORDS = frozenset(
     re.findall(
         r"\w+",
@@ -87,7 +87,7 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
             f"a library is built of an RNN, a Stack, a Bidirectional or a Graph, not {short_repr(model)}"
         )
     program = program_of(model, specs(inputs), specs(statics))
-    schedule = program.schedule_for(ENGINE)
+    schedule = program.schedule_for(library_engine())
     return BuiltModel(
         schedule, tuple(map(np.asarray, program.params)), arguments_of(program, schedule), repr(model)
     )

@@ -4,19 +4,20 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from stepnet.build.targets import BuildTarget
+from stepnet.build.platforms import Platform
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.values.fork_guard import run_in_thread
 
 OWN = "_stepnet_"
 """A part of the names of functions and data that the objects of one library share."""
 
 
-def object_of(text: str, target: BuildTarget, code: Processor, public: frozenset[str]) -> bytes:
-    """Compiles LLVM text to a position-independent object file. target: its family decides the file's format.
-    code: the processor whose instructions the text may use. public: the functions that users call; others are
-    hidden from programs that link the library.
+def object_of(text: str, platform: Platform, code: Processor, public: frozenset[str]) -> bytes:
+    """Compiles LLVM text to a position-independent object file.
+
+    platform: its family decides the file's format. code: the processor whose instructions the text may use.
+    public: the functions that users call; others are hidden from programs that link the library.
     """
 
     def hide_others(module: llvm.ModuleRef) -> None:
@@ -33,7 +34,7 @@ def object_of(text: str, target: BuildTarget, code: Processor, public: frozenset
         generator = lazy_import("machine.object_code")
         with generator.shorter_pipeline():
             data: bytes = generator.emit(
-                text, target_machine(target.triple, code.cpu, code.features), hide_others
+                text, target_machine(platform.triple, code.cpu, code.features), hide_others
             )
         return data
 

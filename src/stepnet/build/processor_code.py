@@ -6,7 +6,7 @@ On a processor without them, the first such instruction would end the process.
 from llvmlite import ir
 
 from stepnet.build.library_code import function
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.code import I32
 
 BITS: dict[tuple[int, int, int], dict[str, int]] = {
@@ -78,14 +78,14 @@ VECTORS, WIDE = 0b110, 0b11100110
 
 
 def write_fits(
-    module: ir.Module, target: Processor, name: str, prefix: str, needs: tuple[str, ...]
+    module: ir.Module, processor: Processor, name: str, prefix: str, needs: tuple[str, ...]
 ) -> ir.Function:
     """Generates a function that returns true if the processor at run time has all of some features, and the
     system saves its vector registers; returns it. name: the name of the function. needs: the features, by
     LLVM's names; those that are not in `BITS` are skipped. prefix: put before the names of the functions in
     `INSTRUCTIONS`, which it calls.
     """
-    ir_function, code = function(module, target, name, ir.IntType(1), [], public=False)
+    ir_function, code = function(module, processor, name, ir.IntType(1), [], public=False)
     false = ir.Constant(ir.IntType(1), 0)
     masks = {
         index: sum(1 << bits[feature] for feature in needs if feature in bits) for index, bits in BITS.items()

@@ -16,18 +16,18 @@ from llvmlite import ir
 
 from stepnet.build.model import BuiltModel
 from stepnet.build.objects import OWN
-from stepnet.build.targets import BuildTarget
+from stepnet.build.platforms import Platform
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text, is_derived
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.processor import Processor, host_processor
 from stepnet.compiler.targets.cpu.machine.records import LINE
-from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
 from stepnet.compiler.targets.cpu.products.constants import (
     Constants,
     PackedParameters,
@@ -107,11 +107,11 @@ class Recipe:
         return index
 
 
-def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: str) -> Recipe:
+def recipe_of(model: BuiltModel, platform: Platform, module: ir.Module, name: str) -> Recipe:
     """Returns the operations that a call of a model runs, in order, with the weights that they read, and adds
     the machine code of the model's plans to an LLVM module. Equal plans are compiled once.
 
-    target: the processor to compile for. module: the LLVM module. name: the prefix of the library's
+    platform: the platform to compile for. module: the LLVM module. name: the prefix of the library's
     functions. Raises `RefusedError` for a model with a part that cannot be compiled, or a result that is a
     constant.
     """
@@ -131,14 +131,14 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
             kernel_of_plan = written.get(part.plan.key)
             if kernel_of_plan is None:
                 kernel_of_plan = written[part.plan.key] = compile_into(
-                    part.plan, target.code, module, f"{name}{OWN}{len(written)}_", what
+                    part.plan, platform.code, module, f"{name}{OWN}{len(written)}_", what
                 )
-            recipe.steps.append(kernel(recipe, model, part, kernel_of_plan, constants, target.code))
+            recipe.steps.append(kernel(recipe, model, part, kernel_of_plan, constants, platform.code))
         reads = part.reads if part.plan is not None else part.reads[:1]
         for value in reads:
             if value in constants and value not in recipe.constants:
                 recipe.constants[value] = recipe.add(np.ascontiguousarray(constants[value]).tobytes())
-    lazy_import("emit.driver_code").write_called(module, target.code)
+    lazy_import("emit.driver_code").write_called(module, platform.code)
     for value in net.results:
         if value in constants:
             raise RefusedError(
@@ -157,6 +157,11 @@ def part_refusal(what: str, reason: str) -> RefusedError:
 def check_extent(net: Net, number: int) -> None:
     """Raises `RefusedError` unless the value with this node number is one per call, sequence or step."""
     extent = net.type_of(number).extent
+    if is_derived(extent):
+        raise RefusedError(
+            f"a library has outputs of as many steps as inputs; the model has values at "
+            f"{extent_text(extent)}, as after a stride. {INSTEAD}"
+        )
     if extent not in (CONST, ROWS, STEPS):
         raise RefusedError(
             f"a library takes flat sequences; the model has values at {extent_text(extent)}: nested "
@@ -187,7 +192,7 @@ def check_part(part: Part, what: str) -> None:
 
 
 def compile_into(
-    plan: Plan, target: Processor, module: ir.Module, prefix: str, what: str
+    plan: Plan, processor: Processor, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
     """Compiles a plan (which operation runs when) into an LLVM module. Returns the layout of its arguments
     and constants, and the full names of its functions by short ones such as "run".
@@ -198,8 +203,8 @@ def compile_into(
     refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
     if refusal is not None:
         raise part_refusal(what, refusal)
-    generate, program = lazy_import("compile.generate"), lazy_import("lower.program").lowered(plan, target)
-    names: Sequence[str] = generate.write_functions(module, program, target, prefix)
+    generate, program = lazy_import("compile.generate"), lazy_import("lower.program").lowered(plan, processor)
+    names: Sequence[str] = generate.write_functions(module, program, processor, prefix)
     layout: Layout = generate.layout_of(plan, program)
     for number in layout.needs.reduced:
         node, type_of = plan.net.nodes[number], plan.net.type_of
@@ -214,14 +219,14 @@ def kernel(
     part: Part,
     compiled: tuple[Layout, dict[str, str]],
     constants: Mapping[int, Array],
-    target: Processor,
+    processor: Processor,
 ) -> PlanKernel:
     """Makes the operation that runs the compiled plan of a part in a call, and adds the part's constants to
     the weights of the recipe.
 
     model: the model that is built. part: a part of its schedule. compiled: the layout (arguments and
     constants) of the machine code, and the names of its functions. constants: the arrays of values that need
-    no inputs, by node number. target: the processor that will run the code. A model with a single plan reads
+    no inputs, by node number. processor: that which will run the code. A model with a single plan reads
     the inputs of the net; a part of several reads the values that the schedule names.
     """
     plan, net, (layout, functions) = part.plan, model.net, compiled
@@ -244,7 +249,7 @@ def kernel(
     if part.kind == "plain":
         rows = tuple(-1 for _ in plan.ends.rows)
     values = constant_values(plan, [constants[number] for number in numbers])
-    index = recipe.add(pack_constants(layout.constants, values, target).tobytes())
+    index = recipe.add(pack_constants(layout.constants, values, processor).tobytes())
     plain = "" if part.kind != "plain" else "rows" if part.extent == ROWS else "steps"
     return PlanKernel(
         plan, layout, functions, inputs, initial, statics, outputs, rows, plain, part.last_only, index
@@ -259,10 +264,10 @@ def results_at(results: Sequence[int], indices: Sequence[int]) -> tuple[int, ...
     return tuple(results[index] if index < len(results) else -1 for index in indices)
 
 
-def pack_constants(constants: Constants, values: Values, target: Processor) -> Array:
+def pack_constants(constants: Constants, values: Values, processor: Processor) -> Array:
     """Packs the constants of a plan into bytes, as its machine code reads them. constants: the offset of
     each, and the arrays or how they are filled from parameters. values: the arrays of these parameters.
-    target: the processor that will run the code; weights of products are packed by the host's code.
+    processor: that which will run the code; weights of products are packed by the host's code.
     """
     memory = np.zeros(constants.size, np.uint8)
     for offset, entry in constants.entries:
@@ -271,7 +276,9 @@ def pack_constants(constants: Constants, values: Values, target: Processor) -> A
         else:
             sources = [values[source.inside, source.number] for source in entry.sources]
             entry.fill(
-                memory[offset:], sources, host_target() if isinstance(entry, PackedParameters) else target
+                memory[offset:],
+                sources,
+                host_processor() if isinstance(entry, PackedParameters) else processor,
             )
     return memory
 

@@ -8,8 +8,8 @@ It does not depend on a call: it is for the largest number of lanes, and blocks 
 from dataclasses import dataclass
 
 from stepnet.build.recipe import PlanKernel, Recipe
-from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
+from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.running.workspace import block_rows, part_sizes, whole_lines

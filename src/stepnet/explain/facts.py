@@ -11,7 +11,15 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, Extent, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets import AUTO, choose, engine_named, engine_names, order_of
+from stepnet.compiler.targets import (
+    AUTO,
+    REFERENCE,
+    choose,
+    engine_named,
+    engine_names,
+    order_of,
+    planning_of,
+)
 from stepnet.errors import RefusedError
 from stepnet.explain.document import OperationLine
 from stepnet.explain.expressions import expression, types_text
@@ -61,8 +69,10 @@ class Explanation:
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
     """Collects the facts about a schedule with a single plan, for the engines that the user asks for."""
-    assert schedule.single_plan is not None
-    return plan_explanation(schedule.single_plan, *choice(schedule, engine))
+    chosen, engines = choice(schedule, engine)
+    single = schedule_on(schedule, chosen).single_plan
+    assert single is not None
+    return plan_explanation(single, chosen, engines)
 
 
 def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
@@ -72,12 +82,22 @@ def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str
     engine: the engine, or several in order, that the user asks for. Engines that need more than stepnet's own
     dependencies are included only if they are asked for.
     """
-    asked = {*order_of(engine), *AUTO, "interpret"}
+    asked = {*order_of(engine), *AUTO, REFERENCE}
     try:
         chosen = choose(schedule, engine)[0].name
     except RefusedError:
         chosen = None
-    return chosen, {name: engine_named(name).refuse(schedule) for name in engine_names() if name in asked}
+    engines = {name: engine_named(name) for name in engine_names() if name in asked}
+    return chosen, {name: each.refuse(schedule.planned(planning_of(each))) for name, each in engines.items()}
+
+
+def schedule_on(schedule: Schedule, chosen: str | None) -> Schedule:
+    """Returns a schedule as planned for the chosen engine. Several engines together, or none, have no plans
+    of their own: the schedule is returned unchanged.
+
+    chosen: the name that `choice` returned.
+    """
+    return schedule.planned(planning_of(engine_named(chosen))) if chosen in engine_names() else schedule
 
 
 def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:

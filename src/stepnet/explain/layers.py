@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.explain.facts import Explanation, choice, explanation, plan_explanation
+from stepnet.explain.facts import Explanation, choice, explanation, plan_explanation, schedule_on
 from stepnet.explain.part_names import parts_of
 from stepnet.model.layers import Combined
 from stepnet.model.program import Asked
@@ -29,6 +29,7 @@ def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
         yield "", explanation(schedule, engine)
         return
     chosen = choice(schedule, engine)
+    schedule = schedule_on(schedule, chosen[0])
     for number, part, _ in parts_of(schedule):
         if part.plan is not None:
             yield f"part {number}", plan_explanation(part.plan, *chosen)

@@ -8,13 +8,12 @@ from stepnet.compiler.plan.partition import Concurrency, Wavefront, at_once, par
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.waves import lines_of, waves_of
-from stepnet.compiler.targets import engine_named, engine_names, engines_of
+from stepnet.compiler.targets import engine_named, engine_names, engines_of, planning_of
 from stepnet.compiler.targets.assignment import choice as placed_on
 from stepnet.compiler.targets.base import SharedEngine
-from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.arguments import checked_integer
 from stepnet.explain.document import FACTS, DocumentTable, Item, TitledSection
-from stepnet.explain.facts import Asked, Explanation, StageFacts, choice, plan_explanation
+from stepnet.explain.facts import Asked, Explanation, StageFacts, choice, plan_explanation, schedule_on
 from stepnet.explain.part_names import describe_part, parts_of
 from stepnet.explain.text import amount, text
 
@@ -52,6 +51,7 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
     threads share the call.
     """
     chosen, engines = choice(schedule, engine)
+    schedule = schedule_on(schedule, chosen)
     if schedule.single_plan is not None:
         facts = plan_explanation(schedule.single_plan, chosen, engines)
         shared = partition_sections(schedule.single_plan, chosen, size)
@@ -62,12 +62,14 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
     sections = [TitledSection("parts, in the order they run", parts), engine_section(chosen, engines)]
     for number, part, _ in named:
         if part.plan is not None:
-            facts = plan_explanation(part.plan, chosen, engines)
+            runs = placed_on(part.plan, engines_of(engine)).engine
+            plan = part.plan if runs is None else part.plan.planned(planning_of(runs))
+            facts = plan_explanation(plan, chosen, engines)
             placed = TitledSection(f"part {number}:", part_engine_tables(part.plan, engine))
             # The sizes of inner sequences are not those of the call.
             flat = size if part.extent == STEPS else None
             sections += [TitledSection("", (placed, ends_section(facts)))]
-            sections += [*partition_sections(part.plan, chosen, flat), *work_sections(facts)]
+            sections += [*partition_sections(plan, chosen, flat), *work_sections(facts)]
     return sections
 
 
@@ -137,7 +139,9 @@ def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) ->
         return []
     inner = f", inner sequences of {WORDS}" if engine.load(plan).inner_steps else ""
     title = f"threads, for {described_size(size)}{inner}"
-    return [TitledSection(title, (str(partition(engine.load(plan), size, threads(), engine.machine())),))]
+    return [
+        TitledSection(title, (str(partition(engine.load(plan), size, engine.threads(), engine.machine())),))
+    ]
 
 
 def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) -> Iterator[Item]:
@@ -156,10 +160,12 @@ def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) 
         loads = {index: load for index, plan in plans.items() if (load := engine.load(plan)).loop.weights}
         if len(loads) > 1:
             sizes = [asked] * len(loads)
-            comparisons.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine())))
+            comparisons.append(
+                ([*loads], at_once([*loads.values()], sizes, engine.threads(), engine.machine()))
+            )
     for line in lines_of(parts):
         layers = [engine.load(plan) for n in line if (plan := parts[n].plan)]
-        comparisons.append((line, wavefront(layers, asked, threads(), engine.machine())))
+        comparisons.append((line, wavefront(layers, asked, engine.threads(), engine.machine())))
     for indices, comparison in comparisons:
         yield ""
         yield TitledSection(

@@ -23,6 +23,7 @@ from stepnet.files.paths import existing, free
 from stepnet.files.store import at_most
 from stepnet.layout.arguments import FLOATS
 from stepnet.layout.options import option
+from stepnet.model.graph.graph import Graph
 
 Arrays = Mapping[str, Array]
 
@@ -43,6 +44,7 @@ class Format:
         asks: Whether its reader takes the layouts that the user states, because files do not specify all.
         says: The fields of `Module` about outputs that a model of this kind can express.
         ordered: Whether its modules are in the order of the program that saved them, not sorted by name.
+        whole: The module of this package that reads whole models, if there is one.
     """
 
     title: str
@@ -55,12 +57,22 @@ class Format:
     asks: bool = False
     says: tuple[str, ...] = ()
     ordered: bool = True
+    whole: str = ""
 
     @property
     def code(self) -> Any:
         """The Python module that reads and, if it has a function `write`, writes model files of this kind."""
         with IMPORTS:
             return import_module(f"stepnet.files.{self.module}")
+
+    def graph(self, path: Path) -> Graph | None:
+        """Reads a model file as a graph of everything that it computes; None if its kind is not read whole,
+        or if it has a layer or operator for which there is no row.
+        """
+        if not self.whole:
+            return None
+        with IMPORTS:
+            return import_module(f"stepnet.files.{self.whole}").graph(path)
 
     @property
     def is_written(self) -> bool:
@@ -171,11 +183,12 @@ FORMATS = (
         dtypes=("float32", "float16", "float64"),
         asks=True,
         says=("last_only", "returned"),
+        whole="keras.whole",
     ),
     Format("ONNX", (".onnx",), "onnx.modules", dtypes=("float32", "float64"), says=("last_only", "states")),
-    Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",)),
+    Format("TFLite", (".tflite",), "tflite.modules", dtypes=("float32",), whole="tflite.whole"),
     Format("Core ML", (".mlpackage", ".mlmodel"), "coreml"),
-    Format("OpenVINO", (".xml",), "openvino.modules"),
+    Format("OpenVINO", (".xml",), "openvino.modules", whole="openvino.whole"),
     Format(
         "NumPy",
         (".npz",),

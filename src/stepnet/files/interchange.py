@@ -21,7 +21,7 @@ from stepnet.files.model import Array, FileContents, Module, bare, family
 from stepnet.files.others import Others, RenamedArray, others
 from stepnet.files.stacks import stacked
 from stepnet.files.verified import read_back, verify_file, weights
-from stepnet.layout.convert import Conversion, RangeError, convert, refused
+from stepnet.layout.convert import Conversion, convert, first_fitting, refused
 from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
@@ -267,26 +267,18 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
     target: a layout, or a framework, of which all layouts are tried. dtype: of the new arrays; None for the
     module's own.
     """
-    refusals: list[ConversionError] = []
     options: Any = {"sizes": module.sizes, "semantics": module.semantics, "dtype": dtype}
-    for layout in targets(target, module):
-        try:
-            conversion = with_computed_arrays(
-                convert(module.arrays, module.record, layout, **options), module
-            )
-        except RangeError:  # the dtype is too small in every layout
-            raise
-        except ConversionError as error:
-            refusals.append(error)
-            continue
-        computed = [computed_array for computed_array in module.made if not computed_array.exact]
-        if exact and computed:
-            reasons = [f"{computed_array}, which {option('exact')} refuses" for computed_array in computed]
-            raise refused(module.record, layout, "weights", reasons)
-        if exact and not conversion.report.exact:
-            return convert(module.arrays, module.record, layout, **options, exact=True)
-        return conversion
-    raise refusals[0]
+    conversion = first_fitting(module.arrays, module.record, targets(target, module), **options)
+    if isinstance(conversion, ConversionError):
+        raise conversion
+    layout = record(conversion.report.target)
+    computed = [computed_array for computed_array in module.made if not computed_array.exact]
+    if exact and computed:
+        reasons = [f"{computed_array}, which {option('exact')} refuses" for computed_array in computed]
+        raise refused(module.record, layout, "weights", reasons)
+    if exact and not conversion.report.exact:
+        return convert(module.arrays, module.record, layout, **options, exact=True)
+    return with_computed_arrays(conversion, module)
 
 
 def with_computed_arrays(conversion: Conversion, module: Module) -> Conversion:

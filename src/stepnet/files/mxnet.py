@@ -89,7 +89,7 @@ def arrays_of(source: ByteReader) -> dict[str, Array]:
     """
     kind, _, count = source.numbers("QQQ") if len(source.data) >= 24 else (0, 0, 0)
     if kind != LIST:
-        raise FileError("this is no .params file of MXNet: it does not begin as a list of arrays does")
+        raise FileError("this is not a .params file of MXNet: it does not begin as a list of arrays does")
     if count > len(source.data) // 8:
         raise FileError(f"it claims {count} arrays, which it cannot hold")
     arrays = [array_of(source) for _ in range(count)]

@@ -83,7 +83,7 @@ def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Arr
     """
     member_name = f"its member {info.filename[:100]!a}"
     if not info.filename.endswith(".npy"):
-        raise FileError(f"{member_name} is no array")
+        raise FileError(f"{member_name} is not an array")
     if info.compress_type not in METHODS:
         raise FileError(f"{member_name} is compressed as NumPy never does")
     with archive.open(info) as stream:
@@ -110,7 +110,7 @@ def header(member_name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, 
     """
     start = stream.read(len(MAGIC) + 2)
     if len(start) != len(MAGIC) + 2 or not start.startswith(MAGIC) or start[-2] not in (1, 2, 3):
-        raise FileError(f"{member_name} is no array of NumPy")
+        raise FileError(f"{member_name} is not an array of NumPy")
     wide = 2 if start[-2] == 1 else 4
     length = int.from_bytes(stream.read(wide), "little")
     text = stream.read(length) if length <= HEADER else b""

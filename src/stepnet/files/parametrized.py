@@ -150,20 +150,21 @@ def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Arra
             f"{name} is computed from {', '.join(names)} by code that the file does not have: "
             f"{tool} turns it back into a weight, then save the model again"
         )
-    array, how, rounding = way(names, [arrays[part] for part in names])
+    array, how, rounding = way({part: arrays[part] for part in names})
     return array, ComputedArray(name, tuple(names), how, rounding)
 
 
-def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
+def normed(parts: Arrays) -> tuple[Array, str, float]:
     """Computes a weight that PyTorch's weight_norm stores as lengths g and directions v, as g v / |v|.
     Returns the weight, this formula and the largest rounding error of an element. |v| is the norm over the
     axes along which g has length 1.
 
-    names, parts: the names and the arrays of g and v, in this order.
+    parts: the arrays of g and v by name, in this order.
     """
-    (g, v), dtype = parts, parts[1].dtype
+    (g_name, g), (v_name, v) = parts.items()
+    dtype = v.dtype
     if {g.dtype.name, v.dtype.name} - set(FLOATS) or g.dtype != dtype:
-        raise LayoutError(f"{names[0]} is {g.dtype.name} and {names[1]} {dtype.name}: cast both to one float")
+        raise LayoutError(f"{g_name} is {g.dtype.name} and {v_name} {dtype.name}: cast both to one float")
     lengths = g.shape if g.ndim else (1,) * v.ndim
     fits = len(lengths) == v.ndim and all(
         length in (1, size) for length, size in zip(lengths, v.shape, strict=True)
@@ -172,7 +173,7 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
     shortest = min(v.shape, default=1)  # an axis of g is one of v: all can be 1 only if v has such an axis
     if not fits or long_axes > 1 or (g.ndim and not long_axes and shortest > 1):
         raise LayoutError(
-            f"{names[0]} has shape {g.shape} and {names[1]} {v.shape}: weight_norm has one length for each "
+            f"{g_name} has shape {g.shape} and {v_name} {v.shape}: weight_norm has one length for each "
             "index of one axis, or one in all; the file does not have the code of anything else"
         )
     wide = np.longdouble if dtype.itemsize == 8 else np.float64
@@ -185,22 +186,23 @@ def normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
     return array, "g v / |v|", float(away.max(where=np.isfinite(away), initial=0))
 
 
-def assumed_normed(names: list[str], parts: list[Array]) -> tuple[Array, str, float]:
+def assumed_normed(parts: Arrays) -> tuple[Array, str, float]:
     """Computes a weight from two arrays (`parts`) that are assumed to be g and v of weight_norm. Returns the
     weight, its formula with a remark on the assumption, and the largest rounding error of an element.
     """
-    array, how, rounding = normed(names, parts)
+    array, how, rounding = normed(parts)
     return array, f"{how}, assumed to be weight_norm as the file does not name the parametrization", rounding
 
 
-def raw(_names: list[str], parts: list[Array]) -> tuple[Array, str, None]:
-    """Returns the weight of a WeightDropout, which is the array `parts[0]` unchanged; a remark on it for the
+def raw(parts: Arrays) -> tuple[Array, str, None]:
+    """Returns the weight of a WeightDropout, the only array of `parts`, unchanged; a remark on it for the
     user; and None, as nothing is rounded.
     """
-    return parts[0], "as it is without the dropout of training", None
+    (weight,) = parts.values()
+    return weight, "as it is without the dropout of training", None
 
 
-WAYS: Mapping[frozenset[str], Callable[[list[str], list[Array]], tuple[Array, str, float | None]]] = {
+WAYS: Mapping[frozenset[str], Callable[[Arrays], tuple[Array, str, float | None]]] = {
     frozenset({"g", "v"}): normed,
     frozenset({"original0", "original1"}): assumed_normed,
     frozenset({"raw"}): raw,

@@ -137,7 +137,7 @@ def description(path: Path) -> dict[str, Any]:
             "beside it"
         )
     if described.get("format") != FORMAT:
-        raise FileError(f'{path}: this is no description of a raw buffer: it has no "format": "{FORMAT}"')
+        raise FileError(f'{path}: this is not a description of a raw buffer: it has no "format": "{FORMAT}"')
     return described
 
 

@@ -75,7 +75,7 @@ def weight_map(index: Path) -> Mapping[str, str]:
     entries: Any = jsons.read(index).get(MAP)
     file_of = cast("dict[str, Any]", entries) if isinstance(entries, dict) else {}
     if not file_of or not all(isinstance(file_name, str) for file_name in file_of.values()):
-        raise FileError(f'{index}: this is no index of shards: it has no "{MAP}" from arrays to files')
+        raise FileError(f'{index}: this is not an index of shards: it has no "{MAP}" from arrays to files')
     if len(set(file_of.values())) > SHARDS:
         raise FileError(f"{index}: it names more than {SHARDS} files")
     return file_of

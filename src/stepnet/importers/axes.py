@@ -4,6 +4,9 @@
     x.reshape(-1, 8)       [batch * time, 8]    (sequences steps) (8)
     h_n                    [2, batch, 4]        (2) (sequences) (4)
 
+After a convolution with a stride there is another number of steps, and an axis of its own for them, such as
+`steps[+0/2]` (`compiler/net/derived.py`).
+
 An axis is a tuple of the parts that it is joined of, in order. A net has no axes of sequences and steps: it
 has the extent of a value instead, and the features in their order. So a transpose of sequences and steps
 moves no data, and a value that was flattened keeps its data in the order in which it was joined.
@@ -58,14 +61,33 @@ def is_packed(part: int | str) -> bool:
     return isinstance(part, str) and part.startswith(PACKED)
 
 
+def is_steps(part: int | str) -> bool:
+    """Tells whether a part of an axis stands for the steps of a sequence, or for as many as follow from them
+    by a stride.
+    """
+    return isinstance(part, str) and part.startswith(STEPS)
+
+
+def is_time(axis: Axis) -> bool:
+    """Tells whether an axis is one of steps, of which there may be another number than in the inputs."""
+    return len(axis) == 1 and is_steps(axis[0])
+
+
+def time_of(axes: Axes) -> Axis | None:
+    """Returns the axis of steps among axes; None if there is none."""
+    return next(filter(is_time, axes), None)
+
+
 def is_feature(axis: Axis) -> bool:
     """Tells whether an axis is a feature: it consists of sizes, and of no name for sequences or steps."""
     return not symbols_in((axis,))
 
 
 def symbols_of(part: str) -> tuple[str, ...]:
-    """Returns the symbols (`SEQUENCES`, `STEPS`) whose product is the size of a named part of an axis."""
-    return (STEPS,) if part == STEPS else (SEQUENCES, STEPS) if is_packed(part) else (SEQUENCES,)
+    """Returns the symbols (`SEQUENCES`, `STEPS`) whose product is the size of a named part of an axis; steps
+    after a stride are a symbol of their own.
+    """
+    return (part,) if is_steps(part) else (SEQUENCES, STEPS) if is_packed(part) else (SEQUENCES,)
 
 
 def symbols_in(axes: Axes) -> list[str]:
@@ -97,7 +119,8 @@ def size_of(axis: Axis, stated: Mapping[str, int] | None = None) -> Any:
 def extent_of(axes: Axes) -> Extent:
     """Returns the extent of a value with these axes: per step, per sequence, or constant."""
     symbols = symbols_in(axes)
-    return PER_STEP if STEPS in symbols else PER_ROW if symbols else CONST
+    steps = next(filter(is_steps, symbols), None)
+    return (*PER_STEP[:1], steps) if steps else PER_ROW if symbols else CONST
 
 
 def text_of(axes: Axes) -> str:
@@ -105,23 +128,28 @@ def text_of(axes: Axes) -> str:
     return f"[{', '.join(' x '.join(map(str, axis)) for axis in axes)}]"
 
 
-def axes_of(letters: str, features: Sequence[int]) -> Axes:
+def axes_of(letters: str, features: Sequence[int], time: Axis = TIME) -> Axes:
     """Makes axes from a letter for each: N for sequences, T for steps, S for packed steps, and _ for a
     feature.
 
-    features: the sizes of the features in their order.
+    features: the sizes of the features in their order. time: the axis of steps.
 
     >>> axes_of("NT_", [8])
     (('sequences',), ('steps',), (8,))
     """
-    sizes = iter(features)
-    return tuple(LETTERS[letter] if letter in LETTERS else (next(sizes),) for letter in letters)
+    sizes, named = iter(features), {**LETTERS, "T": time}
+    return tuple(named[letter] if letter in named else (next(sizes),) for letter in letters)
 
 
 def letters_of(axes: Axes) -> str:
     """Returns a letter per axis, as in "NT_": N sequences, T steps, S packed steps, _ feature, * joined."""
     letters = {axis: letter for letter, axis in LETTERS.items()}
-    return "".join(FEATURE if is_feature(axis) else letters.get(axis, JOINED) for axis in axes)
+
+    def letter(axis: Axis) -> str:
+        """Returns the letter of an axis."""
+        return FEATURE if is_feature(axis) else "T" if is_time(axis) else letters.get(axis, JOINED)
+
+    return "".join(map(letter, axes))
 
 
 def axis_names(letters: str) -> str:
@@ -220,10 +248,11 @@ def reshape_error(axes: Axes, sizes: Sequence[Any]) -> ModelError:
 def axis_error(symbol: str, axes: Axes) -> ModelError:
     """Makes the error for an operation over sequences, or over steps, that is not supported.
 
-    symbol: `SEQUENCES` or `STEPS`, which the operation goes over. axes: the axes of the operand.
+    symbol: `SEQUENCES` or steps, which the operation goes over. axes: the axes of the operand.
     """
     reasons = {
         SEQUENCES: "which mixes them: each sequence's results are its own",
         STEPS: "which this operation does not support",
     }
-    return ModelError(f"it goes over the {symbol} of {text_of(axes)}, {reasons[symbol]}")
+    kind = STEPS if is_steps(symbol) else symbol
+    return ModelError(f"it goes over the {kind} of {text_of(axes)}, {reasons[kind]}")

@@ -10,16 +10,19 @@ from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
     ONE,
+    TIME,
     Axes,
     AxesError,
     Axis,
     axes_of,
     features_of,
     is_feature,
+    is_steps,
     letters_of,
     size_of,
     symbols_in,
     text_of,
+    time_of,
 )
 from stepnet.importers.facts import Fact
 from stepnet.importers.sizes import SEQUENCES, STEPS
@@ -123,7 +126,7 @@ class Placed:
         """Returns a `Placed`, a value with its axes, of another value. letters: a letter for each axis: N for
         sequences, T for steps, _ for a feature.
         """
-        return self.with_value(value, axes_of(letters, shape_of(value)))
+        return self.with_value(value, axes_of(letters, shape_of(value), time_of(self.axes) or TIME))
 
     def shaped(self, axes: Axes) -> "Placed":
         """Returns the value reshaped to other axes, in which its numbers keep their order."""
@@ -132,7 +135,7 @@ class Placed:
 
 def check_unpaired(axes: Axes) -> None:
     """Raises `AxesError` if two of the axes are of sequences, or two of steps."""
-    symbols = symbols_in(axes)
+    symbols = [STEPS if is_steps(symbol) else symbol for symbol in symbols_in(axes)]
     for symbol in (SEQUENCES, STEPS):
         if symbols.count(symbol) > 1:
             raise AxesError(

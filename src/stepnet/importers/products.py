@@ -11,11 +11,11 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
-from stepnet.importers.axes import TIME, features_of, is_feature, symbols_in, text_of
+from stepnet.importers.axes import features_of, is_feature, is_steps, is_time, symbols_in, text_of
 from stepnet.importers.padding import check_idle, is_all, padding_values
 from stepnet.importers.placed import Placed, constant, stated_by
 from stepnet.importers.shaping import swapped, transpose
-from stepnet.importers.sizes import SEQUENCES, STEPS
+from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import as_dtype, at_one_extent, check_room, reshaped, shape_of
 from stepnet.model.nested import reduce as reduced_steps
 
@@ -49,12 +49,12 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
         lead = len(b.axes) - 2
         return transpose(product(swapped(b), swapped(a), matrices), [*range(lead), lead + 1, lead])
     lead, m, k, n = a.axes[:-2], a.axes[-2], a.axes[-1], b.axes[-1]
-    if all(STEPS in symbols_in((axis,)) for axis in (m, n)):
+    if all(any(map(is_steps, axis)) for axis in (m, n)):
         raise ModelError(
             f"a product of {text_of(a.axes)} and {text_of(b.axes)} pairs each step of a sequence with each "
             "other one, which no value of a model does"
         )
-    if b.axes[-2] != k or SEQUENCES in symbols_in((k,)) or not (is_feature(k) or k == TIME):
+    if b.axes[-2] != k or SEQUENCES in symbols_in((k,)) or not (is_feature(k) or is_time(k)):
         raise product_error(a, b)
     if lead != b.axes[:-2]:
         raise ModelError(
@@ -63,7 +63,7 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
         )
     axes, heads = (*lead, m, n), features_of(lead)
     rows, columns, inner = (features_of((axis,)) for axis in (m, n, k))
-    if k == TIME:
+    if is_time(k):
         left, right = at_one_extent(
             [reshaped(a.value, (*heads, prod(rows), 1)), reshaped(b.value, (*heads, 1, prod(columns)))]
         )
@@ -107,7 +107,7 @@ def matmul(a: Placed, b: Placed, padded: bool) -> Placed:
     padded: whether the model has padding; for a sum over steps, `ModelError` unless the values of one operand
     there are 0.
     """
-    over_steps = len(a.axes) > 1 and len(b.axes) > 1 and a.axes[-1] == b.axes[-2] == TIME
+    over_steps = len(a.axes) > 1 and len(b.axes) > 1 and is_time(a.axes[-1]) and a.axes[-1] == b.axes[-2]
     if over_steps and padded and not any(is_all(padding_values(value), 0) for value in (a, b)):
         check_idle(a, "sum", padded)
     return product(a, b, multiplied)

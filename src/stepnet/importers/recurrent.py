@@ -15,12 +15,12 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
-from stepnet.importers.axes import AxesError, axis_names
+from stepnet.importers.axes import TIME, AxesError, axis_names, time_of
 from stepnet.importers.facts import LENGTH, ArrayInPadding
 from stepnet.importers.placed import LENGTHS, Placed, Unusable
 from stepnet.importers.pointwise import OPERATORS
 from stepnet.importers.shaping import expand
-from stepnet.importers.sizes import SEQUENCES, STEPS, Size
+from stepnet.importers.sizes import SEQUENCES, Size
 from stepnet.importers.values import reshaped
 from stepnet.model.recurrence import RNN
 
@@ -247,7 +247,8 @@ def reads_lengths(lengths: Placed | None, x: Placed) -> bool:
     """
     if lengths is None or lengths.value is LENGTHS or lengths.fact == LENGTH:
         return lengths is not None
-    all_steps = Size((STEPS,), stated=dict(x.stated).get(STEPS))
+    (steps,) = time_of(x.axes) or TIME
+    all_steps = Size((str(steps),), stated=dict(x.stated).get(str(steps)))
     if not lengths.is_constant or any(all_steps != size for size in np.ravel(lengths.value)):
         raise ModelError("its lengths are neither an input of the model nor all steps")
     return False

@@ -14,7 +14,16 @@ from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.errors import ModelError
-from stepnet.importers.axes import ONE, TIME, AxesError, axis_error, features_of, symbols_in
+from stepnet.importers.axes import (
+    ONE,
+    Axes,
+    AxesError,
+    axis_error,
+    extent_of,
+    features_of,
+    is_time,
+    symbols_in,
+)
 from stepnet.importers.facts import ArrayInPadding
 from stepnet.importers.padding import check_idle, padding_values
 from stepnet.importers.placed import Placed, applied, constant
@@ -45,13 +54,13 @@ def reduce(
     """
     axes = sorted(x.axis(axis) for axis in axes)
     check_reducible(x, axes)
-    over_time = [axis for axis in axes if x.axes[axis] == TIME]
+    over_time = [axis for axis in axes if is_time(x.axes[axis])]
     if over_time:
         check_idle(x, how, padded)
     features = tuple(x.feature(axis) for axis in axes if axis not in over_time)
     value = REDUCTIONS[how](x.value, axis=features, keepdims=keep) if features else x.value
     if over_time:
-        value = over_steps(at_steps(value, like), how)
+        value = over_steps(at_steps(value, like, x.axes), how)
     result_axes = [
         ONE if axis in axes else kept_axis
         for axis, kept_axis in enumerate(x.axes)
@@ -80,21 +89,22 @@ def check_reducible(x: Placed, axes: Sequence[int]) -> None:
     """Raises `ModelError` for a reduction over sequences, or over steps joined with others (`axes` of x)."""
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
-        if symbols and x.axes[axis] != TIME:
+        if symbols and not is_time(x.axes[axis]):
             raise axis_error(min(symbols), x.axes)
 
 
-def at_steps(value: Any, like: Traced | None) -> Any:
+def at_steps(value: Any, like: Traced | None, axes: Axes) -> Any:
     """Repeats a constant at the steps of another value, for a reduction over steps; a traced value stays as
     it is.
 
+    axes: the axes of the constant, which name its steps.
     like: a value per step; None in the body of a Scan or Loop, for which `ModelError` is raised.
     """
     if isinstance(value, Traced):
         return value
     if like is None:
         raise ModelError("it reduces a constant over steps, in a body, which has no axis of steps")
-    return repeated_at(value, like)
+    return repeated_at(value, like, extent_of(axes))
 
 
 def over_steps(value: Any, how: str) -> Any:
@@ -125,7 +135,7 @@ def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
     result there is known to be 0.
     """
     check_reducible(x, [axis])
-    if x.axes[axis] == TIME:
+    if is_time(x.axes[axis]):
         check_idle(x, "max", padded)
         result = x.with_value(softmax_over_steps(x.value))
         return replace(result, fact=ArrayInPadding(np.zeros((), result.value.dtype))) if padded else result
@@ -138,7 +148,7 @@ def log_softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
     padded: whether the model has padding; values there must then be low enough to change nothing.
     """
     check_reducible(x, [axis])
-    if x.axes[axis] == TIME:
+    if is_time(x.axes[axis]):
         check_idle(x, "max", padded)
         shifted = x.value - expand(reduced_steps(x.value, "max"), x.value)
         return x.with_value(shifted - expand(np.log(reduced_steps(np.exp(shifted), "sum")), x.value))
@@ -163,9 +173,13 @@ def cumulate(
     padded: whether the model has padding; its numbers must then be 0 in a reverse sum.
     """
     check_reducible(x, [axis])
-    if x.axes[axis] == TIME:
+    if is_time(x.axes[axis]):
         check_idle(x, "sum", padded and reverse)
-        x = x if like is None or not x.is_constant else x.with_value(repeated_at(x.value, like))
+        x = (
+            x
+            if like is None or not x.is_constant
+            else x.with_value(repeated_at(x.value, like, extent_of(x.axes)))
+        )
         return x.with_value(running_total(x.value, reverse, exclusive))
     last, feature = x.feature(axis), x.feature(axis) + len(x.features)
     backward = slice(None, None, -1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
-from stepnet.importers.axes import ONE, TIME, Axes, Axis, features_of, is_feature, size_of, text_of
+from stepnet.importers.axes import ONE, Axes, Axis, features_of, is_feature, is_time, size_of, text_of
 from stepnet.importers.padding import check_no_padding
 from stepnet.importers.placed import Placed, constant, stated_by
 from stepnet.importers.reductions import filled
@@ -151,7 +151,7 @@ def slice_axis(x: Placed, axis: int, start: Any, end: Any, step: int = 1, padded
         return sliced(x, axis, clamped(bound(start), bound(end), step, x.sizes[axis]))
     if is_whole_axis(start, end, step, sliced_axis):
         return x
-    if sliced_axis == TIME and (how := step_of(start, end, step)):
+    if is_time(sliced_axis) and (how := step_of(start, end, step, sliced_axis)):
         return step_at(x, axis, how, True, padded)
     selected = f"{text_of((sliced_axis,)).strip('[]')} {start} to {end} in steps of {step}"
     raise ModelError(
@@ -209,13 +209,13 @@ def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
     return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, axis)
 
 
-def step_of(start: Any, end: Any, step: int) -> str | None:
+def step_of(start: Any, end: Any, step: int, axis: Axis) -> str | None:
     """Names the single step that a slice of steps from `start` to `end` selects: "first" or "last"; None for
     other slices.
     """
     if step == 1 and start == 0 and end == 1:
         return "first"
-    if step == 1 and (start in (-1, Last(1))) and is_end(end, TIME):
+    if step == 1 and (start in (-1, Last(1))) and is_end(end, axis):
         return "last"
     return None
 
@@ -236,7 +236,7 @@ def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
     indices = at.value
     others = [size for index, size in enumerate(x.sizes) if is_feature(x.axes[index]) and index != axis]
     check_room([indices.size, *others])
-    if x.axes[axis] == TIME:
+    if is_time(x.axes[axis]):
         number = indices.item() if indices.ndim == 0 else None
         how = "first" if number == 0 else "last" if number in (-1, Last(1)) else None
         if how is None:

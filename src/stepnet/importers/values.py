@@ -84,10 +84,12 @@ def at_one_extent(values: Sequence[Any]) -> list[Any]:
     ]
 
 
-def repeated_at(array: Array, like: Traced) -> Traced:
-    """Repeats an array at each entry of the traced value `like`, such as each step of its sequences."""
+def repeated_at(array: Array, like: Traced, extent: Extent | None = None) -> Traced:
+    """Repeats an array at each entry of the traced value `like`, such as each step of its sequences, or at
+    each entry of another extent.
+    """
     literal = Traced(like.builder, like.builder.constant(np.asarray(array)))
-    return apply("expand", literal, extent=like.type.extent)
+    return apply("expand", literal, extent=like.type.extent if extent is None else extent)
 
 
 def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:

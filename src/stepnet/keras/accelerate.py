@@ -3,8 +3,11 @@
 from threading import Lock
 from typing import Any, Self
 
+from stepnet.compiler.targets import Order, checked_engine
 from stepnet.keras.installed import installed
 from stepnet.keras.overrides import OVERRIDES, bind_override, overrides_of
+from stepnet.keras.recurrences import ACCELERATED
+from stepnet.model.program import Asked
 
 keras: Any = installed()
 METHODS = [(kind, name) for kind, known in OVERRIDES.items() for name in known] + [
@@ -21,28 +24,24 @@ class Accelerated:
     active at once.
     """
 
-    active = 0
-    """The number of active accelerations."""
     changing = Lock()
-    """Lock for `active` and the replaced methods: threads may begin and end accelerations."""
+    """Lock for `ACCELERATED` and the replaced methods: threads may begin and end accelerations."""
 
-    def __init__(self) -> None:
-        """Starts an acceleration; the first active one replaces the methods of Keras."""
-        self.undone = False
+    def __init__(self, engine: Order = "auto") -> None:
+        """Starts an acceleration; the first active one replaces the methods of Keras.
+
+        engine: the engines that run the layers of Keras while no later acceleration is active.
+        """
         with Accelerated.changing:
-            Accelerated.active += 1
-            if Accelerated.active == 1:
+            ACCELERATED[self] = engine
+            if len(ACCELERATED) == 1:
                 for (kind, name), theirs in THEIRS.items():
                     setattr(kind, name, bind_override(theirs, overrides_of(kind)[name]))
 
     def undo(self) -> None:
         """Ends this acceleration. The last one that ends restores Keras' own methods."""
         with Accelerated.changing:
-            if self.undone:
-                return
-            self.undone = True
-            Accelerated.active -= 1
-            if not Accelerated.active:
+            if ACCELERATED.pop(self, None) is not None and not ACCELERATED:
                 for (kind, name), theirs in THEIRS.items():
                     setattr(kind, name, theirs)
 
@@ -55,15 +54,22 @@ class Accelerated:
         self.undo()
 
 
-def accelerate() -> Accelerated:
+def accelerate(*, engine: Asked = "auto") -> Accelerated:
     """Makes stepnet run Keras' own SimpleRNN, LSTM, GRU and RNN, and TimeDistributed of layers that compute
     each row separately, in models built before or after the call, or loaded from files.
 
     On TensorFlow and JAX, a model that has run before keeps its traces: call this before, or compile the
     model again. The backend of Keras does not change.
 
+    Args:
+        engine: The engine that runs these layers, or several in order of preference, as for a call of
+            `stepnet.RNN`. If several accelerations are active, it is that of the last one.
+
     Returns:
         An `Accelerated`. Call its `undo()`, or use it in a with-block, to end the acceleration.
+
+    Raises:
+        InputError: For an engine that is not known.
 
     >>> import keras, numpy as np, stepnet.keras
     >>> layer, before = keras.layers.GRU(4), stepnet.keras.counters()
@@ -75,4 +81,4 @@ def accelerate() -> Accelerated:
     >>> stepnet.keras.counters().fast - before.fast
     1
     """
-    return Accelerated()
+    return Accelerated(checked_engine(engine))

@@ -10,24 +10,21 @@ Saved values are plain arrays, so the backend holds them between the two passes 
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from stepnet.compiler.grad.gradient import vjp
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import STEPS, Type
-from stepnet.compiler.plan.passes.prune import prune
-from stepnet.compiler.targets import checked_engine
+from stepnet.compiler.targets import gradient_order
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import transform
 from stepnet.keras.array_steps import ArraySettings, ArraySteps
 from stepnet.keras.recurrences import LoopSettings, Masks, named_recurrence
 from stepnet.keras.settings import settings_of_cell
-from stepnet.model.gradient_runs import Halved
+from stepnet.model.gradient_runs import Halved, gradient_net
 from stepnet.model.layers import LayerPrograms, LayersProgram
 from stepnet.model.nets import call_on, in_order
 from stepnet.model.programs import keep
@@ -40,7 +37,6 @@ ArrayFunction = Callable[[Sequence[Array], Array | None], list[Array]]
 
 Outputs = tuple[tuple[int, ...], tuple[int, ...]]
 """Positions of values laid out as a layer's outputs, among the inputs and among the results of a net."""
-AUTO = checked_engine("auto")
 
 
 class ArrayNet:
@@ -102,8 +98,7 @@ class ArrayNet:
 
         It is an `ArrayNet` itself, which gives gradients of any order.
         """
-        forward_and_backward = vjp(self.net, self.differentiated)
-        net = prune(replace(forward_and_backward, results=forward_and_backward.results[len(self.types) :]))
+        net = gradient_net(self.net, self.differentiated)
         return ArrayNet(net, self.gradient_positions, self.without_gradient, self.settings)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
@@ -121,7 +116,7 @@ class ArrayNet:
         """
         steps, count = self.steps(arrays, mask), len(self.types)
         inputs = inward(steps, arrays, self.inputs, self.outputs[0])
-        results = self.halves.forward(inputs, steps.call(), AUTO)
+        results = self.halves.forward(inputs, steps.call(), gradient_order(self.settings.engine))
         return [*outward(steps, results[:count], self.types, self.outputs[1]), *results[count:]]
 
     def gradients(self, arrays: Arrays, mask: Array | None) -> list[Array]:
@@ -145,7 +140,8 @@ class ArrayNet:
             steps.inward(forward_results[index]) if index in of_steps else forward_results[index]
             for index in self.halves.saved
         ]
-        gradients = self.halves.backward(inputs[:count], inputs[count:], saved, steps.call(), AUTO)
+        order = gradient_order(self.settings.engine)
+        gradients = self.halves.backward(inputs[:count], inputs[count:], saved, steps.call(), order)
         return outward(steps, gradients, self.gradient_types, gradient_positions)
 
 
@@ -199,7 +195,8 @@ class ArrayLoop:
         net = self.net
         steps, program = net.steps(arrays, mask), self.with_weights(arrays)
         call = call_on(program, inward(steps, arrays, net.inputs, ()), steps.call(), None)
-        return outward(steps, in_order(program, program.bound(AUTO)(call)), net.types, net.outputs[1])
+        results = in_order(program, program.bound(net.settings.engine)(call))
+        return outward(steps, results, net.types, net.outputs[1])
 
     def with_weights(self, arrays: Arrays) -> LayersProgram:
         """Returns the loop's program with the weights in `arrays`, the net's inputs. It is made anew, which

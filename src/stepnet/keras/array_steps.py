@@ -1,10 +1,7 @@
-"""Finds which steps of arrays [batch, time, ...] run, by Keras' mask, and converts between the layouts.
+"""Converts arrays [batch, time, ...] to the steps that Keras' mask lets run, and results back.
 
-    mask  1 1 0 0      row 0 has 2 steps from 0        outputs  a b . .    ->    a b b b
-          0 1 1 0      row 1 has 2 steps from 1                 . c d .          . c d d
-          1 0 1 0      gaps: its steps are moved together
-
-A masked step is not computed. `inward` and `outward` are linear, and each maps the gradients of the other.
+`inward` and `outward` are linear, and each maps the gradients of the other. `masks` has the integers, and
+says why tensors of PyTorch have a file of their own.
 """
 
 from dataclasses import dataclass
@@ -12,13 +9,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from stepnet.compiler.targets import Call
+from stepnet.compiler.targets import Call, Order
+from stepnet.keras.masks import Flags, Places, StepMask
+from stepnet.keras.recurrences import engine_of
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
-IndexArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,28 +24,31 @@ class ArraySettings:
 
     reverse: the steps run from last to first. last_only: only the last output is returned.
     zero: the output of a masked step is zero; otherwise the output of the step before is repeated.
+    engine: the engines in order of preference.
     """
 
     reverse: bool
     last_only: bool
     zero: bool
+    engine: Order = "auto"
 
     @classmethod
     def of(cls, layer: Any) -> "ArraySettings":
-        """Reads the settings of a Keras layer's loop: its direction, and which outputs it returns."""
-        return cls(layer.go_backwards, not layer.return_sequences, layer.zero_output_for_mask)
+        """Reads the settings of a Keras layer's loop: its direction, which outputs it returns, its engine."""
+        last_only, zero = not layer.return_sequences, layer.zero_output_for_mask
+        return cls(layer.go_backwards, last_only, zero, engine_of(layer))
 
 
 @dataclass(frozen=True)
 class ArraySteps:
     """The steps of arrays [batch, time, ...] that a mask lets run, and conversions of arrays for them.
 
-    shape: (batch, time). valid: bool [batch, time], True for a step that runs; None if all steps run.
+    shape: (batch, time). mask: None if all steps run.
     """
 
     settings: ArraySettings
     shape: tuple[int, int]
-    valid: npt.NDArray[np.bool_] | None = None
+    mask: StepMask | None = None
 
     @classmethod
     def of(cls, settings: ArraySettings, shape: tuple[int, int], mask: Array | None) -> "ArraySteps":
@@ -56,40 +56,17 @@ class ArraySteps:
         layer's loop. shape: (batch, time).
         """
         complete = mask is None or bool(mask.all())
-        return cls(settings, shape, None if complete else np.asarray(mask, bool))
+        return cls(settings, shape, None if complete else StepMask(np.asarray(mask, bool)))
 
     @cached_property
-    def counts(self) -> IndexArray:
-        """The number of steps that the mask lets run, in each row (sequence)."""
-        batch, time = self.shape
-        return np.full(batch, time) if self.valid is None else self.valid.sum(1)
-
-    @cached_property
-    def order(self) -> IndexArray | None:
+    def order(self) -> Places | None:
         """Permutation of all steps that moves the steps that run to the front of each row. None if this is
         not needed, because no row has a masked step between others.
         """
-        if self.valid is None:
+        if self.mask is None or not self.mask.has_gaps:
             return None
-        (batch, time), spans = self.shape, self.last - self.first + 1
-        if ((spans == self.counts) | (self.counts == 0)).all():
-            return None
-        moved = np.argsort(~self.valid, axis=1, kind="stable")
-        return (np.arange(batch)[:, None] * time + moved).reshape(-1)
-
-    @cached_property
-    def first(self) -> IndexArray:
-        """Index of the first step that a mask lets run, in each row (sequence); 0 if it lets none run."""
-        assert self.valid is not None
-        return self.valid.argmax(1)
-
-    @cached_property
-    def last(self) -> IndexArray:
-        """Index of the last step that a mask lets run, in each row (sequence); time - 1 if it lets none
-        run.
-        """
-        assert self.valid is not None
-        return self.shape[1] - 1 - self.valid[:, ::-1].argmax(1)
+        moved = np.argsort(~self.mask.valid, axis=1, kind="stable")
+        return (np.arange(self.shape[0])[:, None] * self.shape[1] + moved).reshape(-1)
 
     def call(self) -> Call:
         """Makes the `Call` with which an engine runs over the steps that a mask lets run: the starts and
@@ -97,10 +74,10 @@ class ArraySteps:
         added later.
         """
         batch, time = self.shape
-        starts = np.arange(batch) * time
-        if self.valid is not None and self.order is None:
-            starts = starts + self.first
-        return Call(Positions(starts, self.counts, batch * time))
+        starts, counts = np.arange(batch) * time, np.full(batch, time)
+        if self.mask is not None:
+            starts, counts = starts if self.mask.has_gaps else starts + self.mask.first, self.mask.counts
+        return Call(Positions(starts, counts, batch * time))
 
     # ---- inputs of each step, and gradients of these
 
@@ -115,44 +92,38 @@ class ArraySteps:
         """Converts values [batch * time, ...], in the layout of `inward`, to [batch, time, ...] with zeros at
         masked steps. It may overwrite `flat`.
         """
-        if self.valid is not None:
+        if self.mask is not None:
             if self.order is not None:
                 moved = np.empty_like(flat)
                 moved[self.order] = flat
                 flat = moved
-            flat[~self.valid.reshape(-1)] = 0
+            flat[~self.mask.valid.reshape(-1)] = 0
         return flat.reshape(*self.shape, *flat.shape[1:])
 
     # ---- outputs, and gradients of these
 
     @cached_property
-    def sources(self) -> IndexArray:
+    def sources(self) -> Places:
         """Position, for each step [batch * time], of the output that `spread` puts there: its own if the mask
         lets it run, else that of the latest step that ran before it. -1 means zeros: no step has run yet, or
         the settings say that masked steps give zeros.
         """
-        assert self.valid is not None
-        (batch, time), steps = self.shape, np.arange(self.shape[1])
-        if self.settings.zero:
-            latest = np.where(self.valid, steps, -1)
-        elif self.settings.reverse:
-            following = np.where(self.valid, steps, time)[:, ::-1]
-            latest = np.minimum.accumulate(following, axis=1)[:, ::-1]
-            latest = np.where(latest == time, -1, latest)
-        else:
-            latest = np.maximum.accumulate(np.where(self.valid, steps, -1), axis=1)
+        assert self.mask is not None
+        (batch, time), valid = self.shape, self.mask.valid
+        own: Places = np.where(valid, np.arange(time), -1)
+        latest = own if self.settings.zero else self.mask.latest(self.settings.reverse)
         if self.order is not None:  # the steps that run were moved together: their index is their rank
-            latest = np.where(latest < 0, -1, np.take_along_axis(self.valid.cumsum(1) - 1, latest, 1))
+            latest = np.where(latest < 0, -1, np.take_along_axis(valid.cumsum(1) - 1, latest, 1))
         return np.where(latest < 0, -1, np.arange(batch)[:, None] * time + latest).reshape(-1)
 
     @cached_property
-    def ran(self) -> npt.NDArray[np.bool_] | None:
+    def ran(self) -> Flags | None:
         """Bool per row, True if a mask lets its last step run; the last output of other rows is zeros. None
         if all steps run, or if masked steps repeat an output.
         """
-        if self.valid is None or not self.settings.zero:
+        if self.mask is None or not self.settings.zero:
             return None
-        return self.valid[:, 0 if self.settings.reverse else -1]
+        return self.mask.ran(self.settings.reverse)
 
     def spread(self, output: Array) -> Array:
         """Converts outputs [batch * time, ...] to Keras' [batch, time, ...]; last outputs stay [batch, ...].
@@ -160,7 +131,7 @@ class ArraySteps:
         """
         if self.settings.last_only:
             return output if self.ran is None else np.where(broadcast_rows(self.ran, output), output, 0)
-        if self.valid is not None:
+        if self.mask is not None:
             spread_output = output[np.maximum(self.sources, 0)]
             spread_output[self.sources < 0] = 0
             output = spread_output
@@ -176,7 +147,7 @@ class ArraySteps:
         if self.settings.last_only:
             return outputs if self.ran is None else np.where(broadcast_rows(self.ran, outputs), outputs, 0)
         flat = outputs.reshape(-1, *outputs.shape[2:])
-        if self.valid is None:
+        if self.mask is None:
             return flat
         shown = self.sources >= 0
         sources, summed = self.sources[shown], np.zeros_like(flat)  # in ascending order
@@ -186,6 +157,6 @@ class ArraySteps:
         return summed
 
 
-def broadcast_rows(rows: npt.NDArray[np.bool_], array: Array) -> Array:
+def broadcast_rows(rows: Flags, array: Array) -> Array:
     """Reshapes one bool per row so that it broadcasts with an array [batch, ...]."""
     return rows.reshape(-1, *[1] * (array.ndim - 1))

@@ -26,11 +26,16 @@ class LSTM(keras.layers.LSTM):
     gradients. Masked steps are skipped. Keras draws the dropout masks, so a seed gives the numbers that it
     gives in Keras. `unroll=True` unrolls the generated loop.
 
-    Keras' own loop runs on devices other than the CPU, in exported models, and for steps with an operation
-    that stepnet does not have. `stepnet.keras.report` says which layers that concerns, and why.
+    Keras' own loop runs on devices that the engine does not take, in exported models, and for steps with an
+    operation that stepnet does not have. `stepnet.keras.report` says which layers that concerns, and why.
+
+    One argument is added: `engine=` is an engine, or several in order of preference, as for a call of
+    `stepnet.RNN`. The config of a layer has it where it is not "auto".
 
     Raises:
         ValueError: For arguments that Keras' layer refuses.
+        InputError: For an engine that is not known.
+        RefusedError: In a call, if no engine of `engine` runs the layer.
 
     >>> import keras, numpy as np, stepnet.keras
     >>> theirs, ours = keras.layers.LSTM(4), stepnet.keras.LSTM(4)
@@ -40,6 +45,8 @@ class LSTM(keras.layers.LSTM):
     >>> ours.set_weights(theirs.get_weights())
     >>> bool(np.allclose(ours(x).detach(), theirs(x).detach(), atol=1e-6))
     True
+    >>> stepnet.keras.LSTM(4, engine="interpret").get_config()["engine"]
+    'interpret'
     """
 
 

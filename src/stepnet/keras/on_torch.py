@@ -1,22 +1,24 @@
 """Runs a call of a recurrent layer compiled on Keras' torch backend, with gradients.
 
-cell, its masks --> CellTrace      mask --> MaskedSteps      data, states, variables --> results
+cell, its masks --> CellTrace      mask --> TensorSteps      data, states, variables --> results
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from stepnet.compiler.targets import Order
 from stepnet.errors import StepError
 from stepnet.keras.cells import is_named
 from stepnet.keras.dropout import read_dropout_masks
 from stepnet.keras.installed import installed
-from stepnet.keras.masks import MaskedSteps, step_of
 from stepnet.keras.packed_inputs import PackedInputs, pack_features
-from stepnet.keras.recurrences import LoopSettings, Results
+from stepnet.keras.recurrences import LoopSettings, Results, engine_of
 from stepnet.keras.steps import FULL, StepArguments, call_cell, in_full, value_of
+from stepnet.keras.tensor_steps import TensorSteps, step_of
 from stepnet.keras.traces import CellTrace, find_trace
 from stepnet.torch.recording import is_recorded
+from stepnet.torch.sequences import runs_on
 
 keras: Any = installed()
 torch: Any = installed("torch")
@@ -56,15 +58,17 @@ class CheckedCall:
 
     trace: the compiled cell. steps: which steps run. x: the data [batch, time, features].
     states: the initial states. masks: for dropout. settings: those of the layer's loop.
+    engine: the engines in order of preference.
     """
 
     layer: Any
     trace: CellTrace
-    steps: MaskedSteps
+    steps: TensorSteps
     x: Any
     states: Any
     masks: list[Any]
     settings: LoopSettings
+    engine: Order
 
     @classmethod
     def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "CheckedCall":
@@ -73,16 +77,17 @@ class CheckedCall:
         states: the initial states. mask: Keras' mask, or None. training: whether the layer is in training,
         where its cell may have dropout masks. Raises `StepError` for a call that Keras' own loop must run.
         """
-        cell = layer.cell
+        cell, engine = layer.cell, engine_of(layer)
         if is_named(cell):  # Keras computes these cells in the dtype of their states
             packed = packed.cast(tree.flatten(states)[0].dtype)
         mask = mask_of(mask, packed)
-        check(layer, packed, states, mask)
+        check(layer, packed, states, mask, engine)
         masks = read_dropout_masks(cell) if training else {}
         settings = LoopSettings.of(layer, training)
         trace = find_trace(cell, settings, StepArguments(packed[:, 0, :], states, masks))
         flat = [mask_of_gate for masks_of_cell in masks.values() for mask_of_gate in masks_of_cell]
-        return cls(layer, trace, MaskedSteps.of(mask), pack_features(packed.parts, 2), states, flat, settings)
+        steps, x = TensorSteps.of(mask), pack_features(packed.parts, 2)
+        return cls(layer, trace, steps, x, states, flat, settings, engine)
 
     def run(self) -> Results:
         """Runs this call of a layer compiled; returns the last output, the outputs and the final states in
@@ -101,6 +106,7 @@ class CheckedCall:
             initial,
             parameters,
             list(map(in_full, self.masks)),
+            engine=self.engine,
         )
         stored = flat[0].dtype if flat else output.dtype
         output = output.to(stored) if stored in FULL and output.is_floating_point() else output
@@ -141,19 +147,19 @@ def refuses_transforms() -> bool:
     return bool(kinds & {"Vmap", "Jvp"}) or torch.autograd.forward_ad._current_level >= 0
 
 
-def check(layer: Any, packed: PackedInputs, states: Any, mask: Any) -> None:
+def check(layer: Any, packed: PackedInputs, states: Any, mask: Any, engine: Order) -> None:
     """Raises `StepError` for a call that Keras' own loop must run: for states of another number of sequences,
-    off the CPU, under transforms, in graphs, or with cuDNN where it refuses.
+    on devices that the engines do not take, under transforms, in graphs, or with cuDNN where it refuses.
 
-    packed: the sequences. states: the initial states. mask: [batch, time] or None.
+    packed: the sequences. states: the initial states. mask: [batch, time] or None. engine: the engines.
     """
     batch = packed.shape[0]
     for state in tree.flatten(states):
         if state.shape[0] != batch:
             raise StepError(f"an initial state is {list(state.shape)}, and there are {batch} sequences")
-    devices = {str(part.device) for part in tree.flatten(packed.parts)} - {"cpu"}
-    if devices:
-        raise StepError(f"the sequences are on {devices.pop()}: machine code is for the CPU")
+    for part in tree.flatten(packed.parts):
+        if not runs_on(part.device, engine):
+            raise StepError(f"the sequences are on {part.device}: machine code is for the CPU")
     if refuses_transforms():
         raise StepError(
             "torch.vmap or forward-mode differentiation is active, which machine code does not support"

@@ -7,12 +7,16 @@
 
 from collections.abc import Callable
 from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from typing import Any
 
+from stepnet.compiler.targets import checked_engine
 from stepnet.keras.installed import installed
 from stepnet.keras.loop import inner_loop
 from stepnet.keras.packed_inputs import PackedInputs, is_shape, shapes_in
+from stepnet.keras.recurrences import OURS
 from stepnet.keras.rows import is_rowwise
+from stepnet.model.program import Asked
 
 keras: Any = installed()
 tree: Any = keras.tree
@@ -89,6 +93,20 @@ def call_in_time(layer: Any, theirs: Theirs, inputs: Any, training: Any = None, 
     return keras.ops.reshape(outputs, (batch, time, *outputs.shape[1:]))
 
 
+def init(layer: Any, theirs: Theirs, *args: Any, engine: Asked = "auto", **kwargs: Any) -> None:
+    """Replaces the `__init__` of a recurrent layer (`theirs`) in stepnet's classes: takes also `engine`."""
+    order = checked_engine(engine)
+    theirs(*args, **kwargs)
+    layer.engine = order
+
+
+def get_config(layer: Any, theirs: Theirs) -> dict[str, Any]:
+    """Replaces a recurrent layer's `get_config` (`theirs`) in stepnet's classes: adds the engine, if that was
+    chosen.
+    """
+    return theirs() if layer.engine == "auto" else {**theirs(), "engine": layer.engine}
+
+
 RECURRENT = {
     "inner_loop": inner_loop,
     "call": call,
@@ -119,9 +137,23 @@ def overrides_of(kind: Any) -> dict[str, Callable[..., Any]]:
     return next(overrides for base, overrides in OVERRIDES.items() if issubclass(kind, base))
 
 
-def with_overrides(kind: Any) -> Any:
-    """Class decorator: replaces the methods of Keras in `OVERRIDES`, and registers the class for saving."""
-    base = kind.__mro__[1]
-    for name, ours in overrides_of(kind).items():
+def add_engine(kind: Any, base: Any) -> None:
+    """Adds the argument and attribute `engine` to a class of stepnet. base: the class of Keras."""
+    OURS.append(kind)
+    for name, ours in (("__init__", init), ("get_config", get_config)):
         setattr(kind, name, bind_override(getattr(base, name), ours))
+    *others, options = signature(base.__init__).parameters.values()
+    engine = Parameter("engine", Parameter.KEYWORD_ONLY, default="auto")
+    kind.__init__.__signature__ = Signature([*others, engine, options])  # which Keras reads
+
+
+def with_overrides(kind: Any) -> Any:
+    """Class decorator: replaces the methods of Keras in `OVERRIDES`, adds the argument `engine` to recurrent
+    layers, and registers the class for saving.
+    """
+    base, overrides = kind.__mro__[1], overrides_of(kind)
+    for name, ours in overrides.items():
+        setattr(kind, name, bind_override(getattr(base, name), ours))
+    if overrides is RECURRENT:
+        add_engine(kind, base)
     return keras.saving.register_keras_serializable(package="stepnet")(kind)

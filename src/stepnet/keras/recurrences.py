@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec
 from stepnet.keras.cells import NamedStep, cells_in
 from stepnet.model.recurrence import RNN
@@ -16,6 +17,23 @@ UNROLLED = 4
 
 Results = tuple[Any, Any, Any]
 """The result of Keras' `inner_loop`: the last output, the outputs of all steps, the final states."""
+
+
+OURS = list[Any]()
+"""The classes of stepnet that are recurrent layers, each with the attribute `engine`."""
+
+ACCELERATED = dict[Any, Order]()
+"""The active accelerations, the latest last, with the engines on which they run the layers of Keras."""
+
+
+def engine_of(layer: Any) -> Order:
+    """Returns the engines of a layer: its own if its class is stepnet's, else those of the acceleration that
+    began last.
+    """
+    if isinstance(layer, tuple(OURS)):
+        return layer.engine
+    orders = [*ACCELERATED.values()]
+    return orders[-1] if orders else "auto"
 
 
 @dataclass(frozen=True)

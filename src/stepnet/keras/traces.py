@@ -7,20 +7,16 @@ any other cell        -->   its step, traced ->
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.structure import transform
 from stepnet.errors import StepError
 from stepnet.keras.cells import NAMED, cells_in, is_named
 from stepnet.keras.installed import installed
 from stepnet.keras.recurrences import LoopSettings, named_recurrence
 from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.steps import FULL, StepArguments, trace_cell
-from stepnet.model.layers import LayerPrograms
 from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
 from stepnet.torch.bound import DifferentiableLayers
@@ -76,13 +72,13 @@ def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key
         return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"
     if is_named(cell) and fits_equations(cell, arguments):
         if key not in SHARED:
-            keep(SHARED, key, runnable_of(recurrence_of(cell, settings, arguments)))
+            keep(SHARED, key, DifferentiableLayers(recurrence_of(cell, settings, arguments).program))
         return CellTrace(SHARED[key], tuple(cell.weights))
     try:
         rnn, variables = trace_cell(cell, arguments, settings.training, settings.options)
     except StepError as error:
         return str(error)  # the error itself would keep the cell alive
-    return CellTrace(runnable_of(rnn), variables)
+    return CellTrace(DifferentiableLayers(rnn.program), variables)
 
 
 def fits_equations(cell: Any, arguments: StepArguments) -> bool:
@@ -118,11 +114,3 @@ def recurrence_of(cell: Any, settings: LoopSettings, arguments: StepArguments) -
 def spec_of(tensor: Any) -> Spec:
     """Returns the features of a tensor [rows, features...], and the dtype in which steps compute on it."""
     return Spec(tuple(tensor.shape[1:]), str(in_full_dtype(tensor)).removeprefix("torch."))
-
-
-def runnable_of(rnn: RNN) -> DifferentiableLayers:
-    """Compiles a recurrence (`rnn`) to the object that runs it over PyTorch's tensors, with gradients."""
-    spec = cast("Spec", rnn.inputs)
-    nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
-    empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
-    return DifferentiableLayers(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)

@@ -27,7 +27,7 @@ from stepnet.layout.notation import (
     terms,
 )
 from stepnet.layout.semantics import GATES, Semantics, Setting, check_semantics
-from stepnet.layout.sizes import Sizes
+from stepnet.layout.sizes import Shape, Sizes, shape_of
 
 KINDS = {"W": "W", "R": "R", "b": "bias", "d": "bias", "p": "peepholes", "P": "projection", "q": "its bias"}
 
@@ -254,6 +254,15 @@ class Record:
                         direction if by_direction else None,
                         template.endswith("?"),
                     )
+
+    def shapes(self, sizes: Sizes) -> dict[str, Shape]:
+        """Returns the shapes of the arrays of this layout by name, for layers of these sizes.
+
+        >>> from stepnet.layout import record
+        >>> record("keras.lstm").shapes(Sizes(inputs=2, hidden=3))
+        {'kernel': (2, 12), 'recurrent_kernel': (3, 12), 'bias': (12,)}
+        """
+        return {entry.name: shape_of(entry.pattern, sizes, entry.layer or 0) for entry in self.entries(sizes)}
 
     def array_name(self, template: str, layer: int, direction: int, sizes: Sizes) -> str:
         """Returns the name of the array with a template in one layer and direction: the template with both

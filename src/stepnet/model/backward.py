@@ -48,7 +48,7 @@ class Backward:
     def both(self) -> tuple[Any, Any]:
         """The outputs and final memories of the run, in the structures of a call and of its cotangents."""
         program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
-        outputs = list(map(self.arguments.batch.like_input, self.made, levels))
+        outputs = list(map(self.arguments.batch.like_input, self.made, levels, program.axes))
         return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
 
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
@@ -60,15 +60,18 @@ class Backward:
         if final is not None and not self.arguments.gives_final:
             raise InputError("a graph gives no last memories: only its outputs have cotangents")
         pairs = zip(("outputs", "final"), (outputs, final), self.both, strict=True)
+        program = self.arguments.reading.program
+        axes = (*program.axes, *[""] * (len(self.made) - len(program.axes)))
         flat_cotangents = [
             cotangent for what, value, like in pairs for cotangent in cotangents(what, value, like)
         ]
         types = [self.arguments.net.type_of(number) for number in self.arguments.net.results]
+        batch = self.arguments.batch
         arrays = [
-            (np.zeros_like(flat) if cotangent is None else cotangent.reshape(flat.shape)).astype(
+            (np.zeros_like(flat) if cotangent is None else batch.of_output(cotangent, axis)).astype(
                 type_.computed.dtype
             )
-            for cotangent, flat, type_ in zip(flat_cotangents, self.made, types, strict=True)
+            for cotangent, flat, type_, axis in zip(flat_cotangents, self.made, types, axes, strict=True)
             if type_.is_float
         ]
         results = self.run.backward(

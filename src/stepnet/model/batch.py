@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.types import AXES, native
+from stepnet.compiler.net.derived import derived_offsets
+from stepnet.compiler.net.types import STEPS, is_derived, is_sequence_axis, native
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, is_array, short_repr
 from stepnet.compiler.values.dtypes import promoted_float
@@ -35,6 +36,7 @@ class Batch:
     positions: the positions of the steps in the arrays.
     like: the layout of outputs per step: the input with the most levels, if inputs are Raggeds; else their
         first two sizes.
+    padded: the positions in the caller's arrays, if their steps were copied end to end (`end_to_end`).
     """
 
     structure: Any
@@ -42,6 +44,7 @@ class Batch:
     levels: list[int]
     positions: Positions
     like: Any
+    padded: Positions | None = None
 
     @property
     def count(self) -> int:
@@ -153,19 +156,68 @@ class Batch:
             return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
         return self.like
 
-    def like_input(self, output: Array, levels: int = 1) -> Any:
+    def end_to_end(self) -> "Batch":
+        """Returns the batch with the steps of padded arrays copied end to end, without the padding."""
+        positions = self.positions
+        if positions.is_packed:
+            return self
+        packed, indices = Positions.end_to_end(positions.offsets), positions.all_step_indices
+        arrays = [np.ascontiguousarray(array[indices]) for array in self.arrays]
+        return replace(self, arrays=arrays, positions=packed, padded=positions)
+
+    def like_input(self, output: Array, levels: int = 1, axis: str = STEPS[-1]) -> Any:
         """Returns an output in the layout of the inputs: a `Ragged`, or an array [batch, time, ...].
 
         levels: the number of ragged levels of the output; 0 for one entry per sequence, which is returned
             unchanged.
+        axis: the axis of its steps, which may be derived from that of the inputs, as after a stride.
         """
         if not levels:
             return output
         if isinstance(self.like, Ragged):
+            if is_derived((axis,)):
+                return Ragged(output, (derived_offsets(axis, self.positions.offsets),))
             if self.like.levels == levels:
                 return self.like.with_values(output)
             return Ragged(output, self.like.offsets[:levels])
-        return output.reshape(*self.like, *output.shape[1:])
+        lead, padded = self.padded_like(axis)
+        if padded is not None:
+            whole = np.zeros((padded.total, *output.shape[1:]), output.dtype)
+            whole[padded.all_step_indices] = output
+            output = whole
+        return output.reshape(*lead, *output.shape[1:])
+
+    def of_output(self, array: Array, axis: str) -> Array:
+        """Returns values in the layout of an output as the engine has that output: the inverse of
+        `like_input`.
+
+        array: the values, such as the cotangents of the output; of a Ragged its values.
+        axis: the axis of the output's steps; "" for an output per sequence, which is returned unchanged.
+        """
+        if not axis or isinstance(self.like, Ragged):
+            return array
+        _, padded = self.padded_like(axis)
+        flat = array.reshape(-1, *array.shape[2:])
+        return flat if padded is None else np.ascontiguousarray(flat[padded.all_step_indices])
+
+    def padded_like(self, axis: str) -> tuple[tuple[int, int], Positions | None]:
+        """Returns the first two sizes of an array of outputs, and where their steps lie in it if they are not
+        end to end; None if they are, or if the batch was read in place.
+
+        axis: the axis of the steps, which may be derived from that of the inputs.
+        """
+        if not is_derived((axis,)):
+            return self.like, self.padded
+        time_major = self.padded is not None and self.padded.steps is not None
+        first, second = self.like
+        count, time = (second, first) if time_major else (first, second)
+        time = int(derived_offsets(axis, np.array([0, time]))[-1])
+        lengths = np.diff(derived_offsets(axis, self.positions.offsets))
+        if time_major:
+            steps = np.arange(time, dtype=np.int64) * count
+            return (time, count), Positions(np.arange(count), lengths, count * time, steps)
+        padded = Positions(np.arange(count) * time, lengths, count * time)
+        return (count, time), None if padded.is_packed else padded
 
 
 @dataclass(frozen=True)
@@ -204,7 +256,7 @@ class Statics:
                 same = [
                     known for known, offsets in beside.items() if np.array_equal(offsets, leaf.offsets[0])
                 ]
-                axis = same[0] if same else (name or "static") + ("_" if name in AXES else "")
+                axis = same[0] if same else (name or "static") + ("_" if is_sequence_axis(name) else "")
                 beside[axis] = leaf.offsets[0]
             elif array.ndim < 1 or len(array) != count:
                 raise InputError(
@@ -332,7 +384,7 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
     count: the number of sequences.
     """
     expected = list(named_leaves(memory))
-    if initial is None or (isinstance(initial, str) and initial == ZEROS):
+    if initial is None or is_zeros(initial):
         return [None] * len(expected)
     initial = arranged(initial, memory)
     if skeleton(initial) != skeleton(memory):
@@ -347,6 +399,11 @@ def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
             raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
         arrays.append(np.ascontiguousarray(array, spec.dtype))
     return arrays
+
+
+def is_zeros(initial: Any) -> bool:
+    """Returns whether the argument `initial` is the text "zeros", which stands for memories of zeros."""
+    return isinstance(initial, str) and initial == ZEROS
 
 
 def arranged_as(inputs: Any, declared: Any) -> Any:

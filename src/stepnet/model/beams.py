@@ -14,10 +14,9 @@ import numpy as np
 
 from stepnet.compiler.values.arguments import checked_integer, number
 from stepnet.model.candidates import Best, Candidates, best_of
-from stepnet.model.compose import Stack
 from stepnet.model.decoder import Live, Writer, checked_most, checked_stops
+from stepnet.model.model import Model
 from stepnet.model.program import Asked
-from stepnet.model.recurrence import RNN
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 
@@ -27,7 +26,7 @@ Trail = list[tuple[Array, Array]]
 
 
 def beam_search(
-    rnn: RNN | Stack,
+    rnn: Model,
     start: Any,
     *,
     beams: int,
@@ -49,14 +48,14 @@ def beam_search(
     ones.
 
     Args:
-        rnn: A recurrence over symbols, or a `Stack` of them.
+        rnn: A model over symbols: an `RNN`, a `Stack`, a `Graph`, or one of a file.
         start: One symbol per sequence, [batch]; or its first symbols, a `Ragged` or [batch, time].
         beams: The number of sequences that are kept for each start.
         max_steps: The largest number of symbols of a sequence; required.
         stop: A symbol, or several, that end a sequence.
         length_penalty: Sequences are ranked by log / length ** length_penalty; 0 or more.
-        initial: The memory before the start, as for `RNN.__call__`.
-        statics: As for `RNN.__call__`, such as the keys of a decoder.
+        initial: The memory before the start, as for a call.
+        statics: As for a call, such as the keys of a decoder.
         feed: The inputs for symbols [rows]: a function, or a table [symbols, features] whose rows are taken.
         scores: A function from outputs to scores [rows, symbols], such as a dense layer.
         engine: An engine, or several in order of preference.

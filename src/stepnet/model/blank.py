@@ -57,7 +57,7 @@ def statics_of(layer: Layer) -> Any:
         for name, part in zip(layer.part_names, layer.layers, strict=True):
             with named(name):
                 parts.append(statics_of(part))
-        return layer.together(parts)
+        return layer.joined(parts)
 
     def blank(spec: Spec) -> Any:
         """Returns one static without entries: a Ragged for a static sequence, else an array."""

@@ -300,7 +300,7 @@ class RNNOp:
 
         Args:
             output_all_steps: False for an array of each sequence's last output, zeros for an empty one.
-            engine: An engine, or several in order of preference; see `RNN.__call__`.
+            engine: An engine, or several in order of preference; as for a call.
         """
         recurrence, around = self.recurrence, self._block.around
         if isinstance(around, Block) and around.ended:
@@ -450,7 +450,7 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
         body: body(x, state) -> (output, new_state), on values [rows, features...].
         inputs: A `Ragged` or an array [batch, time, features...], or a list or other structure of these.
         state: Arrays [batch, features...] in any structure: the state before the first step.
-        engine: An engine, or several in order of preference; see `RNN.__call__`.
+        engine: An engine, or several in order of preference; as for a call.
 
     Raises:
         InputError: For no state, and for inputs that do not fit.

@@ -86,7 +86,7 @@ class InPieces:
         return cls(section, own, again, halved.second, saved, every, counts_steps(net))
 
     @property
-    def kept(self) -> int:
+    def saved_count(self) -> int:
         """The number of arrays that `run` of this section saves for the backward pass: one per memory."""
         return len(self.section.memories)
 

@@ -7,18 +7,17 @@ ends sequences early, and inside the step of another recurrence.
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.targets import REFERENCE, Order
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.compiler.values.once import computed_once
 from stepnet.errors import named
 from stepnet.model.blank import blank_program
 from stepnet.model.control import Controls
+from stepnet.model.executables import Form
 from stepnet.model.gradients import UncheckedCall
 from stepnet.model.layers import Combined, LayerPrograms, LayersProgram, recurrences_of
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
-from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading
 from stepnet.model.recurrence import RNN
 
@@ -30,46 +29,30 @@ if TYPE_CHECKING:
 class Combination(Combined):
     """Layers or directions that run as one model: the base class of `Stack` and `Bidirectional`."""
 
+    programs: LayerPrograms[Combined]
+
     # ---- running them
 
-    @computed_once
-    def programs_as_one(self) -> LayerPrograms[Combined]:
-        """The programs that run all layers as one net, one for each kind of call (dtypes, features, mask)."""
-        return LayerPrograms(self)
-
-    def __call__(
+    def unprepared(
         self,
+        form: Form | None,
         sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        last_only: bool = False,
-        engine: Asked = "auto",
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
-        time_major: bool = False,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        **control: Unpack[Controls],
     ) -> tuple[Any, Any]:
-        """Runs the parts (layers or directions) as one net; returns the outputs, and all final memories.
+        """Runs a call that was not prepared, of all parts as one net where their sequences have one length.
 
-        The arguments and errors are those of `RNN.__call__`. `initial`, `statics` and the final memories have
-        one entry per part: those of a `Stack` are tuples with one entry per layer, those of a `Bidirectional`
-        are {"forward": ..., "backward": ...}.
+        `initial`, `statics` and the final memories have one entry per part: those of a `Stack` are tuples
+        with one entry per layer, those of a `Bidirectional` are {"forward": ..., "backward": ...}.
         """
-        as_one, form = self.programs_as_one, None
-        if statics is None and lengths is None and mask is None and begun is None:
-            form, results = as_one.programs.prepared(
-                sequences, initial, last_only, engine, masked, time_major
-            )
-            if results is not None:
-                return results
-        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        call = sequences, initial, statics, lengths, last_only, engine
         if is_traced(sequences) or self.ends_early:
-            return self.part_by_part(sequences, initial, statics, lengths, last_only, engine, **control)
-        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-        reading = as_one.read(sequences, initial, statics, lengths, last_only, **control)
-        return reading.run(asked, as_one.programs.calls, form)
+            return self.part_by_part(*call, **control)
+        return super().unprepared(form, *call, **control)
 
     def part_by_part(
         self,
@@ -99,7 +82,7 @@ class Combination(Combined):
                 )
             outputs.append(output)
             final.append(memory)
-        return self.output_of(outputs, last_only), self.together(final)
+        return self.output_of(outputs, last_only), self.joined(final)
 
     def trace_steps(
         self,
@@ -136,8 +119,8 @@ class Combination(Combined):
             with named(name):
                 scopes.append(part.trace_steps(*call, **control))
                 if not self.ends_with(place):
-                    outputs.append(part(*call, engine="interpret", **control)[0])
-        return self.together(scopes)
+                    outputs.append(part(*call, engine=REFERENCE, **control)[0])
+        return self.joined(scopes)
 
     # ---- members of every model
 
@@ -145,43 +128,23 @@ class Combination(Combined):
     def program(self) -> LayersProgram:
         """The compiled program for the latest or declared inputs; raises `InputError` if they are unknown."""
         self.follow_calls()
-        return blank_program(self.programs_as_one)
+        return blank_program(self.programs)
 
     def follow_calls(self) -> None:
         """Sets the latest program of each recurrence to the one that ran in the latest call of the layers."""
-        if (latest := self.programs_as_one.programs.latest) is not None:
+        if (latest := self.programs.latest) is not None:
             for rnn, program in zip(recurrences_of(self), latest.of_parts, strict=True):
                 rnn.programs.latest = program
-
-    @property
-    def programs_by_kind(self) -> Programs[LayersProgram]:
-        """The compiled programs of all layers as one net, one for each kind of call, with the latest one."""
-        return self.programs_as_one.programs
-
-    def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[LayersProgram]:
-        """Checks the sequences and statics of a call; returns them with the program that runs the call.
-
-        last_only: whether the call returns only the last output of each sequence.
-        """
-        return self.programs_as_one.read(sequences, None, statics, None, last_only)
 
     def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[LayersProgram], None]:
         """Checks the arguments of a call whose gradient is taken; returns them with their program, and None.
 
         None stands for the cut sequences of a call with early ends: here no sequence ends early.
         """
-        reading = self.programs_as_one.read(
+        reading = self.read(
             call.sequences, call.initial, call.statics, call.lengths, call.last_only, **call.control
         )
         return reading, None
-
-    def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the layers; returns their outputs without the final memories.
-
-        last_only: whether to return only the last output of each sequence.
-        engine: an engine, or several in order of preference.
-        """
-        return self(sequences, last_only=last_only, engine=engine)[0]
 
     def with_params(self, params: Any) -> Self:
         """Returns a copy of the layers with other parameters.

@@ -17,12 +17,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from stepnet.compiler.net.types import STEPS
-from stepnet.compiler.targets import Call, EarlyEnds, choose
+from stepnet.compiler.targets import Call, EarlyEnds, Engine, choose
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves
 from stepnet.model.batch import initial_arrays
 from stepnet.model.by_symbol import symbol_tables
-from stepnet.model.compose import Stack
+from stepnet.model.compose import Layer
 from stepnet.model.control import next_piece
 from stepnet.model.decoder import Front, Writer
 from stepnet.model.executables import put_latest
@@ -31,13 +31,11 @@ from stepnet.model.feeds import Feed
 from stepnet.model.layers import LayerArguments, leaves_of
 from stepnet.model.one_step import refusal
 from stepnet.model.program import Program, StepProgram
-from stepnet.model.recurrence import RNN
 from stepnet.model.samplers import MOST_SYMBOLS, Sampling
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
-ENGINE = "llvm"
 PIECES, NUMBERS, FEWEST = (256, 1024), (2**14, 2**16), 8
 """Limits on calls that draw symbols: the steps of the first and of the largest call, the random numbers of
 these two calls, and the least number of steps.
@@ -51,37 +49,44 @@ MOST_KEPT = 8
 
 @dataclass(frozen=True)
 class CompiledGeneration:
-    """A compiled recurrence that generates symbols, and the `Spec`s (features, dtypes) of its memories."""
+    """A compiled recurrence that generates symbols, the `Spec`s (features, dtypes) of its memories, and the
+    name of its engine.
+    """
 
     program: Program
     memories: list[Any]
+    engine: str
 
 
-KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, CompiledGeneration]]" = WeakKeyDictionary()
+KEPT: "WeakKeyDictionary[Layer, OrderedDict[Any, CompiledGeneration]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Wired:
-    """A compiled recurrence that generates symbols for given sequences, with initial memories and statics."""
+    """A compiled recurrence that generates symbols for given sequences, with initial memories and statics.
+
+    engine: the name of the engine that runs it.
+    """
 
     program: Program
     memories: list[Array]
     statics: list[Array]
+    engine: str
 
     @classmethod
     def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
         """Compiles the recurrence that generates symbols, or returns why Python must run the steps.
 
-        writer: the layers, with the conversions from symbols to inputs and from outputs to scores.
-        front: the state of the sequences after their given first symbols.
+        writer: the model, with the conversions from symbols to inputs and from outputs to scores.
+        front: the layers, and the state of the sequences after their given first symbols.
         choice: the rule by which symbols are chosen from scores.
         """
         feed, rows = writer.feed, len(front.scores)
         reason = refused(writer, choice.symbols, choice.sampler)
         if reason is not None or not isinstance(feed, Feed):
             return str(reason)
-        parts = leaves_of(writer.layer, front.state, front.statics, rows)
-        kept = KEPT.setdefault(writer.layer, OrderedDict())
+        parts = leaves_of(front.layer, front.state, front.statics, rows)
+        kept = KEPT.setdefault(front.layer, OrderedDict())
         key = feed.size, feed.dtype, choice, writer.engine, *(part.statics.key for part in parts)
         made = kept.get(key)
         if made is None or not same_table(feed, made.program):
@@ -94,7 +99,8 @@ class Wired:
             for part, specs in zip(parts, made.memories, strict=True)
             for array, spec in zip(initial_arrays(part.initial, specs, rows), leaves(specs), strict=True)
         ]
-        return cls(made.program, memories, [array for part in parts for array in part.statics.arrays])
+        statics = [array for part in parts for array in part.statics.arrays]
+        return cls(made.program, memories, statics, made.engine)
 
 
 def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
@@ -117,31 +123,33 @@ def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
     return None
 
 
-def programs_of(parts: list[LayerArguments], writer: Writer) -> list[StepProgram] | str:
-    """Returns the programs of all layers, or the reason why one cannot run in the compiled recurrence.
+def programs_of(parts: list[LayerArguments], writer: Writer) -> tuple[list[StepProgram], Engine] | str:
+    """Returns the programs of all layers and the engine that runs them, or the reason why one cannot run in
+    the compiled recurrence: its bits would differ there, or it runs on another engine than the first layer.
 
     parts: the recurrences of all layers with their statics, each of which feeds the next one.
     writer: the layers, with the conversion from symbols to the inputs of the first one, and the engines.
     """
     assert isinstance(writer.feed, Feed)
-    spec, programs = writer.feed.spec, list[StepProgram]()
+    spec, programs, engines = writer.feed.spec, list[StepProgram](), list[Engine]()
     for part in parts:
         program = part.rnn.program_of(spec, part.statics.specs)
-        single = program.schedule.single_plan
+        schedule = program.schedule_for(writer.engine)
+        single = schedule.single_plan
         if part.statics.beside or single is None:
             return f"{part.rnn!r} has sequences inside its steps, or statics that are sequences"
         if len(leaves(program.output)) != 1:
             return f"{part.rnn!r} has several outputs"
         if (reason := refusal(single)) is not None:
             return f"{part.rnn!r} is no step of a net: {reason}"
-        engine = choose(program.schedule, writer.engine)[0].name
-        if engine != ENGINE:
-            return f"{part.rnn!r} runs on {engine}"
+        engines.append(choose(schedule, writer.engine)[0])
+        if not engines[-1].has_same_bits or engines[-1] != engines[0]:
+            return f"{part.rnn!r} runs on {engines[-1].name}"
         type_ = program.net.type_of(program.net.results[0])
         assert type_.extent == STEPS
         spec = Spec(type_.shape, type_.dtype)
         programs.append(program)
-    return programs
+    return programs, engines[0]
 
 
 def compiled_generation(
@@ -153,20 +161,21 @@ def compiled_generation(
     feed, choice: the conversion from symbols to inputs, and the rule from scores to symbols.
     parts: the recurrences of all layers, with their statics.
     """
-    programs = programs_of(parts, writer)
-    if isinstance(programs, str):
-        return programs
+    found = programs_of(parts, writer)
+    if isinstance(found, str):
+        return found
+    programs, engine = found
     if feed.table is not None:  # a copy, as the caller may change the table between calls
         feed = replace(feed, table=feed.table.copy())
-    plans = [plan for program in programs if (plan := program.schedule.single_plan) is not None]
+    schedules = [program.schedule_for(engine.name) for program in programs]
+    plans = [plan for schedule in schedules if (plan := schedule.single_plan) is not None]
     params = [array for program in programs for array in program.params]
     own = programs[0].params
-    tables = symbol_tables(plans[0], own, feed, choice.symbols, choice.stops, ENGINE)
+    tables = symbol_tables(plans[0], own, feed, choice.symbols, choice.stops, engine.name)
     program = feedback(plans, params, feed, choice, tables)
-    engine = choose(program.schedule, (ENGINE, "interpret"))[0].name
-    if engine != ENGINE:
+    if engine.refuse(program.schedule_for(engine.name)) is not None:
         return "the net of a step with its symbols is refused by the engine"
-    return CompiledGeneration(program, [program.memory for program in programs])
+    return CompiledGeneration(program, [program.memory for program in programs], engine.name)
 
 
 def same_table(feed: Feed, program: Program) -> bool:
@@ -199,7 +208,7 @@ def write(
     most: the largest number of symbols of a row after the first.
     draw: draws random numbers for rows and steps; None if the highest score is chosen.
     """
-    bound = wired.program.bound(ENGINE)
+    bound = wired.program.bound(wired.engine)
     memories = [memory[rows] for memory in wired.memories]
     begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
     statics, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()

@@ -18,10 +18,10 @@ from stepnet.compiler.values.arguments import kind, short_repr
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import transform
 from stepnet.errors import InputError, named
-from stepnet.model.batch import ZEROS
+from stepnet.model.batch import is_zeros
 from stepnet.model.blank import no_sequences
 from stepnet.model.combination import Combination
-from stepnet.model.layers import Combined, Layer, recurrences_of
+from stepnet.model.layers import Combined, Layer, LayerPrograms, recurrences_of
 from stepnet.model.merge import checked_merge, merged
 from stepnet.model.recurrence import RNN
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bidirectional(Combination):
     """Two recurrences over the same sequences: one from the first step, one from the last.
 
@@ -64,13 +64,15 @@ class Bidirectional(Combination):
     forward: "Layer"
     backward: "Layer"
     merge: str | None = "concat"
-    report: Any = field(default=None, kw_only=True, repr=False, compare=False)
-    layers: tuple[RNN | Combined, ...] = field(init=False, repr=False, compare=False)
+    report: Any = field(default=None, kw_only=True, compare=False)
+    layers: tuple[RNN | Combined, ...] = field(init=False, compare=False)
+    programs: LayerPrograms[Combined] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Checks the arguments; raises `InputError` for a layer that runs in the other direction."""
         checked_merge(self.merge)
         object.__setattr__(self, "layers", (self.forward, self.backward))
+        object.__setattr__(self, "programs", LayerPrograms(self))
         for name, layer, reverse in (("forward", self.forward, False), ("backward", self.backward, True)):
             for rnn in recurrences(layer, name):
                 if rnn.reverse != reverse:
@@ -83,6 +85,11 @@ class Bidirectional(Combination):
         raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
 
     # ---- parts
+
+    @property
+    def described(self) -> list[str]:
+        """Both directions, and how their outputs are merged."""
+        return [f"forward={self.forward!r}", f"backward={self.backward!r}", f"merge={self.merge!r}"]
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -108,7 +115,7 @@ class Bidirectional(Combination):
             )
         return tuple(cast("Mapping[str, Any]", value)[name] for name in DIRECTIONS)
 
-    def together(self, values: list[Any]) -> dict[str, Any]:
+    def joined(self, values: list[Any]) -> dict[str, Any]:
         """Joins values of the two directions, such as parameters, into {"forward": ..., "backward": ...}."""
         return dict(zip(DIRECTIONS, values, strict=True))
 
@@ -140,7 +147,7 @@ class Bidirectional(Combination):
         return merged(forward, backward, self.merge, last_only)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stack(Combination):
     """Layers on top of each other: the outputs of each layer are the inputs of the next one.
 
@@ -166,7 +173,8 @@ class Stack(Combination):
 
     noun: ClassVar[str] = "stack"
     layers: tuple[RNN | Combined, ...]
-    report: Any = field(default=None, kw_only=True, repr=False, compare=False)
+    report: Any = field(default=None, kw_only=True, compare=False)
+    programs: LayerPrograms[Combined] = field(init=False, compare=False)
 
     def __init__(self, layers: Any, *, report: Any = None) -> None:
         """Checks the layers; raises `InputError` for none, and for a value that is not a layer.
@@ -179,6 +187,7 @@ class Stack(Combination):
             )
         object.__setattr__(self, "layers", tuple(cast("Iterable[Any]", layers)))
         object.__setattr__(self, "report", report)
+        object.__setattr__(self, "programs", LayerPrograms(self))
         if not self.layers:
             raise InputError("a Stack has at least one layer")
         for place, layer in enumerate(self.layers):
@@ -214,12 +223,17 @@ class Stack(Combination):
         if any(rnn.precision is not None for rnn in recurrences_of(self)):
             return None
         nothing = transform(no_sequences, inputs)
-        program = self.programs_as_one.read(nothing, None, None, None, False).program
+        program = self.programs.read(nothing, None, None, None, False).program
         if engine not in program.steps:
             program.steps[engine] = composed_layers(program, inputs, engine)
         return program.steps[engine]
 
     # ---- parts
+
+    @property
+    def described(self) -> list[str]:
+        """The layers."""
+        return [f"layers={self.layers!r}"]
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -246,7 +260,7 @@ class Stack(Combination):
             )
         return tuple(cast("list[Any]", value))
 
-    def together(self, values: list[Any]) -> tuple[Any, ...]:
+    def joined(self, values: list[Any]) -> tuple[Any, ...]:
         """Joins values of the layers of a stack, such as their parameters, into a tuple."""
         return tuple(values)
 
@@ -267,11 +281,6 @@ class Stack(Combination):
 
 
 DIRECTIONS = ("forward", "backward")
-
-
-def is_zeros(value: Any) -> bool:
-    """Returns whether an argument is the text "zeros", which stands for initial memories of zeros."""
-    return isinstance(value, str) and value == ZEROS
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:

@@ -48,7 +48,7 @@ def next_piece(before: int) -> int:
 
 
 class Controls(TypedDict, total=False):
-    """Keyword arguments of a call that control its steps; `RNN.__call__` documents them."""
+    """Keyword arguments of a call that control its steps; `Model.__call__` documents them."""
 
     mask: Any
     masked: str

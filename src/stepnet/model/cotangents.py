@@ -128,8 +128,8 @@ class Vjp:
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         places = arguments.wanted(kinds)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint)
-        if form is not None and isinstance(run, Halved):
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint, asked)
+        if form is not None and isinstance(run, Halved) and not arguments.reading.program.has_derived:
             self.calls.prepare(
                 form, arguments, GradientLayout.of(arguments, kinds, places, run, asked), params is not None
             )
@@ -166,7 +166,7 @@ class Vjp:
             steps = checked_integer(steps, "steps is how many there are of each", 0)
         program, places = self.model.gradient_program()
         wanted = wanted_places(program.net, places, kinds)
-        run = gradient_run(self.programs, program, program.net, wanted, checkpoint)
+        run = gradient_run(self.programs, program, program.net, wanted, checkpoint, asked)
         return gradient_explanation(run, kinds, checkpoint, asked, rows, steps)
 
     def explain(

@@ -13,10 +13,11 @@ from stepnet.model.recurrence import RNN
 def length_of(x: Traced) -> Any:
     """Returns the number of steps of each sequence, int64, as a value of the model that is being traced.
 
-    x: any value of the model.
+    x: any value of the model; one per step counts its own steps.
     """
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
-    return apply("reduce", apply("expand", one, extent=STEPS), how="sum")
+    extent = STEPS if len(x.type.extent) < len(STEPS) else x.type.extent
+    return apply("reduce", apply("expand", one, extent=extent), how="sum")
 
 
 def index_of(x: Traced) -> Any:

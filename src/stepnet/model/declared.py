@@ -6,7 +6,7 @@ Calls, streams, layers and outer steps get their programs here.
 """
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from stepnet.model.batch import (
     with_default_dtypes,
     with_dtypes,
 )
-from stepnet.model.control import MASKED, Control, Until
+from stepnet.model.control import MASKED, Control, Controls, Until
 from stepnet.model.model import Model, parameter
 from stepnet.model.program import StepProgram
 from stepnet.model.programs import Programs
@@ -73,7 +73,7 @@ class Declared(Model):
             unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED
         )
         self.until = until
-        self.programs = Programs[StepProgram]()
+        self.programs: Programs[StepProgram] = Programs()
         self.inputs, self.statics = specs(inputs), specs(statics)
         if inputs is not None:
             self.program_of(self.inputs, self.statics)
@@ -92,11 +92,6 @@ class Declared(Model):
         """The compiled program for the latest inputs; raises `InputError` before inputs are known."""
         return self.programs.known(UNKNOWN_INPUTS)
 
-    @property
-    def programs_by_kind(self) -> Programs[StepProgram]:
-        """The compiled programs of the recurrence, one for each kind of inputs, with the latest one."""
-        return self.programs
-
     def as_declared(self, inputs: Any) -> Any:
         """Returns inputs with their dicts in the order of the declared inputs, so that their leaves
         correspond.
@@ -110,25 +105,23 @@ class Declared(Model):
         statics: Any,
         lengths: Any,
         last_only: bool = False,
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
-        time_major: bool = False,
+        **control: Unpack[Controls],
     ) -> Reading[StepProgram]:
         """Checks the arguments of a call; returns them with their programs. Raises `InputError` if wrong.
 
-        The arguments are those of `RNN.__call__`. A step under a mask or with an early end has further
+        The arguments are those of `Model.__call__`. A step under a mask or with an early end has further
         memories, which start from zeros.
         """
+        mask, masked = control.get("mask"), control.get("masked", "repeat")
         check_masked(masked)
-        batch = Batch.of(self.as_declared(sequences), lengths, flag(time_major, "time_major"))
+        time_major = flag(control.get("time_major", False), "time_major")
+        batch = Batch.of(self.as_declared(sequences), lengths, time_major)
         checked_statics = Statics.of(statics, batch.count)
         program = self.program_for(batch, checked_statics)
         running = self.under(Control(None if mask is None else masked, self.until), program)
         memories = initial_arrays(initial, program.memory, batch.count)
         memories += [None] * (running.memories - len(memories))
-        call = call_of(batch, memories, [checked_statics], last_only, mask, begun)
+        call = call_of(batch, memories, [checked_statics], last_only, mask, control.get("begun"))
         return Reading(batch, program, running, call, self.until is not None)
 
     def under(self, control: Control, program: StepProgram) -> StepProgram:

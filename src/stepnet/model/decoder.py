@@ -1,4 +1,4 @@
-"""The parts of generation: a recurrence with a function from symbols to inputs and one from outputs to
+"""The parts of generation: a model with a function from symbols to inputs and one from outputs to
 scores, and the sequences that are being generated.
 """
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import (
     LARGEST,
     array_of,
@@ -16,29 +16,35 @@ from stepnet.compiler.values.arguments import (
     checked_integers,
     function,
     is_integer,
+    kind,
 )
 from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.compiler.values.structure import leaves, transform
-from stepnet.errors import InputError
-from stepnet.model.compose import Bidirectional, Stack, recurrences
+from stepnet.errors import InputError, named
+from stepnet.model.compose import Layer, Stack
 from stepnet.model.feeds import Feed, feeder
+from stepnet.model.model import Model
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.ragged import Ragged
 
 Array = np.ndarray
+FOLLOW = "symbols follow one another"
+"""The beginning of messages about a model that a stream cannot run, which generates no symbols."""
 
 
 @dataclass(frozen=True)
 class Front:
     """The state of generated sequences between two calls.
 
+    layer: the recurrences that continue them.
     scores: the scores of their next symbols, [rows, symbols].
     state: their memories.
     statics: their statics (values that each sequence has once).
     begun: the number of steps of each sequence that were run.
     """
 
+    layer: Layer
     scores: Array
     state: Any
     statics: Any
@@ -64,15 +70,15 @@ class Live:
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
         """Starts a stream with some sequences, each of which is one of its rows.
 
-        writer: the recurrence to run, with the conversion from symbols to inputs.
+        writer: the model, with the conversion from symbols to inputs.
         front: the state of all sequences.
         rows: the indices in `front` of those to run; one may repeat.
         """
-        self.writer, self.places, self.steps = writer, np.arange(len(rows)), 0
+        self.writer, self.layer, self.places, self.steps = writer, front.layer, np.arange(len(rows)), 0
         self.symbols = np.zeros(len(rows), np.int64)
         self.statics, self.begun = entries_of(front.statics, rows), front.begun[rows]
         state = entries_of(front.state, rows)
-        self.stream = writer.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
+        self.stream = self.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
 
     def take(self, left: Array) -> "Live":
         """Continues with fewer sequences; returns this object, or one of fewer rows if at most half remain.
@@ -89,7 +95,7 @@ class Live:
 
         rows: their indices among the present ones. One that is repeated continues in several ways.
         """
-        front = Front(np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
+        front = Front(self.layer, np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
 
     def reorder(self, rows: Array) -> None:
@@ -116,29 +122,30 @@ class Live:
 
 @dataclass(frozen=True)
 class Writer:
-    """A recurrence for generation, with functions from symbols to inputs and from outputs to scores."""
+    """A model for generation, with functions from symbols to inputs and from outputs to scores."""
 
-    layer: RNN | Stack
+    model: Model
     feed: Feed | Callable[[Array], Any]
     scores: Callable[[Any], Any] | None
     engine: Order
 
     @classmethod
-    def of(cls, layer: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
-        """Makes the writer, which runs a recurrence in generation; raises `InputError` for `reverse` and
-        `until`.
+    def of(cls, model: Any, feed: Any, scores: Any, engine: Asked) -> "Writer":
+        """Makes the writer, which runs a model in generation; raises `InputError` for one with `until`, and
+        for one that a stream cannot run, with the part that prevents it.
 
-        layer, feed, scores, engine: the arguments `rnn`, `feed`, `scores` and `engine` of `generate`.
+        model, feed, scores, engine: the arguments `rnn`, `feed`, `scores` and `engine` of `generate`.
         """
-        if isinstance(layer, Bidirectional) or any(part.reverse for part in recurrences(layer, "rnn")):
-            raise InputError(
-                "symbols follow one another: no part of the recurrence may run from the last step"
-            )
-        if any(part.until is not None for part in recurrences(layer, "rnn")):
+        if not isinstance(model, Model):
+            raise InputError(f"rnn is an RNN, a Stack or a Graph, not {kind(model)}")
+        order = model.engine_order(engine)
+        if model.ends_early:
             raise InputError("generated sequences end by stop=; make the recurrence without until=")
+        with named(FOLLOW):
+            model.for_stream(order)
         if scores is not None:
             function(scores, "scores is a function of a step's output")
-        return cls(layer, feeder(layer, feed), scores, checked_engine(engine))
+        return cls(model, feeder(model, feed), scores, order)
 
     def begin(self, start: Any, initial: Any, statics: Any, stops: Array) -> Front:
         """Runs the given first symbols of each sequence; returns the state after them.
@@ -148,12 +155,15 @@ class Writer:
         """
         symbols = start_symbols(start)
         sequences = self.inputs(symbols)
-        outputs, state = self.layer(sequences, initial, statics, last_only=True, engine=self.engine)
+        with named(FOLLOW):
+            layer, initial = self.model.as_layers(sequences, initial, statics, self.engine)
+        assert isinstance(layer, RNN | Stack)
+        outputs, state = layer(sequences, initial, statics, last_only=True, engine=self.engine)
         scores = self.scored(outputs, len(symbols))
         beyond = stops[stops >= scores.shape[1]]
         if len(beyond):
             raise InputError(f"stop is {beyond[0]}, and there are scores of {scores.shape[1]} symbols")
-        return Front(scores, state, statics, symbols.lengths)
+        return Front(layer, scores, state, statics, symbols.lengths)
 
     def inputs(self, symbols: Ragged) -> Any:
         """Converts a Ragged of symbols to the input sequences of the recurrence."""

@@ -14,11 +14,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import Bound, Call, FrozenCall, Kernel, Results
+from stepnet.compiler.targets import Bound, Call, Kernel, PreparedCall, Results
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
@@ -153,14 +153,31 @@ def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: in
 
 
 @dataclass(frozen=True)
-class Rebindable:
-    """A prepared call, and its kernel (compiled code), whose parameters are replaced before each run."""
+class PreparedKernel:
+    """A prepared call, and its kernel (compiled code), whose parameters may be replaced before each run.
+
+    bytes: the number of bytes that are held between calls.
+    """
 
     bound: Bound
-    frozen: FrozenCall
+    prepared: PreparedCall
+    bytes: int
+
+    @classmethod
+    def of(cls, bound: Bound, parameters: Sequence[Array], call: Call, changes: bool) -> Self | None:
+        """Prepares later calls of a kernel (compiled code); returns None if it cannot.
+
+        parameters: those that the kernel is bound to.
+        call: a call like those to come.
+        changes: whether the parameters may differ at each call.
+        """
+        prepared = bound.prepare(call)
+        if prepared is None or (changes and not bound.rebind(parameters)):
+            return None
+        return cls(bound, prepared, prepared.bytes + sum(array.nbytes for array in parameters))
 
 
-class Runs(Executables[Rebindable]):
+class Runs(Executables[PreparedKernel]):
     """Runs a kernel whose parameters may change at every call, as in training.
 
     A call packs its parameters into the memory of a prepared call, and sets the addresses of its arrays.
@@ -181,12 +198,12 @@ class Runs(Executables[Rebindable]):
             return self.once(parameters, call)
         if (taken := self.take(form)) is None:
             return self.prepare(form, parameters, call) if self.is_due(form) else self.once(parameters, call)
-        prepared, idle = taken
+        kernel, idle = taken
         try:
-            if prepared.bound.rebind(parameters):
-                return prepared.frozen.run(call.given, None)
+            if kernel.bound.rebind(parameters):
+                return kernel.prepared.run(call.given, None)
         finally:
-            idle.append(prepared)
+            idle.append(kernel)
         return self.once(parameters, call)
 
     def once(self, parameters: Sequence[Array], call: Call) -> Results:
@@ -205,12 +222,11 @@ class Runs(Executables[Rebindable]):
         parameters: the parameters of this call.
         """
         bound = self.kernel.bind(parameters)
-        frozen = bound.frozen(call)
-        if frozen is None or not bound.rebind(parameters):
+        kernel = PreparedKernel.of(bound, parameters, call, changes=True)
+        if kernel is None:
             return bound(call)
-        results = frozen.run(call.given, None)
-        size = frozen.bytes + sum(array.nbytes for array in parameters)
-        self.keep(form, Rebindable(bound, frozen), size)
+        results = kernel.prepared.run(call.given, None)
+        self.keep(form, kernel, kernel.bytes)
         return results
 
 

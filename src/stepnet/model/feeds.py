@@ -14,8 +14,8 @@ from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
 from stepnet.model.batch import with_dtypes
-from stepnet.model.compose import Layer
-from stepnet.model.recurrence import RNN
+from stepnet.model.layers import Combined
+from stepnet.model.model import Model
 
 Array = np.ndarray
 
@@ -66,11 +66,11 @@ class Feed:
         return symbol.astype(self.dtype) if self.size is None else one_hot(symbol, self.size, self.dtype)
 
 
-def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
+def feeder(model: Model, feed: Any) -> Feed | Callable[[Array], Any]:
     """Returns the conversion from symbols to inputs that the argument `feed` of `generate` stands for.
 
     A function is returned unchanged, and a table becomes a `Feed`. For None the `Feed` follows from the
-    declared inputs of the first recurrence; raises `InputError` if it has none.
+    declared inputs of the model, or of its first recurrence; raises `InputError` if it has none.
     """
     if callable(feed):
         return cast("Callable[[Array], Any]", feed)
@@ -82,17 +82,17 @@ def feeder(layer: Layer, feed: Any) -> Feed | Callable[[Array], Any]:
                 f"{short_repr(feed)}"
             )
         return Feed(len(table), table.dtype.name, table)
-    while not isinstance(layer, RNN):
-        layer = layer.layers[0]
-    spec = layer.inputs
+    while isinstance(model, Combined):
+        model = model.layers[0]
+    spec, _, params = model.declaration
     if not isinstance(spec, Spec) or len(spec.shape) > 1:
         raise InputError(
-            "it is not known how symbols become inputs: make the RNN with inputs=, a number of features, or "
-            "give feed="
+            "it is not known how symbols become inputs: make the model with inputs=, a number of features, "
+            "or give feed="
         )
     if not spec.shape:
         return Feed(None, spec.dtype or "int64")
-    return Feed(spec.shape[0], str(with_dtypes(spec, leaves(layer.params)).dtype))
+    return Feed(spec.shape[0], str(with_dtypes(spec, leaves(params)).dtype))
 
 
 def within(symbols: Array, count: int) -> Array:

@@ -3,7 +3,8 @@
 .stepnet                             the model that `model.save` wrote
 .onnx, a program of Paddle           the whole graph
 .keras with an LSTM and no more      its recurrent layers, which are all that the model computes
-.keras with a Dense above the LSTM   refused: dense (Dense)
+.keras with a Dense above the LSTM   the whole graph
+.keras with a Masking below it       refused: masking (Masking)
 a state dict                         refused: it holds weights and no architecture
 any file, recurrent_only=True        its recurrent layers, and the names of everything that was left out
 """
@@ -21,7 +22,7 @@ from stepnet.errors import FileError, LayoutError, named
 from stepnet.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
 from stepnet.files.choice import LayoutChoice, check_agrees
 from stepnet.files.contents import is_paddle_program
-from stepnet.files.formats import read
+from stepnet.files.formats import kind, read
 from stepnet.files.model import FileContents, Module, bare
 from stepnet.files.paths import existing
 from stepnet.files.stacks import stacked
@@ -35,7 +36,7 @@ from stepnet.onnx import load as load_onnx
 from stepnet.paddle import load as load_paddle
 
 PLAIN = "a plain stack"
-"""What the recurrent layers of a file become here, in messages that begin with the file."""
+"""The model that the recurrent layers of a file become here, in messages that begin with the file."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ def load(
 
     Args:
         path: The file. `.stepnet` files are models as `Model.save` wrote them. `.onnx` files and programs of
-            PaddlePaddle are read whole. Files of other kinds are read if they specify that their model
-            consists of recurrent layers alone.
+            PaddlePaddle are read whole, and so are Keras' files whose layers are all supported. Files of
+            other kinds are read if they specify that their model consists of recurrent layers alone.
         recurrent_only: Whether to read only the recurrent layers of a file, as if they stood in a row, and to
             leave out everything else.
         layout: The layout of the layers, or the framework that wrote the file, if the file does not specify
@@ -92,7 +93,8 @@ def load(
 def read_model(
     path: str | Path, choice: LayoutChoice | None = None, *, recurrent_only: bool = False
 ) -> FileModel:
-    """Reads the model in a file: the whole graph of an ONNX or PaddlePaddle file, else the recurrent layers.
+    """Reads the model in a file: the whole graph of an ONNX or PaddlePaddle file, and of a file of Keras,
+    TFLite or OpenVINO with other layers than recurrent ones; else the recurrent layers.
 
     Raises `LayoutError` for choices together with a whole graph, and for other layers beside recurrent ones.
 
@@ -116,6 +118,11 @@ def read_model(
             f"{file}: its whole graph is read, and what is said of recurrent layers applies to these alone: "
             f"say {option('recurrent only')} for them"
         )
+    return graph_model(graph, file)
+
+
+def graph_model(graph: Graph, file: Path) -> FileModel:
+    """Returns the model of a whole graph that was read from a file, with a note on NaN in it."""
     notes = notes_on_nan(graph)
     return FileModel(graph, notes={"": notes} if notes else {}, path=str(file))
 
@@ -134,7 +141,7 @@ def notes_on_nan(graph: Graph) -> tuple[str, ...]:
 
 
 def whole_graph(file: Path) -> Graph | None:
-    """Reads the graph in a file of ONNX or PaddlePaddle; returns None for files of other kinds.
+    """Reads the graph in a file of ONNX or PaddlePaddle, which has no modules; None for files of other kinds.
 
     Raises `FileError` for a .pdiparams file, which has only the parameters of a program.
     """
@@ -174,14 +181,19 @@ class LastOutput:
 
 
 def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
-    """Reads a file that specifies nothing but recurrent layers; raises `LayoutError` for other files.
+    """Reads a file that specifies nothing but recurrent layers, or whose other layers are supported; raises
+    `LayoutError` for other files.
 
     The model is the layers, or a graph around them if the file takes only the last output of the top layer.
 
     choice: the user's choices of layouts, sizes and modules.
     """
     model = read(file, choice.layout, choice.layouts)
-    if not model.unread(choice.drop) and model.modules:
+    readable = bool(model.modules) and not model.unread(choice.drop)
+    is_more = readable and bool(layers_around(model)) and choice == LayoutChoice()
+    if is_more and (graph := kind(file).graph(file)) is not None:
+        return graph_model(graph, file)
+    if readable:
         check_sizes(model, choice.sizes)
         check_whole(model)
     selected = choice.checked_modules(model)
@@ -230,9 +242,14 @@ def check_whole(model: FileContents) -> None:
             f"{model.path}: {model.unspecified}, so it does not say what its model computes beside the "
             f"recurrent layers{others}: {alone}, or give a file of ONNX, which specifies the whole model"
         )
-    around = [name for name in model.layers if name not in model.neutral]
+    around = layers_around(model)
     if around:
         raise LayoutError(f"{model.path}: not only recurrent layers: it has {listed(around)}; {alone}")
+
+
+def layers_around(model: FileContents) -> list[str]:
+    """Returns the other layers of a file than recurrent ones, without those that return their input."""
+    return [name for name in model.layers if name not in model.neutral]
 
 
 def check_alone(model: FileContents, modules: Sequence[Module]) -> None:

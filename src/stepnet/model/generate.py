@@ -14,11 +14,10 @@ import numpy as np
 
 from stepnet.compiler.values.arguments import checked_integer, function
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.model.compose import Stack
 from stepnet.model.decoder import Front, Live, Writer, checked_most, checked_stops, checked_symbols
 from stepnet.model.masks import MOST_SEED, SEED, identified, numbers_at
+from stepnet.model.model import Model
 from stepnet.model.program import Asked
-from stepnet.model.recurrence import RNN
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 
@@ -29,7 +28,7 @@ Written = list[tuple[Array, Array]]
 
 
 def generate(
-    rnn: RNN | Stack,
+    rnn: Model,
     start: Any,
     *,
     max_steps: int | None = None,
@@ -43,13 +42,13 @@ def generate(
     identities: Any = None,
     engine: Asked = "auto",
 ) -> Ragged:
-    """Returns the symbols that a recurrence generates after the start of each sequence.
+    """Returns the symbols that a model generates after the start of each sequence.
 
-    At each step the output of the recurrence gives a score for every symbol. One symbol is chosen for each
+    At each step the output of the model gives a score for every symbol. One symbol is chosen for each
     sequence and is the next input. A sequence ends with a stop symbol or after `max_steps` symbols.
 
     Args:
-        rnn: A recurrence over symbols, or a `Stack` of them.
+        rnn: A model over symbols: an `RNN`, a `Stack`, a `Graph`, or one of a file.
         start: One symbol per sequence, [batch]; or the first symbols of each sequence, a `Ragged` or an array
             [batch, time]. They are read first and are not part of the result.
         max_steps: The largest number of symbols of a sequence; required.
@@ -57,11 +56,11 @@ def generate(
         sampler: sampler(scores [rows, symbols], random [rows]) -> symbols [rows]. Without it the symbol with
             the highest score is chosen, the lowest such symbol where several are equal. `sampling` makes
             samplers. `random` are numbers in [0, 1) that depend only on `seed`, the sequence and its step.
-        initial: The memory before the start, as for `RNN.__call__`.
-        statics: As for `RNN.__call__`.
+        initial: The memory before the start, as for a call.
+        statics: As for a call.
         feed: The inputs for symbols [rows]: a function, or a table [symbols, features] whose rows are taken.
-            Without it a recurrence made with `inputs=n` is fed one-hot vectors, and one made with `inputs=()`
-            the symbols themselves.
+            Without it a model made with `inputs=n` is fed one-hot vectors, and one made with `inputs=()` the
+            symbols themselves.
         scores: A function from outputs to scores [rows, symbols], such as a dense layer.
         seed: The seed of the random numbers.
         identities: Whole numbers [batch] that name the sequences, their places by default. A sequence with
@@ -73,13 +72,16 @@ def generate(
         `max_steps` ended the sequence.
 
     Raises:
-        InputError: Without `max_steps`, for a recurrence with `reverse=True` or `until`, and for arguments
-            that do not fit.
+        InputError: Without `max_steps`, for a model with `until` or without a stream, such as one with
+            `reverse=True`, and for arguments that do not fit.
 
     >>> import stepnet as sn
     >>> follows = np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]], "float32")
     >>> rnn = sn.RNN(lambda x, h, p: (x @ p, h), follows, memory=1, inputs=4)
     >>> generate(rnn, [0, 2, 3], stop=3, max_steps=4).to_list()
+    [array([1, 2, 3]), array([3]), array([0, 1, 2, 3])]
+    >>> graph = sn.Graph(lambda x, params: rnn(x)[0] * params, np.float32(2), inputs=4)
+    >>> generate(graph, [0, 2, 3], stop=3, max_steps=4).to_list()
     [array([1, 2, 3]), array([3]), array([0, 1, 2, 3])]
     """
     most, stops = checked_most(max_steps), checked_stops(stop)
@@ -146,7 +148,7 @@ def in_machine_code(
 
     Returns pairs (rows, symbols), in the order in which the symbols were chosen.
 
-    writer, front, chooser: the recurrence, the state of the sequences, and the rule that chooses symbols.
+    writer, front, chooser: the model, the state of the sequences, and the rule that chooses symbols.
     stops: the symbols that end a sequence.
     most: the largest number of symbols of a sequence after the first.
     symbols: the first symbol of each row.
@@ -171,7 +173,7 @@ def generate_stepwise(
 
     Returns a pair (rows, symbols) for each step, with the rows that had not ended before it.
 
-    writer, front, chooser: the recurrence, the state of the sequences, and the rule that chooses symbols.
+    writer, front, chooser: the model, the state of the sequences, and the rule that chooses symbols.
     stops: the symbols that end a sequence.
     most: the largest number of symbols of a sequence after the first.
     symbols: the first symbol of each row.

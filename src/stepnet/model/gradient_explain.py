@@ -152,7 +152,7 @@ def gradient_explanation(
     rows, steps: the size of a batch whose costs are added; None for no batch.
     """
     assert isinstance(run, Sectioned | Halved)
-    facts = of_sections(run) if isinstance(run, Sectioned) else of_halves(run)
+    facts = of_sections(run, engine) if isinstance(run, Sectioned) else of_halves(run, engine)
     chosen = choice(facts.halves[0].schedule, engine)[0] if facts.halves else None
     made = GradientExplanation(
         kinds, checkpoint, chosen, facts.saved, facts.halves, facts.memory, None, blocks_of(run)
@@ -193,15 +193,15 @@ class SectionFacts:
     memory: MemoryUse
 
 
-def of_sections(run: Sectioned) -> SectionFacts:
+def of_sections(run: Sectioned, engine: Order) -> SectionFacts:
     """Returns facts for `explain` on a gradient that runs section by section: values, passes and memory.
 
     With a checkpoint, sections run one after the other: memory for the largest range of steps is enough.
     Values that go from one section to another are held with their cotangents.
 
-    run: the programs of the sections (parts of the net).
+    run: the programs of the sections (parts of the net). engine: the engines in order of preference.
     """
-    parts = [of_section(part) for part in run.sections]
+    parts = [of_section(part, engine) for part in run.sections]
     numbers = range(1, len(parts) + 1) if len(parts) > 1 else [None]
     halves = [
         replace(half, section=number)
@@ -224,33 +224,33 @@ def of_sections(run: Sectioned) -> SectionFacts:
     return SectionFacts(tuple(saved), tuple(halves), MemoryUse(kept, most, *pieces))
 
 
-def of_section(part: SectionRun) -> SectionFacts:
+def of_section(part: SectionRun, engine: Order) -> SectionFacts:
     """Returns facts for `explain` on one section (part of a net): its saved values, passes and memory.
 
-    part: the programs of the section.
+    part: the programs of the section. engine: the engines in order of preference.
     """
     with IMPORTS:  # late: few processes train
         from stepnet.model.in_blocks import InBlocks
 
     match part:
         case AtOnce():
-            return of_halves(part.halved)
+            return of_halves(part.halved, engine)
         case InBlocks():
-            return per_step(of_halves(part.by_blocks), part.size)
+            return per_step(of_halves(part.by_blocks, engine), part.size)
         case InPieces():
-            return of_pieces(part)
+            return of_pieces(part, engine)
         case _:
             raise AssertionError(f"no facts are known of {type(part).__name__}")
 
 
-def of_halves(run: Halved) -> SectionFacts:
+def of_halves(run: Halved, engine: Order) -> SectionFacts:
     """Returns facts for `explain` on a gradient that runs at once: its saved values, passes and memory.
 
     Saved values that are results of the net count as no memory, as the caller has them anyway.
 
-    run: the programs of the forward and of the backward half.
+    run: the programs of the forward and of the backward half. engine: the engines in order of preference.
     """
-    first, second = run.first.schedule, run.second.schedule
+    first, second = run.first.schedule_for(engine), run.second.schedule_for(engine)
     halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
     values = [run.first.net.results[place] for place in run.saved]
     extra = {place for place in run.saved if place >= run.own}
@@ -258,39 +258,42 @@ def of_halves(run: Halved) -> SectionFacts:
     return SectionFacts(tuple(saved_values(run.first.net, values)), halves, MemoryUse(kept, held(second)))
 
 
-def of_pieces(part: InPieces) -> SectionFacts:
+def of_pieces(part: InPieces, engine: Order) -> SectionFacts:
     """Returns facts for `explain` on a section (part of a net) that runs by ranges of steps.
 
     Its `memory.most` is the bytes of the backward pass's results.
 
-    part: the programs of the section.
+    part: the programs of the section. engine: the engines in order of preference.
     """
     net, backward, again = part.section.net, part.backward, part.again
     programs = {FORWARD: part.forward, AGAIN: again, BACKWARD: backward}
     halves = (
-        Half(name, program.schedule, costs(program.schedule))
+        Half(name, schedule, costs(schedule))
         for name, program in programs.items()
         if program is not None
+        for schedule in [program.schedule_for(engine)]
     )
     read = () if again is None else saved_values(again.net, [again.net.results[at] for at in part.saved])
     memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
-    memory = MemoryUse({}, bytes_of(types_of(backward.net)), bytes_of(memories)[ROWS], piece_bytes(part))
+    memory = MemoryUse(
+        {}, bytes_of(types_of(backward.net)), bytes_of(memories)[ROWS], piece_bytes(part, engine)
+    )
     return SectionFacts(tuple(read), tuple(halves), memory)
 
 
-def piece_bytes(part: InPieces) -> dict[Extent, int]:
+def piece_bytes(part: InPieces, engine: Order) -> dict[Extent, int]:
     """Returns the bytes that a piece (range of steps) holds for each of its steps, by extent, for `explain`.
 
     They are copies of inputs and results, saved values, and the values that the backward half holds and
     returns.
 
-    part: the programs of the section.
+    part: the programs of the section. engine: the engines in order of preference.
     """
     net, backward = part.section.net, part.backward
     read = [net.type_of(number) for number in net.inputs]
     again = [] if part.again is None else types_of(part.again.net)
     types = [*read, *types_of(net), *again, *types_of(backward.net)]
-    every = sum_of(bytes_of(types), held(backward.schedule))
+    every = sum_of(bytes_of(types), held(backward.schedule_for(engine)))
     return {extent: count for extent, count in every.items() if len(extent) > 1}
 
 

@@ -16,11 +16,20 @@ from stepnet.compiler.grad.gradient import vjp
 from stepnet.compiler.grad.halves import halves
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, is_static_extent
+from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.targets import Call, Order
 from stepnet.model.nets import Arrays, run_net
 from stepnet.model.program import NetProgram
 
 Array = np.ndarray
+
+
+def gradient_net(net: Net, wanted: Sequence[int]) -> Net:
+    """Returns the net of a gradient, which has gradients itself: from the inputs of a net, followed by the
+    cotangents of its floating-point results, to the gradients of the inputs at the positions `wanted`.
+    """
+    both = vjp(net, wanted)
+    return prune(replace(both, results=both.results[len(net.results) :]))
 
 
 class GradientRun(Protocol):
@@ -65,8 +74,8 @@ class Halved:
     first, second: the programs of the forward and of the backward half.
     saved: the positions of the saved values among the results of the forward half.
     own: the number of these results that are results of the net; they come first.
-    apart: the number of results of the net with a value per step. They need separate buffers; values that are
-        only saved may share one.
+    separate: the number of results of the net with a value per step. They need separate buffers; values that
+        are only saved may share one.
     blocks: a text for each recurrence: the number of steps that it runs at a time, and the reason.
     """
 
@@ -74,7 +83,7 @@ class Halved:
     second: NetProgram
     saved: tuple[int, ...]
     own: int
-    apart: int
+    separate: int
     blocks: tuple[str, ...] = ()
 
     @classmethod
@@ -93,8 +102,8 @@ class Halved:
             saved.append(results.index(number))
         forward = replace(parts.forward, results=tuple(results))
         extents = [net.type_of(number).extent for number in net.results]
-        apart = sum(len(extent) > len(ROWS) and not is_static_extent(extent) for extent in extents)
-        return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, apart)
+        separate = sum(len(extent) > len(ROWS) and not is_static_extent(extent) for extent in extents)
+        return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, separate)
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
         """Runs the forward half of the gradient; returns the results of the net, then further saved values.
@@ -103,7 +112,7 @@ class Halved:
         call: the call, with the positions of the sequences.
         engine: the engines in order of preference.
         """
-        return run_net(self.first, arrays, call, engine, self.apart)
+        return run_net(self.first, arrays, call, engine, self.separate)
 
     def backward(
         self,

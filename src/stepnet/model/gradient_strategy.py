@@ -5,9 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import is_derived
+from stepnet.compiler.targets import Order, planning_for
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.errors import InputError
 from stepnet.model.checkpoint import checkpointed
-from stepnet.model.gradient_runs import GradientRun
+from stepnet.model.gradient_runs import GradientRun, Halved
 from stepnet.model.gradients import GradientPrograms
 from stepnet.model.pieces import Checkpoint
 
@@ -18,6 +21,7 @@ def gradient_run(
     net: Net,
     wanted: Sequence[int],
     checkpoint: Checkpoint,
+    engine: Order,
 ) -> GradientRun:
     """Returns the programs of a net's gradient, which are made at first use.
 
@@ -25,12 +29,20 @@ def gradient_run(
     key: the key of the net in the cache, such as the program it belongs to.
     wanted: the positions of the inputs to differentiate.
     checkpoint: the argument of `vjp`; None for a gradient that saves all values, else it runs in pieces.
+    engine: the engines in order of preference. The costs of the first decide which steps run in blocks.
     """
     key = key, tuple(wanted)
+    if any(is_derived(type_.extent) for node in net.nodes for type_ in node.types):
+        if checkpoint is not None:
+            raise InputError(
+                "checkpoint= is not for models with other numbers of steps than the inputs, as after a "
+                "stride: leave it out"
+            )
+        return programs.get((*key, "in halves"), lambda: Halved.of(net, wanted))
     if checkpoint is not None:
         made = programs.get((*key, "in pieces"), lambda: checkpointed(net, wanted))
         return replace(made, checkpoint=checkpoint)
     with IMPORTS:  # late: few processes train
         from stepnet.model.in_blocks import trained
 
-    return programs.get((*key, "at once"), lambda: trained(net, wanted))
+    return programs.get((*key, engine), lambda: trained(net, wanted, planning_for(engine).costs.blocks))

@@ -19,7 +19,8 @@ from stepnet.compiler.grad.isolate_recurrences import IsolatedRecurrence, sectio
 from stepnet.compiler.grad.sections import Section
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import STEPS, Type
-from stepnet.compiler.plan.passes.block_steps import net_together
+from stepnet.compiler.plan.load import BlockCosts
+from stepnet.compiler.plan.passes.block_steps import net_with_joined_steps
 from stepnet.compiler.targets import Call, Order
 from stepnet.model.backward_accumulator import BackwardAccumulator
 from stepnet.model.gradient_runs import GradientRun, Halved
@@ -33,14 +34,15 @@ EMPTY = np.zeros(0, np.bool_)
 """A placeholder among saved arrays, for the blocks or single steps that a call does not have."""
 
 
-def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
+def trained(net: Net, wanted: Sequence[int], costs: BlockCosts) -> GradientRun:
     """Prepares the gradient of a net that saves all values; recurrences may run in blocks of steps.
 
     They do if that is faster; all else runs in a forward and a backward half.
 
     wanted: the positions of the inputs whose gradients are computed.
+    costs: those of the engine that runs it.
     """
-    choices = block_choices(net)
+    choices = block_choices(net, costs)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
     if not numbers:
@@ -195,11 +197,11 @@ class InBlocks:
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
         every = (*wanted, *(place for place in memories if net.type_of(net.inputs[place]).is_float))
-        blocks = net_together(net, choice.recur)
+        blocks = net_with_joined_steps(net, choice.recur)
         return cls(section, choice.size, Halved.of(blocks, every), Halved.of(net, every), every)
 
     @property
-    def kept(self) -> int:
+    def saved_count(self) -> int:
         """The number of arrays that `run` of this section saves for the backward pass."""
         return len(self.by_blocks.saved) + len(self.section.memories) + len(self.by_steps.saved)
 
@@ -247,7 +249,7 @@ class InBlocks:
         (blocks, others), memories = self.parts(call), self.initial_memories(values)
         if blocks.is_all(call):
             results, kept = blocks.forward(net, inputs, memories, way.engine)
-            kept += [EMPTY] * (self.kept - len(kept))
+            kept += [EMPTY] * (self.saved_count - len(kept))
         else:
             results, kept = [zeros(net.type_of(number), call) for number in net.results], list[Array]()
             for last, memory in zip(results[count:], memories, strict=True):

@@ -48,7 +48,7 @@ class SectionRun(Protocol):
         ...
 
     @property
-    def kept(self) -> int:
+    def saved_count(self) -> int:
         """The number of arrays that `run` of this section saves for the backward pass."""
         ...
 
@@ -97,7 +97,7 @@ class AtOnce:
         return cls(section, Halved.of(section.net, wanted), tuple(wanted))
 
     @property
-    def kept(self) -> int:
+    def saved_count(self) -> int:
         """The number of arrays that `run` of this section saves for the backward pass."""
         return len(self.halved.saved)
 
@@ -182,7 +182,7 @@ class Sectioned:
     def saved(self) -> tuple[int, ...]:
         """The positions of the values that `backward` reads among the arrays that `forward` returns."""
         results = [*self.net.results, *self.others]
-        kept = sum(runs.kept for runs in self.sections)
+        kept = sum(runs.saved_count for runs in self.sections)
         return (*map(results.index, self.crossing), *range(len(results), len(results) + kept))
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
@@ -223,7 +223,7 @@ class Sectioned:
         values: Values = dict(zip((*self.net.inputs, *self.crossing), (*arrays, *saved), strict=False))
         left, way = list(saved[len(self.crossing) :]), self.way(call, engine)
         for runs in reversed(self.sections[self.first :]):
-            kept, left = left[len(left) - runs.kept :], left[: len(left) - runs.kept]
+            kept, left = left[len(left) - runs.saved_count :], left[: len(left) - runs.saved_count]
             for number, array in runs.gradients(values, known, kept, way):
                 add(known, number, array)
         inputs = [self.net.inputs[place] for place in self.wanted]

@@ -10,7 +10,7 @@ One program runs them all: nothing is checked or laid out between two recurrence
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -24,10 +24,10 @@ from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics, check_inputs, initial_arrays
-from stepnet.model.control import Control, Controls
+from stepnet.model.control import Control
 from stepnet.model.declared import check_masked
 from stepnet.model.model import Declaration, Model
-from stepnet.model.program import Asked, Program, StepProgram
+from stepnet.model.program import Program, StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading, call_of
 from stepnet.model.recurrence import RNN
@@ -58,7 +58,7 @@ class Combined(Model):
         """
 
     @abstractmethod
-    def together(self, values: list[Any]) -> Any:
+    def joined(self, values: list[Any]) -> Any:
         """Joins values, one per part (layer or direction), into a tuple by layer or a dict by direction."""
 
     @abstractmethod
@@ -78,37 +78,6 @@ class Combined(Model):
         """
 
     @abstractmethod
-    def __call__(
-        self,
-        sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        last_only: bool = False,
-        engine: Asked = "auto",
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
-        time_major: bool = False,
-    ) -> tuple[Any, Any]:
-        """Runs the parts (layers or directions) on sequences; returns outputs and all final memories."""
-
-    @abstractmethod
-    def trace_steps(
-        self,
-        sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        **control: Unpack[Controls],
-    ) -> Any:
-        """Runs the layers or directions; returns the value of every named variable at every step.
-
-        The arguments are those of `RNN.trace_steps`.
-        """
-
-    @abstractmethod
     def with_params(self, params: Any) -> Self:
         """Returns a copy with other parameters, in a tuple by layer or a dict by direction."""
 
@@ -124,7 +93,7 @@ class Combined(Model):
     @property
     def params(self) -> Any:
         """The parameters of all parts (layers or directions): a tuple by layer, or a dict by direction."""
-        return self.together([part.params for part in self.layers])
+        return self.joined([part.params for part in self.layers])
 
     @property
     def ends_early(self) -> bool:
@@ -143,7 +112,7 @@ class Combined(Model):
         what: the name of the argument in messages.
         """
         parts = zip(self.layers, self.by_part(value, what), strict=True)
-        return self.together([part.by_recurrence(own, what) for part, own in parts])
+        return self.joined([part.by_recurrence(own, what) for part, own in parts])
 
 
 Layer = RNN | Combined
@@ -243,13 +212,13 @@ class LayersProgram(Program):
         return made
 
 
-class LayerPrograms(Generic[Kind]):
+class LayerPrograms(Programs[LayersProgram], Generic[Kind]):
     """The programs that run a layer as one net, one for each kind of call so far."""
 
     def __init__(self, layer: Kind) -> None:
         """Stores the layer; programs are made at first use."""
+        super().__init__()
         self.layer = layer
-        self.programs = Programs[LayersProgram]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the layers alone: a copy makes its programs anew."""
@@ -271,7 +240,7 @@ class LayerPrograms(Generic[Kind]):
         """Checks the arguments of a call of the layers (a stack or two directions); returns a `Reading`: the
         arrays, with the program for their dtypes and features. Raises `InputError` for wrong arguments.
 
-        The arguments are those of `RNN.__call__`, but `initial` and `statics` have an entry per part (layer
+        The arguments are those of `Model.__call__`, but `initial` and `statics` have an entry per part (layer
         or direction); errors name the part.
         """
         check_masked(masked)
@@ -302,7 +271,7 @@ class LayerPrograms(Generic[Kind]):
                 return Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
 
         key = *batch.key, *(part.statics.key for part in parts), last_only, masked
-        return self.programs.for_arrays(key, made)
+        return self.for_arrays(key, made)
 
 
 def with_distinct_axes(parts: list[LayerArguments]) -> list[LayerArguments]:
@@ -373,7 +342,7 @@ class Wiring:
             outputs.append(output)
             memories.append(memory)
         with named(*names):
-            return layer.output_of(outputs, last_only), layer.together(memories)
+            return layer.output_of(outputs, last_only), layer.joined(memories)
 
     def recurrence(self, part: LayerArguments, x: Any, last_only: bool) -> tuple[Any, Any]:
         """Adds one recurrence to the net that is built; returns its outputs and the structure of its memory.

@@ -140,7 +140,7 @@ class ValueAndGrad:
             arrays = [*arguments.arrays, *loss_targets.arrays, seed]
             value, *gradients = run_net(program, arrays, arguments.call, asked)
             return (value * seed)[()], arguments.gradients(kinds, places, gradients)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint, asked)
         made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]
@@ -226,6 +226,11 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
     outputs = dict(zip((name for name, _ in named_leaves(program.output)), program.levels, strict=True))
     per_step = {name: leaf for name, leaf in named if not of_rows(name, outputs)}
     at_steps: dict[str, tuple[Array, int]] = {}
+    if per_step and program.has_derived:
+        raise InputError(
+            "targets with an entry per step are not for models with other numbers of steps than the inputs, "
+            "as after a stride: take vjp, and compute the loss of its outputs"
+        )
     if per_step:
         own = per_step.get("", per_step)  # a single target has no name
         both = Batch.of({"inputs": arguments.batch.structure, "targets": own}, lengths, time_major)

@@ -1,4 +1,4 @@
-"""`Model`: the base class of `RNN`, `Stack`, `Bidirectional` and `Graph`.
+"""`Model`: the base class of `RNN`, `Stack`, `Bidirectional` and `Graph`, and the call of each of them.
 
     written as                          Model                      taken by
     RNN      one step                   declaration                calls, streams, gradients
@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
 
 import numpy as np
 
@@ -29,8 +29,9 @@ from stepnet.compiler.values.arguments import array_of, dtype_name, file_path, f
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
 from stepnet.errors import InputError
+from stepnet.model.control import Controls
+from stepnet.model.executables import Form
 from stepnet.model.program import Asked, Program
-from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Model(ABC):
         noun: The word for the model in messages.
         kinds: The kinds of arguments that have gradients, such as "params".
         gives_final: Whether a call returns the final memories besides the outputs.
+        until: The condition that ends the sequences of a recurrence early; None for none.
+        programs: The compiled programs, one for each kind of inputs, with the latest one.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), inputs=())
@@ -76,6 +79,101 @@ class Model(ABC):
     noun: ClassVar[str] = "recurrence"
     kinds: ClassVar[tuple[str, ...]] = ("params", "inputs", "initial", "statics")
     gives_final: ClassVar[bool] = True
+    until: Any = None
+    programs: Any
+
+    # ---- the call
+
+    def __call__(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        last_only: bool = False,
+        engine: Asked = "auto",
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> Any:
+        """Runs the model; returns the outputs and the last memory of each sequence, a `Graph` the outputs.
+
+        Args:
+            sequences: A `Ragged`, an array [batch, time, features...], or a structure of these as the model
+                expects it.
+            initial: The memory before the first step: arrays [batch, features...] in the structure of the
+                memory. Zeros by default. That of a `Stack` is a tuple with one entry per layer, that of a
+                `Bidirectional` {"forward": ..., "backward": ...}, and that of a `Graph` the state of its
+                stream.
+            statics: Values that each sequence has once: arrays [batch, features...] in the structure of the
+                statics, or a `Ragged` with sequences of its own for each sequence. Those of layers and
+                directions have one entry for each.
+            lengths: The length of each sequence of an array, [batch], where they differ.
+            last_only: Whether to return only the last output of each sequence, [batch, features...]; zeros
+                for an empty sequence.
+            engine: An engine, or several in order of preference: each part of a `Graph` runs on the first
+                that does not refuse it.
+            mask: A bool for each step, in the form of the inputs. A step where it is False leaves the memory
+                as it is.
+            masked: The output at such a step: "repeat", the output of the step before (zeros where there is
+                none), or "zero".
+            begun: The number of steps of each sequence that were run in earlier calls, from which `index`
+                counts on: a whole number, or an array [batch].
+            time_major: Whether arrays of sequences, the mask and outputs are [time, batch, ...]. They are
+                read and written in place.
+
+        Returns:
+            The outputs in the form of the input: a `Ragged` for a `Ragged`, an array for an array, with zeros
+            beyond the lengths. Outputs of a `Graph` that a sequence has once are [batch, features...]. Then,
+            but for a `Graph`, the last memory of each sequence, [batch, features...], in the structure of the
+            memory.
+
+        Raises:
+            InputError: For arguments that do not fit the model or one another. For a `Graph` that a stream
+                cannot run, also for `initial`, `mask` and `begun`, with the operation that prevents it.
+            StepError: For a step or model that cannot be traced, at the first call with such inputs.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=())
+        >>> outputs, final = total(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]]), lengths=[3, 2])
+        >>> outputs.tolist(), final.tolist()
+        ([[1.0, 3.0, 6.0], [4.0, 9.0, 0.0]], [6.0, 9.0])
+        >>> total(np.array([[1.0, 2.0, 3.0]]), mask=[[True, False, True]])[0].tolist()
+        [[1.0, 1.0, 4.0]]
+        >>> doubled = sn.Graph(lambda x, params: 2 * total(x)[0])
+        >>> doubled(np.array([[1.0, 2.0, 3.0]]), initial=np.array([10.0])).tolist()
+        [[22.0, 26.0, 32.0]]
+        """
+        form = None
+        if statics is None and lengths is None and mask is None and begun is None and self.until is None:
+            form, results = self.programs.prepared(sequences, initial, last_only, engine, masked, time_major)
+            if results is not None:
+                return results
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        return self.unprepared(form, sequences, initial, statics, lengths, last_only, engine, **control)
+
+    def unprepared(
+        self,
+        form: Form | None,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        **control: Unpack[Controls],
+    ) -> Any:
+        """Runs a call that was not prepared; returns the outputs and the final memories.
+
+        form: the key by which later calls find it prepared; None for a call that is never prepared. The other
+        arguments are those of the call.
+        """
+        asked, last_only = self.engine_order(engine), flag(last_only, "last_only")
+        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
+        return reading.run(asked, self.programs.calls, form)
 
     # ---- defined by each kind of model
 
@@ -83,11 +181,6 @@ class Model(ABC):
     @abstractmethod
     def program(self) -> Program:
         """The compiled program for the latest or declared inputs; raises `InputError` if there are none."""
-
-    @property
-    @abstractmethod
-    def programs_by_kind(self) -> Programs[Any]:
-        """The compiled programs of the model, one for each kind of inputs, with the latest one."""
 
     @property
     @abstractmethod
@@ -100,25 +193,34 @@ class Model(ABC):
         """True if sequences may end before their last step, because a step has a condition `until=`."""
 
     @abstractmethod
-    def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[Any]:
-        """Checks the sequences and statics of a call; returns them with the program that runs the call.
+    def with_params(self, params: Any) -> "Model":
+        """Returns a copy of the model with other parameters; nothing is traced or compiled again."""
 
-        last_only: whether the call returns only the last output of each sequence.
-        """
+    @abstractmethod
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        *,
+        mask: Any = None,
+        masked: str = "repeat",
+        begun: Any = None,
+        time_major: bool = False,
+    ) -> Any:
+        """Runs the model; returns the value of every named variable at every step, for debugging."""
+
+    @property
+    @abstractmethod
+    def described(self) -> list[str]:
+        """The arguments with which the model was made, as its text has them in brackets."""
 
     @abstractmethod
     def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
         """Checks the arguments of a call whose gradient is taken, but for its parameters.
 
         Returns them with the program whose net is differentiated, and the sequences cut at early ends.
-        """
-
-    @abstractmethod
-    def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the model; returns its outputs without the final memories.
-
-        last_only: whether to return only the last output of each sequence.
-        engine: the engines in order of preference.
         """
 
     @abstractmethod
@@ -155,7 +257,47 @@ class Model(ABC):
         """
         return value
 
+    def as_layers(self, sequences: Any, initial: Any, statics: Any, engine: Order) -> "tuple[Model, Any]":
+        """Returns a model that gives its final memories besides its outputs, and the memories that a call
+        begins with: the model itself, and `initial`; of a graph one recurrence that computes the same.
+
+        sequences, initial, statics, engine: the arguments of the call.
+        """
+        return self, initial
+
     # ---- shared by all models
+
+    def __repr__(self) -> str:
+        """Returns the class of the model, and what it was made with."""
+        return f"{type(self).__name__}({', '.join(self.described)})"
+
+    def read(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool = False,
+        **control: Unpack[Controls],
+    ) -> Reading[Any]:
+        """Checks the arguments of a call; returns them with the program that runs it."""
+        return self.programs.read(sequences, initial, statics, lengths, last_only, **control)
+
+    def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[Any]:
+        """Checks the sequences and statics of a call; returns them with the program that runs the call.
+
+        last_only: whether the call returns only the last output of each sequence.
+        """
+        return self.read(sequences, None, statics, None, last_only)
+
+    def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
+        """Runs the model; returns its outputs without the final memories.
+
+        last_only: whether to return only the last output of each sequence.
+        engine: the engines in order of preference.
+        """
+        results = self(sequences, last_only=last_only, engine=engine)
+        return results[0] if self.gives_final else results
 
     @property
     def net(self) -> Net:
@@ -192,7 +334,7 @@ class Model(ABC):
         params = own if call.params is None else same_parameters(call.params, own, self.noun)
         reading, cut = self.gradient_reading(call._replace(params=params))
         statics = self.by_recurrence(call.statics, "statics")
-        return CallArguments.of(reading, own, params, statics, self.gives_final, cut, self.programs_by_kind)
+        return CallArguments.of(reading, own, params, statics, self.gives_final, cut, self.programs)
 
     def gradient_program(self) -> "tuple[Program, Places]":
         """Returns the program whose gradient is taken, and the positions of its inputs by kind of argument.

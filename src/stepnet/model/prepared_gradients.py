@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.compiler.net.types import STEPS
-from stepnet.compiler.targets import Bound, Call, FrozenCall, Order, Results
+from stepnet.compiler.targets import Call, Order, Results
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves_as, rebuilder
 from stepnet.model.backward import GradientLayout
 from stepnet.model.batch import Batch
 from stepnet.model.control import Controls
-from stepnet.model.executables import Form
+from stepnet.model.executables import Form, PreparedKernel
 from stepnet.model.gradients import CallArguments, Gradients
 from stepnet.model.nets import Arrays, call_on, parameters
 from stepnet.model.program import NetProgram, Program
@@ -38,20 +38,17 @@ Shape = tuple[int, ...]
 class PreparedNet:
     """A net that is prepared for calls of one form (cache key).
 
-    frozen: the prepared call.
-    bound: the kernel (compiled net) with its parameters, if a call gives others; else None.
-    parameters: the positions of the parameters among the inputs of the net.
+    kernel: the prepared call of the kernel (compiled net).
+    parameters: the positions of the parameters among the inputs of the net, if a call gives others than those
+        of the model; else none.
     reads: the positions of the sequences, the memories and the statics among the inputs of the net, in order.
     order: for each result of the net, its position among those of the engine.
-    bytes: the number of bytes that are held between calls.
     """
 
-    frozen: FrozenCall
-    bound: Bound | None
+    kernel: PreparedKernel
     parameters: tuple[int, ...]
     reads: tuple[int, ...]
     order: tuple[int, ...]
-    bytes: int
 
     @classmethod
     def of(
@@ -77,21 +74,25 @@ class PreparedNet:
             return None
         held = parameters(program, arrays, call)
         bound = program.kernel(engine).bind(held)
-        frozen = bound.frozen(call_on(program, arrays, call, None))
-        if frozen is None or (changes and not bound.rebind(held)):
+        kernel = PreparedKernel.of(bound, held, call_on(program, arrays, call, None), changes)
+        if kernel is None:
             bound.release()
             return None
         places = [*ends.steps, *ends.rows, *ends.totals]
         order = tuple(places.index(place) for place in range(len(places)))
-        size = frozen.bytes + sum(array.nbytes for array in held)
         reads = (*ends.sequences, *ends.memories, *ends.statics)
-        return cls(frozen, bound if changes else None, ends.parameters, reads, order, size)
+        return cls(kernel, ends.parameters if changes else (), reads, order)
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes that are held between calls."""
+        return self.kernel.bytes
 
     def __call__(self, arrays: Sequence[Any]) -> list[Array]:
         """Runs the net on the arrays of its inputs; returns its results in order."""
-        if self.bound is not None:
-            self.bound.rebind([arrays[place] for place in self.parameters])
-        made = self.frozen.run([arrays[place] for place in self.reads], None)
+        if self.parameters:
+            self.kernel.bound.rebind([arrays[place] for place in self.parameters])
+        made = self.kernel.prepared.run([arrays[place] for place in self.reads], None)
         results = [*made.outputs, *made.final, *made.totals]
         return [results[place] for place in self.order]
 

@@ -15,10 +15,11 @@ import numpy as np
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.types import is_derived
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.stored_schedule import StoredSchedule
-from stepnet.compiler.targets import Bound, Kernel, Order, Results, choose
+from stepnet.compiler.targets import Bound, Kernel, Order, Results, compiled, planning_for
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.once import computed_once
@@ -41,8 +42,8 @@ class NetProgram:
 
     @computed_once
     def schedule(self) -> Schedule:
-        """The schedule of the net: its parts in the order they run, each with its plan."""
-        return StoredSchedule(self.net)
+        """The schedule of the net for `engine="auto"`: its parts in the order they run, with their plans."""
+        return StoredSchedule(self.net, planning_for("auto"))
 
     @computed_once
     def ends(self) -> Ends:
@@ -50,11 +51,11 @@ class NetProgram:
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """Returns the schedule of the net (parts with plans).
+        """Returns the schedule of the net (parts with plans), planned for the first of the requested engines.
 
-        asked: the requested engines, which have no effect here; a subclass may assign parts to them.
+        asked: an engine, or several in order of preference; a subclass may assign parts to them.
         """
-        return self.schedule
+        return self.schedule.planned(planning_for(asked))
 
     def kernel(self, asked: Order) -> Kernel:
         """Returns the kernel (compiled code) for the requested engines, compiled at first use.
@@ -63,9 +64,7 @@ class NetProgram:
         """
         if asked not in self.kernels:
             with paused_collector():
-                parts = self.schedule_for(asked)
-                engine, _ = choose(parts, asked)
-                self.kernels[asked] = engine.compile(parts)
+                self.kernels[asked] = compiled(self.schedule_for(asked), asked)
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:
@@ -122,6 +121,18 @@ class Program(NetProgram):
         """The number of ragged levels of each output: 1 for a value per step, 0 for one per sequence."""
         outputs = self.net.results[: len(self.net.results) - self.memories]
         return tuple(len(self.net.type_of(number).extent) - 1 for number in outputs)
+
+    @computed_once
+    def axes(self) -> tuple[str, ...]:
+        """The axis of the steps of each output, such as "steps"; "" for an output per sequence."""
+        outputs = self.net.results[: len(self.net.results) - self.memories]
+        extents = [self.net.type_of(number).extent for number in outputs]
+        return tuple(extent[-1] if len(extent) > 1 else "" for extent in extents)
+
+    @computed_once
+    def has_derived(self) -> bool:
+        """True if some values have other numbers of steps than the sequences, as after a stride."""
+        return any(is_derived(type_.extent) for node in self.net.nodes for type_ in node.types)
 
     def split(self, results: Results) -> Results:
         """Separates outputs from final memories in the results of an engine; outputs keep their order.

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import Bound, Call, FrozenCall, Results
+from stepnet.compiler.targets import Bound, Call, PreparedCall, Results
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
@@ -145,16 +145,16 @@ class Executable(Generic[Kind]):
 
 
 @dataclass(frozen=True)
-class PreparedCall(Executable[Kind]):
+class CallExecutable(Executable[Kind]):
     """A prepared call for sequences of some lengths, or for a number of sequences of any.
 
-    frozen: the prepared call of the kernel (compiled net).
+    prepared: the prepared call of the kernel (compiled net).
     """
 
-    frozen: FrozenCall
+    prepared: PreparedCall
 
 
-class Calls(Executables[PreparedCall[Kind]]):
+class Calls(Executables[CallExecutable[Kind]]):
     """The prepared calls of a model, by form (shapes, dtypes and options of the arguments)."""
 
     @staticmethod
@@ -212,7 +212,7 @@ class Calls(Executables[PreparedCall[Kind]]):
 
     def find(
         self, form: Form, sequences: Any
-    ) -> tuple[tuple[PreparedCall[Kind], list[PreparedCall[Kind]]] | None, Array | None]:
+    ) -> tuple[tuple[CallExecutable[Kind], list[CallExecutable[Kind]]] | None, Array | None]:
         """Takes a prepared call out of the cache: one for the form (key), else for the other kind of form.
 
         A form that begins with an int is for that many sequences of any lengths, others are for exact ones.
@@ -249,7 +249,7 @@ class Calls(Executables[PreparedCall[Kind]]):
             if memories is None:
                 return None
             values = sequences.values if isinstance(sequences, Ragged) else sequences
-            results = executable.frozen.run([values, *memories], offsets)
+            results = executable.prepared.run([values, *memories], offsets)
             return executable.program, executable.answer(results, sequences)
         finally:
             idle.append(executable)
@@ -268,27 +268,27 @@ class Calls(Executables[PreparedCall[Kind]]):
             others = None if (key := any_lengths_of(form, like)) is None else key.form
         if self.is_due(form):
             lead = None if isinstance(like, Ragged) else like
-            self.keep_prepared(form, program, bound.frozen(call), call, lead)
+            self.keep_prepared(form, program, bound.prepare(call), call, lead)
         elif others is not None and self.is_due(others):
-            frozen = bound.frozen(call, any_lengths=True)
-            if frozen is not None and frozen.longest >= LONGEST:
-                self.keep_prepared(others, program, frozen, call, None)
+            prepared = bound.prepare(call, any_lengths=True)
+            if prepared is not None and prepared.longest >= LONGEST:
+                self.keep_prepared(others, program, prepared, call, None)
 
     def keep_prepared(
         self,
         form: Form,
         program: Kind,
-        frozen: FrozenCall | None,
+        prepared: PreparedCall | None,
         call: Call,
         lead: tuple[int, ...] | None,
     ) -> None:
         """Caches a prepared call for later calls with the key `form`, if the engine could prepare it.
 
         program: the program of the call.
-        frozen: the prepared call, made of `call`; None if it could not be prepared.
+        prepared: the prepared call, made of `call`; None if it could not be prepared.
         lead: the first two sizes of outputs per step; None if these have the lengths of the input.
         """
-        if frozen is None:
+        if prepared is None:
             return
         rows = call.positions.rows
         lead = (rows,) if call.last_only else lead
@@ -296,8 +296,8 @@ class Calls(Executables[PreparedCall[Kind]]):
             (rows, *features) if not levels else None if lead is None else (*lead, *features)
             for features, levels in outputs_of(program)
         )
-        made = PreparedCall(program, memory_of(program, rows), shapes, frozen)
-        self.keep(form, made, frozen.bytes + made.bytes)
+        made = CallExecutable(program, memory_of(program, rows), shapes, prepared)
+        self.keep(form, made, prepared.bytes + made.bytes)
 
 
 def outputs_of(program: Program) -> list[tuple[tuple[int, ...], int]]:

@@ -55,7 +55,7 @@ class Reading(Generic[Kind]):
         # The first call makes many objects that are needed to its end: collecting garbage is wasted time.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():
             bound = self.running.bound(asked)
-            if form is not None:
+            if form is not None and not self.running.has_derived:
                 calls.prepare(form, self.program, bound, self.call, self.batch.steps_like)
             return self.answer(bound)
 
@@ -90,7 +90,7 @@ class Reading(Generic[Kind]):
         """
         if self.call.last_only:
             return outputs
-        return list(map(self.batch.like_input, outputs, self.running.levels))
+        return list(map(self.batch.like_input, outputs, self.running.levels, self.running.axes))
 
     def unrounded(self, bound: Bound) -> tuple[Any, list[Array]]:
         """Runs the call on a kernel; returns its outputs, and the final memories in the dtypes of the loop.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.targets import Order, checked_engine
@@ -17,6 +17,7 @@ from stepnet.model import nested
 from stepnet.model.batch import checked_array
 from stepnet.model.control import Control, Controls
 from stepnet.model.declared import Declared, check_masked
+from stepnet.model.executables import Form
 from stepnet.model.model import Declaration, same_parameters
 from stepnet.model.program import Asked, StepProgram
 from stepnet.model.reading import Reading
@@ -141,79 +142,31 @@ class RNN(Declared):
         made.programs = self.programs.changed(change)
         return made
 
-    def __repr__(self) -> str:
-        """Returns the name of the step, the structure of the memory, and the direction."""
+    @property
+    def described(self) -> list[str]:
+        """The name of the step, the structure of the memory, and the direction."""
         name = getattr(self.step, "__name__", type(self.step).__name__)
-        return f"RNN({name}, memory={skeleton(self.memory)}{', reverse=True' if self.reverse else ''})"
+        return [name, f"memory={skeleton(self.memory)}", *(["reverse=True"] if self.reverse else [])]
 
     # ---- running it
 
-    def __call__(
+    def unprepared(
         self,
+        form: Form | None,
         sequences: Any,
-        initial: Any = None,
-        statics: Any = None,
-        lengths: Any = None,
-        last_only: bool = False,
-        engine: Asked = "auto",
-        *,
-        mask: Any = None,
-        masked: str = "repeat",
-        begun: Any = None,
-        time_major: bool = False,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        **control: Unpack[Controls],
     ) -> tuple[Any, Any]:
-        """Runs the recurrence; returns the outputs and the last memory of each sequence.
-
-        Args:
-            sequences: A `Ragged`, an array [batch, time, features...], or a structure of these as the step
-                expects it.
-            initial: The memory before the first step: arrays [batch, features...] in the structure of the
-                memory. Zeros by default.
-            statics: Values that each sequence has once: arrays [batch, features...] in the structure of the
-                statics, or a `Ragged` with sequences of its own for each sequence.
-            lengths: The length of each sequence of an array, [batch], where they differ.
-            last_only: Whether to return only the last output of each sequence, [batch, features...]; zeros
-                for an empty sequence.
-            engine: An engine, or several in order of preference.
-            mask: A bool for each step, in the form of the inputs. A step where it is False leaves the memory
-                as it is.
-            masked: The output at such a step: "repeat", the output of the step before (zeros where there is
-                none), or "zero".
-            begun: The number of steps of each sequence that were run in earlier calls, from which `index`
-                counts on: a whole number, or an array [batch].
-            time_major: Whether arrays of sequences, the mask and outputs are [time, batch, ...]. They are
-                read and written in place.
-
-        Returns:
-            The outputs in the form of the input: a `Ragged` for a `Ragged`, an array for an array, with zeros
-            beyond the lengths. Then the last memory of each sequence, [batch, features...], in the structure
-            of the memory.
-
-        Raises:
-            InputError: For arguments that do not fit the recurrence or one another.
-            StepError: For a step that cannot be traced, at the first call with such inputs.
-
-        >>> import numpy as np
-        >>> import stepnet as sn
-        >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=())
-        >>> outputs, final = total(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]]), lengths=[3, 2])
-        >>> outputs.tolist(), final.tolist()
-        ([[1.0, 3.0, 6.0], [4.0, 9.0, 0.0]], [6.0, 9.0])
-        >>> total(np.array([[1.0, 2.0, 3.0]]), mask=[[True, False, True]])[0].tolist()
-        [[1.0, 1.0, 4.0]]
-        """
-        programs, form = self.programs, None
-        if statics is None and lengths is None and mask is None and begun is None and self.until is None:
-            form, results = programs.prepared(sequences, initial, last_only, engine, masked, time_major)
-            if results is not None:
-                return results
-        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
+        """Runs a call that was not prepared, also inside the step of another recurrence."""
         if nested.is_traced(sequences):
-            check_in_step(lengths, asked, masked, (mask, begun, self.until, time_major or None))
+            asked, last_only = checked_engine(engine), flag(last_only, "last_only")
+            check_in_step(lengths, asked, self.until, **control)
             return nested.in_step(self, sequences, initial, statics, last_only)
-        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
-        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
-        return reading.run(asked, programs.calls, form)
+        return super().unprepared(form, sequences, initial, statics, lengths, last_only, engine, **control)
 
     # ---- members of every model
 
@@ -226,13 +179,6 @@ class RNN(Declared):
     def ends_early(self) -> bool:
         """True if sequences may end before their last step, because the recurrence has `until=`."""
         return self.until is not None
-
-    def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[StepProgram]:
-        """Checks the sequences and statics of a call; returns them with the program that runs the call.
-
-        last_only: whether the call returns only the last output of each sequence.
-        """
-        return self.read(sequences, None, statics, None, last_only)
 
     def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
         """Checks the arguments of a call whose gradient is taken; sequences that end early are first run, and
@@ -256,14 +202,6 @@ class RNN(Declared):
         made = program.gradients[key]
         own = replace(reading.call, initial=reading.call.initial[: program.memories])
         return Reading(reading.batch, made, made, own, ends=False), cut
-
-    def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the recurrence; returns its outputs without the final memories.
-
-        last_only: whether to return only the last output of each sequence.
-        engine: an engine, or several in order of preference.
-        """
-        return self(sequences, last_only=last_only, engine=engine)[0]
 
     def for_stream(self, engine: Order) -> "StreamedRecurrence":
         """Returns the recurrence in the form that a stream runs step by step.
@@ -346,13 +284,13 @@ class RNN(Declared):
         return step_scopes(self, sequences, initial, statics, lengths, control)
 
 
-def check_in_step(lengths: Any, engine: Order, masked: Any, others: tuple[Any, ...]) -> None:
+def check_in_step(lengths: Any, engine: Order, until: Any, **control: Unpack[Controls]) -> None:
     """Raises `StepError` for call arguments that a recurrence inside another recurrence's step does not take.
 
-    lengths, engine, masked: the arguments of the inner call.
-    others: the arguments `mask` and `begun`, the recurrence's `until`, and `time_major`; None for each that
-        is not given.
+    lengths, engine, control: the arguments of the inner call.
+    until: the condition of the recurrence; None for none.
     """
+    others = control.get("mask"), control.get("begun"), until, control.get("time_major") or None
     if any(other is not None for other in others):
         raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
     if lengths is not None or engine != "auto":
@@ -360,7 +298,7 @@ def check_in_step(lengths: Any, engine: Order, masked: Any, others: tuple[Any, .
             "lengths= and engine= are not for a recurrence inside a step: its sequences know their "
             "lengths, and it runs where the outer one does; give engine= to that one"
         )
-    check_masked(masked)
+    check_masked(control.get("masked", "repeat"))
 
 
 def remade(

@@ -14,7 +14,8 @@ from stepnet.compiler.net.interpret import LevelSizes, by_steps, interpret
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, Type, is_static_extent
 from stepnet.compiler.plan.passes import narrowed_step
-from stepnet.compiler.targets.packed import NetForm, PackedCall
+from stepnet.compiler.targets import REFERENCE, engine_named
+from stepnet.compiler.targets.packed import CallPacking, NetForm
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import is_integer, is_one_of, short_repr
@@ -107,8 +108,8 @@ class Scopes:
 
     def __repr__(self) -> str:
         """Returns the number of values and the description of the sequences."""
-        steps = next(value for value in self.values.values() if value.levels == 1)
-        sequences = repr(steps.with_values(np.empty(steps.total))).removeprefix("Ragged(").split(",")[0]
+        offsets = next(iter(self.values.values())).offsets[0]
+        sequences = repr(Ragged(np.empty(int(offsets[-1])), (offsets,))).removeprefix("Ragged(").split(",")[0]
         return f"Scopes({len(self)} values, {sequences})"
 
     def __str__(self) -> str:
@@ -300,10 +301,13 @@ def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array])
     reading: the checked arguments of the call.
     params: the arrays of the parameters.
     """
-    net, packed = reading.running.net, PackedCall.of(reading.call)
+    net, packing = reading.running.net, CallPacking.of(reading.call)
     node = next(node for node in net.nodes if node.operation == "recur")
     recur = node.recur
-    body, named_net = (narrowed_step(inside, recur.precision) for inside in (recur.body, named_net))
+    body, named_net = (
+        narrowed_step(inside, recur.precision, engine_named(REFERENCE).pipeline)
+        for inside in (recur.body, named_net)
+    )
     done = len(recur.outputs) + len(leaves(reading.program.memory))  # the memory that `ending` adds
     lengths = reading.call.positions.lengths
     ended = np.zeros(len(lengths), bool)
@@ -329,7 +333,8 @@ def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array])
         steps.append((inside, [*interpret(named_net, arrays, inside, index), *results]))
         return results
 
-    by_steps(net, node, [*packed.arrays(NetForm(net)), *params], packed.segments, run)
+    inputs = packing.inputs(NetForm(net), reading.call.given)
+    by_steps(net, node, [*inputs, *params], packing.segments, run)
     row, place, kept = np.concatenate(rows), np.concatenate(places), np.flatnonzero(np.concatenate(counts))
     order = kept[np.lexsort((place[kept], row[kept]))]
     types = [named_net.type_of(number) for number in named_net.results] + [

@@ -18,6 +18,7 @@ from stepnet.compiler.net.interpret import wide, with_attributes
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.tolerance import ROUNDINGS, tolerance
 from stepnet.compiler.net.types import Literal
+from stepnet.compiler.targets import AUTO, REFERENCE
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
@@ -38,7 +39,7 @@ LENGTHS = (1, 2, 7, 20, 33)
 """The lengths of the random sequences. None is empty: the mean of no steps is NaN in every model."""
 DRAWS = 2
 """The number of times that the weights are rounded anew."""
-ENGINES = ("llvm", "interpret")
+ENGINES = (*AUTO, REFERENCE)
 
 
 # ---- sides -------------------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ class Compared:
     count: int
     not_finite: int
 
-    def together(self, other: "Compared") -> "Compared":
+    def merged(self, other: "Compared") -> "Compared":
         """Joins two comparisons of an output into one over the sequences of both."""
         return Compared(
             np.maximum(self.difference, other.difference),
@@ -273,7 +274,7 @@ def verify_models(
         if not len(each.values):
             continue
         made, alone = compared(sides, x, statics, (several[0], several[1]))
-        found = {name: new.together(found[name]) if name in found else new for name, new in made.items()}
+        found = {name: new.merged(found[name]) if name in found else new for name, new in made.items()}
         sequences, steps = sequences + len(each), steps + len(each.values)
         longest = max(longest, int(each.lengths.max(initial=0)))
     return verdict(sides, found, alone, sequences, steps, longest)

@@ -53,17 +53,27 @@ def watched(step: Step, names: Names) -> Step:
         last = roles(outputs=output, after=after)
         local = inside.values | local_values(returned, code, builder)
         names.clear()
-        names.update(first)
-        for name, leaf in sorted(local.items(), key=lambda pair: pair[1].number):
-            other = (first | last).get(name)
-            if other is None:
-                names[name] = leaf
-            elif code is not None and not (isinstance(other, Traced) and other.number == leaf.number):
-                names[f"{code.co_name}.{name}"] = leaf
-        names.update(last)
+        names.update(joined_names(first, local, last, code))
         return output, after
 
     return run
+
+
+def joined_names(first: Names, local: dict[str, Traced], last: Names, code: CodeType | None) -> Names:
+    """Returns the named values of a step or model, in the order in which it computes them.
+
+    first, last: the values of its arguments and of its results.
+    local: the values of local variables. One with a name of `first` or `last` is named `function.name`.
+    code: the code of the step or model; None if it is not known.
+    """
+    names = dict(first)
+    for name, leaf in sorted(local.items(), key=lambda pair: pair[1].number):
+        other = (first | last).get(name)
+        if other is None:
+            names[name] = leaf
+        elif code is not None and not (isinstance(other, Traced) and other.number == leaf.number):
+            names[f"{code.co_name}.{name}"] = leaf
+    return names | last
 
 
 def roles(**structures: Any) -> Names:

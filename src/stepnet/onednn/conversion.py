@@ -10,7 +10,7 @@ from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.errors import ConversionError
 from stepnet.layout import registry
-from stepnet.layout.convert import RangeError, convert
+from stepnet.layout.convert import RangeError, convert, first_fitting
 
 Array = np.ndarray
 
@@ -65,30 +65,30 @@ def converted(
     they fit. Returns ((recurrence, its weights, their layout), None), or (None, the reason why oneDNN has no
     such cell). Raises `RangeError` for numbers beyond float32.
     """
-    record = registry.record(source.layout)
-    meaning, reason = record.settled(source.semantics), None
-    for cell, reset, target, kind in TARGETS:
-        if (cell, reset or meaning.reset) != (meaning.cell, meaning.reset):
-            continue
-        try:
-            conversion = convert(
-                source.arrays, source.layout, target, semantics=source.semantics, dtype="float32"
-            )
-        except RangeError:
-            raise
-        except ConversionError as error:
-            reason = reason or str(error)
-            continue
-        arrays = conversion.arrays
-        _, _, inputs, _, hidden = arrays["weights_layer"].shape
-        projected = arrays["weights_projection"].shape[3] if "weights_projection" in arrays else 0
-        recurrence = OneDnnRecurrence(
-            kind,
-            inputs,
-            hidden,
-            projected,
-            conversion.report.target_semantics.candidate_activation if kind == "rnn" else "tanh",
-            "weights_peephole" in arrays,
-        )
-        return (recurrence, RecurrenceWeights.of(recurrence, arrays), target), None
-    return None, reason or f"oneDNN has no cell like that of {source.layout}"
+    meaning = registry.record(source.layout).settled(source.semantics)
+    kinds = {
+        target: kind
+        for cell, reset, target, kind in TARGETS
+        if (cell, reset or meaning.reset) == (meaning.cell, meaning.reset)
+    }
+    if not kinds:
+        return None, f"oneDNN has no cell like that of {source.layout}"
+    conversion = first_fitting(
+        source.arrays, source.layout, kinds, semantics=source.semantics, dtype="float32"
+    )
+    if isinstance(conversion, RangeError):
+        raise conversion
+    if isinstance(conversion, ConversionError):
+        return None, str(conversion)
+    arrays, target = conversion.arrays, conversion.report.target
+    _, _, inputs, _, hidden = arrays["weights_layer"].shape
+    projected = arrays["weights_projection"].shape[3] if "weights_projection" in arrays else 0
+    recurrence = OneDnnRecurrence(
+        kinds[target],
+        inputs,
+        hidden,
+        projected,
+        conversion.report.target_semantics.candidate_activation if kinds[target] == "rnn" else "tanh",
+        "weights_peephole" in arrays,
+    )
+    return (recurrence, RecurrenceWeights.of(recurrence, arrays), target), None

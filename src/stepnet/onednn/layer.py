@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.targets import AUTO
 from stepnet.compiler.targets.calibration import Calibration, data_scale, weight_scales
 from stepnet.compiler.targets.onednn.library import OneDnnLibrary, library
 from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
@@ -70,8 +71,8 @@ class Layer:
 
     @property
     def engine(self) -> str:
-        """The engine that runs the layer: "onednn" or "llvm"."""
-        return "onednn" if self.reason is None else "llvm"
+        """The engine that runs the layer: "onednn", or that of `engine="auto"`, "llvm"."""
+        return "onednn" if self.reason is None else AUTO[0]
 
     def __repr__(self) -> str:
         """The recurrence of oneDNN, or the layout and the reason why the engine llvm runs it, for users."""

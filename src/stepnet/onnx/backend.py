@@ -80,7 +80,8 @@ class Prepared(base.BackendRep):
         statics = {input_.name: rows[input_.name] for input_ in model.statics}
         lengths = next((rows[input_.name] for input_ in model.inputs if input_.is_lengths), None)
         x = next(iter(sequences.values()))
-        results = graph(x if len(sequences) == 1 else sequences, statics or None, lengths, self.engine)
+        given = x if len(sequences) == 1 else sequences
+        results = graph(given, statics=statics or None, lengths=lengths, engine=self.engine)
         outputs = [results] if len(model.outputs) == 1 else [results[name] for name in model.outputs]
         is_padding = None if lengths is None else padding_mask(lengths, x.shape[1])
         return tuple(

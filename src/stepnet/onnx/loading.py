@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepnet.errors import ModelError
+from stepnet.errors import ModelError, named
 from stepnet.files.onnx.file import opened
 from stepnet.files.onnx.graph import DEPTH, Constant, ConstantFolder, GraphNode, Key, Output, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS
@@ -19,6 +19,7 @@ from stepnet.model.graph.array_model import (
     ModelInput,
     axes_of_rank,
     check_agree,
+    check_factor,
     check_names,
     first_fitting,
     graph_of,
@@ -104,22 +105,14 @@ def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Sto
     file, for the message. inputs: those whose declared sizes may fix the number of steps. walk: the nodes of
     the model. store: the limit on memory.
     """
-    fixed = {size for value in inputs for symbol, size in value.stated if symbol == STEPS}
     folder = ConstantFolder(store)
-    scaling = [node for node in walk.nodes if fixed and node.op in ("Mul", "Div")]
+    is_fixed = any(symbol == STEPS for each in inputs for symbol, _ in each.stated)
+    scaling = [node for node in walk.nodes if is_fixed and node.op in ("Mul", "Div")]
     factors = [(node, name) for node in scaling for name in node.inputs if name]
     for node, name in factors:
         value = folder.value(node.scope, name)
-        if value is None or value.size != 1:
-            continue
-        factor = float(value.reshape(()))
-        for steps in fixed:
-            if np.isclose(factor, [steps, 1 / steps], rtol=1e-6, atol=0).any():
-                raise ModelError(
-                    f"{path}: {node.op} {node.name!r} has the factor {factor:.6g}, and the file fixes the "
-                    f"number of steps to {steps}, from which that may be computed: export the model with a "
-                    "dynamic number of steps"
-                )
+        with named(f"{path}: {node.op} {node.name!r}"):
+            check_factor(np.zeros(0) if value is None else value, inputs)
 
 
 def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:

@@ -23,15 +23,14 @@ from stepnet.files.onnx.graph import (
 )
 from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
-from stepnet.importers.axes import BATCH, TIME, AxesError
+from stepnet.importers.axes import BATCH, AxesError, extent_of, time_of
 from stepnet.importers.counts import with_counts
 from stepnet.importers.facts import LENGTH
 from stepnet.importers.padding import MISFITS, as_list, with_facts
 from stepnet.importers.placed import Placed, Unusable, check_apart, constant
-from stepnet.importers.values import repeated_at
+from stepnet.importers.values import repeated_at, to_extent
 from stepnet.model.counting import length_of
 from stepnet.model.graph.array_model import ArrayModel, ModelInput
-from stepnet.model.nested import expand
 from stepnet.onnx.call import OnnxCall
 from stepnet.onnx.names import ONNX
 
@@ -102,7 +101,9 @@ def result(name: str, value: Placed, like: Traced) -> Any:
         raise ModelError(
             f"output {name!r} is the number of sequences or of steps, and not a value per sequence or step"
         )
-    return repeated_at(value.value, like) if TIME in value.axes else value.value
+    if time_of(value.axes) is None:
+        return value.value
+    return repeated_at(value.value, like, extent_of(value.axes))
 
 
 @dataclass
@@ -146,9 +147,9 @@ class NodeRun:
     def at_steps(self, value: Placed) -> Placed:
         """Repeats a value at each step if its axes have steps, but it is only one per sequence so far."""
         traced = value.value
-        if TIME not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
+        if time_of(value.axes) is None or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
-        return replace(value, value=expand(traced, self.like))
+        return replace(value, value=to_extent(traced, extent_of(value.axes)))
 
     def call(self, node: GraphNode) -> OnnxCall:
         """Makes the argument of an operator's rule for a node: its operands, attributes and bodies (graphs as
@@ -271,7 +272,7 @@ class ScopedBody:
         """
         names = [text(value.name) for value in self.graph.input]
         computed = self.run_.env.items()
-        env = {key: value for key, value in computed if value.is_constant and TIME not in value.axes}
+        env = {key: value for key, value in computed if value.is_constant and time_of(value.axes) is None}
         env |= outside
         for name, value in zip(names, operands, strict=False):
             if value is not None:

@@ -11,20 +11,30 @@ of `importers`, which know no format.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.windows import Window
 from stepnet.errors import ModelError
 from stepnet.importers import padding, pointwise, reductions, selecting, shaping
-from stepnet.importers.axes import TIME, features_of, symbols_in
-from stepnet.importers.convolving import ZerosAround, convolve, window_of, with_zeros
+from stepnet.importers.axes import features_of, is_time, symbols_in
+from stepnet.importers.convolving import (
+    ZerosAround,
+    convolve,
+    convolve_transposed,
+    pool,
+    window_of,
+    with_zeros,
+)
 from stepnet.importers.padding import Special
 from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.pointwise import OPERATORS
 from stepnet.importers.products import matmul
 from stepnet.importers.sizes import product
+from stepnet.model.convolution import windowed_max, windowed_mean
 from stepnet.onnx.call import OnnxCall, Rule
 from stepnet.onnx.recurrent import recurrence
 from stepnet.onnx.scans import loop, scan
@@ -334,40 +344,86 @@ def pad(call: OnnxCall) -> Placed:
         )
     number = call.number(2, "value", 0)
     every = [pair for pair in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True) if any(pair[1:])]
-    if len(every) == 1 and x.axes[every[0][0]] == TIME and number == 0 and min(every[0][1:]) >= 0:
+    if len(every) == 1 and is_time(x.axes[every[0][0]]) and number == 0 and min(every[0][1:]) >= 0:
         return with_zeros(x, *every[0][1:])
     return selecting.pad(x, every, number)
 
 
 def conv(call: OnnxCall) -> Placed:
-    """Computes the result of a Conv node over the steps of sequences, which keeps the number of steps."""
-    x, weight = call.x, call.operand(1)
+    """Computes the result of a Conv node over the steps of sequences."""
+    x, weight = call.x, kernel_of(call)
     zeros = ZerosAround("", x, 0, 0)
     if isinstance(x.value, ZerosAround):
         zeros, x = x.value, x.value.source
     elif isinstance(x.value, Unusable):
         raise ModelError(x.value.reason)
+    window = window_of_kernel(call, weight.features[-1], zeros.before, zeros.after)
+    return convolve(x, weight, call.optional(2), window, call.attributes.get("group", 1), call.padded)
+
+
+def kernel_of(call: OnnxCall) -> Placed:
+    """Returns the weight of a convolution; raises `ModelError` unless it is over one axis."""
+    weight = call.operand(1)
     if len(weight.axes) != 3:
         raise ModelError(
             f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps alone"
         )
-    size, dilation = weight.features[-1], call.integer("dilations", 1)
-    window = window_of(
-        size, call.integer("strides", 1), dilation, *pads_of(call, zeros, (size - 1) * dilation)
-    )
-    return convolve(x, weight, call.optional(2), window, call.attributes.get("group", 1), call.padded)
+    return weight
 
 
-def pads_of(call: OnnxCall, zeros: ZerosAround, reach: int) -> tuple[int, int]:
-    """Returns the steps of zeros that a Conv node reads ahead of a sequence and behind it.
+def window_of_kernel(call: OnnxCall, size: int, before: int = 0, after: int = 0) -> Window:
+    """Returns the steps that the kernel of a convolution or of a pooling reads.
 
-    zeros: those that its operand has already. reach: the number that keeps the number of steps.
+    size: the length of the kernel. before, after: the steps of zeros that the operand has already.
     """
+    stride, dilation = call.integer("strides", 1), call.integer("dilations", 1)
     auto = call.attributes.get("auto_pad", "NOTSET")
-    half = (reach + (auto == "SAME_LOWER")) // 2
-    pads = (half, reach - half) if auto.startswith("SAME") else call.attributes.get("pads") or (0, 0)
-    before, after = (0, 0) if auto == "VALID" else pads
-    return zeros.before + before, zeros.after + after
+    if auto.startswith("SAME") and not (before or after):
+        return window_of(size, stride, dilation, 0, 0, auto.removeprefix("SAME_").lower())
+    if auto.startswith("SAME"):
+        raise ModelError(
+            f"its zeros follow from the length by auto_pad={auto}, and a Pad put others around it"
+        )
+    pads = (0, 0) if auto == "VALID" else call.attributes.get("pads") or (0, 0)
+    return window_of(size, stride, dilation, before + pads[0], after + pads[1])
+
+
+def conv_transpose(call: OnnxCall) -> Placed:
+    """Computes the result of a ConvTranspose node over the steps of sequences."""
+    auto = call.attributes.get("auto_pad", "NOTSET")
+    if auto.startswith("SAME") or call.attributes.get("output_shape"):
+        raise ModelError(
+            "its pads follow from the number of results, by auto_pad or output_shape: state them"
+        )
+    before, after = (0, 0) if auto == "VALID" else call.attributes.get("pads") or (0, 0)
+    pads = int(before), int(after)
+    stride, dilation = call.integer("strides", 1), call.integer("dilations", 1)
+    more, groups = call.integer("output_padding", 0), call.attributes.get("group", 1)
+    return convolve_transposed(
+        call.x, kernel_of(call), call.optional(2), stride, dilation, pads, more, groups, call.padded
+    )
+
+
+def max_pool(call: OnnxCall) -> Placed:
+    """Computes the result of a MaxPool node over the steps of sequences."""
+    return pool(call.x, partial(windowed_max, window=pool_window(call)), call.padded)
+
+
+def average_pool(call: OnnxCall) -> Placed:
+    """Computes the result of an AveragePool node over the steps of sequences."""
+    counts = bool(call.attributes.get("count_include_pad", 0))
+    return pool(call.x, partial(windowed_mean, window=pool_window(call), counts_zeros=counts), call.padded)
+
+
+def pool_window(call: OnnxCall) -> Window:
+    """Returns the windows of a pooling node; raises `ModelError` for one over several axes, or with windows
+    that end beyond the zeros.
+    """
+    if call.attributes.get("ceil_mode", 0):
+        raise ModelError("its ceil_mode is 1, which has windows that end beyond the sequence: it must be 0")
+    if call.outputs > 1:
+        raise ModelError("it gives the places of the maxima too, which are no steps of a model")
+    return window_of_kernel(call, call.integer("kernel_shape", 1))
 
 
 def split(call: OnnxCall) -> list[Placed]:
@@ -409,7 +465,10 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Concat": OnnxOperator(concat),
     "Constant": OnnxOperator(constant_),
     "ConstantOfShape": OnnxOperator(constant_of_shape),
+    "AveragePool": OnnxOperator(average_pool),
     "Conv": OnnxOperator(conv),
+    "ConvTranspose": OnnxOperator(conv_transpose),
+    "MaxPool": OnnxOperator(max_pool),
     "Cos": elementwise("cos"),
     "Cosh": elementwise("cosh"),
     "CumSum": OnnxOperator(cumsum),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net, Node, ancestors
-from stepnet.compiler.net.types import CONST, Extent
+from stepnet.compiler.net.types import CONST, Extent, is_derived
 from stepnet.errors import ModelError
 from stepnet.onnx.extents import EXTENTS
 from stepnet.onnx.operators import OPERATORS, Rule, WrittenOperation
@@ -28,9 +28,9 @@ def check_extents(net: Net, known: Sequence[Extent]) -> None:
     """
     for node in net.nodes:
         if any(type_.extent not in known for type_ in node.types):
-            raise refused(
-                node, f"its result is {', '.join(map(str, node.types))}: ONNX has no nested sequences"
-            )
+            derived = any(is_derived(type_.extent) for type_ in node.types)
+            why = "other numbers of steps are not written" if derived else "ONNX has no nested sequences"
+            raise refused(node, f"its result is {', '.join(map(str, node.types))}: {why}")
 
 
 def constants(net: Net, inputs: Mapping[int, OnnxValue]) -> dict[int, OnnxValue]:

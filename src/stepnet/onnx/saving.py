@@ -1,4 +1,4 @@
-"""Saves a graph as an ONNX model."""
+"""Saves a model as an ONNX model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,34 +9,41 @@ import numpy as np
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.passes.sink import sink
+from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import flag, instance, is_one_of, short_repr
-from stepnet.compiler.values.structure import named_leaves
+from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.files.onnx.drawing import GraphBuilder
 from stepnet.files.onnx.tensor import Proto
 from stepnet.files.paths import library
+from stepnet.model.blank import statics_of
 from stepnet.model.graph.graph import Graph
+from stepnet.model.layers import Combined, recurrences_of
+from stepnet.model.model import Model
+from stepnet.model.recurrence import RNN
 from stepnet.onnx.nets import check_extents, written
 from stepnet.onnx.recurrences import recurrence
 from stepnet.onnx.scope import OnnxValue, Scope
+from stepnet.ragged import Ragged
 
 LAYOUTS = {"NT": ("batch", "time"), "TN": ("time", "batch")}
 
 
 def save(
-    graph: Graph, path: str | Path, *, layout: str = "NT", lengths: bool = False, force: bool = False
+    model: Model, path: str | Path, *, layout: str = "NT", lengths: bool = False, force: bool = False
 ) -> None:
-    """Writes a graph as an ONNX model, for any batch and number of steps.
+    """Writes a model as an ONNX model, for any batch and number of steps.
 
     Recurrences that compute ONNX's GRU, LSTM or simple RNN become these operators, however their steps are
     written; all others become Scans of their equations. Values that depend only on parameters become
     constants.
 
-    The inputs and outputs have the graph's names. A single input without a name is `x`, a single static input
-    `static`, a single output `output`; several outputs without names are `output_0` and so on.
+    The inputs and outputs have the model's names. A single input without a name is `x`, a single static input
+    `static`, a single output `output`; several outputs without names are `output_0` and so on. The outputs of
+    an `RNN`, a `Stack` or a `Bidirectional` are `output`, and the final memories: `final`, or as `final.h`.
 
     Args:
-        graph: The graph, as it was traced for its latest inputs.
+        model: The model, as it was traced for its latest inputs.
         path: The new file.
         layout: The first axes of sequences and of outputs of each step: "NT" for [batch, time, features],
             "TN" for [time, batch, features].
@@ -46,14 +53,15 @@ def save(
 
     Raises:
         ModelError: For an operation that ONNX cannot express, with the user's line.
-        InputError: For invalid arguments, and for a graph whose inputs are not known yet.
+        InputError: For invalid arguments, for a model whose inputs are not known yet, and for sequences that
+            end early.
         FileError: If `path` exists, unless `force`, and if onnx is not installed.
     """
-    instance(graph, Graph, "save takes a Graph")
+    instance(model, Model, "save takes an RNN, a Stack, a Bidirectional or a Graph")
     if not is_one_of(layout, LAYOUTS):
         raise InputError(f"layout is one of {', '.join(LAYOUTS)}, not {short_repr(layout)}")
     lengths, force = flag(lengths, "lengths"), flag(force, "force")
-    program = graph.program
+    program = graph_of(model).program
     net = sink(program.traced.net)
     check_extents(net, (CONST, ROWS, STEPS))
     ends = ModelEnds(library("onnx", "an .onnx file", "onnx"), layout)
@@ -63,6 +71,43 @@ def save(
     for name, value in zip(names, results, strict=True):
         ends.output(name, value)
     ends.scope.drawing.write(path, ends.given, ends.made, force)
+
+
+def graph_of(model: Model) -> Graph:
+    """Returns a model as a graph: itself, or layers with their outputs and final memories, for the inputs
+    that they were last called with or declare.
+    """
+    if isinstance(model, Graph):
+        return model
+    if model.ends_early:
+        raise InputError(
+            "sequences that end early (until=) are not exported: ONNX has the steps of its inputs"
+        )
+    assert isinstance(model, RNN | Combined)
+    assert model.net  # which raises InputError before the inputs are known
+    statics = statics_of(model)
+
+    def outputs(x: Any, params: Any) -> Any:
+        """Returns the outputs and final memories of the layers."""
+        return dict(zip(("output", "final"), model(x), strict=True))
+
+    def with_statics(x: Any, params: Any, statics: Any) -> Any:
+        """Returns the outputs and final memories of layers with statics."""
+        return dict(zip(("output", "final"), model(x, statics=statics), strict=True))
+
+    has_statics = bool(leaves(statics))
+    return Graph(
+        with_statics if has_statics else outputs,
+        inputs=next(recurrences_of(model)).program.traced.inputs,
+        statics=transform(spec_of, statics) if has_statics else None,
+    )
+
+
+def spec_of(static: Any) -> Spec:
+    """Returns the features and dtype of a static; raises `InputError` for one that is a sequence."""
+    if isinstance(static, Ragged):
+        raise InputError("statics that are sequences are not exported: give them as steps of the inputs")
+    return Spec(static.shape[1:], static.dtype)
 
 
 def name_of(leaf: str) -> str:

@@ -6,12 +6,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.trace.lines import written_at
-from stepnet.errors import ModelError, StepnetError
+from stepnet.errors import ModelError
 from stepnet.files.paddle.program import PaddleOperation, PaddleProgram
-from stepnet.importers.axes import AxesError
-from stepnet.importers.placed import Placed, check_apart, constant
-from stepnet.model.graph.array_model import ArrayModel
+from stepnet.importers.placed import Placed, constant
+from stepnet.model.graph.array_model import ArrayModel, located, outputs_of
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.names import PADDLE
 
@@ -37,10 +35,7 @@ class PaddleModel(ArrayModel):
         for operation in needed(self.program):
             env |= self.results(operation, env)
         values = {name: self.value(env, source) for name, source in self.program.outputs.items()}
-        for name, value in values.items():
-            check_apart(f"output {name!r}", value.axes)
-        outputs = {name: value.value for name, value in values.items()}
-        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+        return outputs_of(self.path, values)
 
     def value(self, env: Mapping[str, Placed], name: str) -> Placed:
         """Returns a value by name from those computed so far, `env`; raises `ModelError` for other names."""
@@ -56,17 +51,12 @@ class PaddleModel(ArrayModel):
 
         env: the values computed so far, by name.
         """
-        try:
+        with located(f"{operation.location} of {self.path}"):
             operands = {
                 slot: tuple(self.value(env, name) for name in names)
                 for slot, names in operation.inputs.items()
             }
-            with written_at(f"{operation.location} of {self.path}"):
-                results_of_rule = PADDLE[operation.type](PaddleCall(operation, operands, self.has_lengths))
-        except StepnetError as error:
-            reason = str(error).partition("\n  at ")[0]
-            kind = AxesError if isinstance(error, AxesError) else ModelError
-            raise kind(f"{reason}\n  at {operation.location} of {self.path}") from error
+            results_of_rule = PADDLE[operation.type](PaddleCall(operation, operands, self.has_lengths))
         slots = (
             cast("dict[str, Any]", results_of_rule)
             if isinstance(results_of_rule, dict)

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from stepnet.compiler.targets import checked_engine
 from stepnet.errors import InputError
+from stepnet.model.program import Asked
 from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.patches import Origin, Patch, patches
 from stepnet.torch.pytorch import pytorch
@@ -36,12 +38,12 @@ class Accelerated:
 
     def undo(self) -> None:
         """Gives the replaced layers their classes of torch.nn or transformers back, in place, and removes the
-        attributes in which stepnet keeps prepared calls of layers of transformers.
+        attributes of stepnet: the engines, and prepared calls of layers of transformers.
         """
         for module in self.replaced.values():
             origin = origin_of(type(module))
             module.__class__ = as_theirs(cast("Any", type(module)))
-            for name in origin.state if origin is not None else ():
+            for name in ("engine", *(origin.state if origin is not None else ())):
                 module.__dict__.pop(name, None)
 
     def __str__(self) -> str:
@@ -102,7 +104,7 @@ def as_theirs(kind: Any) -> Any:
     return type(kind.__name__, bases, members)
 
 
-def accelerate(model: Any) -> Accelerated:
+def accelerate(model: Any, *, engine: Asked = "auto") -> Accelerated:
     """Replaces, in place, the layers torch.nn.GRU, LSTM and RNN of a model, and the cells GRUCell, LSTMCell
     and RNNCell, by stepnet's, and returns a record of the replaced layers. A cell still runs one step per
     call.
@@ -116,9 +118,10 @@ def accelerate(model: Any) -> Accelerated:
 
     Args:
         model: A torch.nn.Module.
+        engine: The engine that runs the replaced layers, or several in order of preference, as for `GRU`.
 
     Raises:
-        InputError: If `model` is no module.
+        InputError: If `model` is no module, and for an engine that is not known.
 
     >>> import torch, stepnet.torch
     >>> half = torch.nn.LSTM(4, 4, dtype=torch.float16)
@@ -135,6 +138,7 @@ def accelerate(model: Any) -> Accelerated:
     """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"accelerate takes a torch.nn.Module, not {described(model)}")
+    order = checked_engine(engine)
     modules: list[tuple[str, Any]] = list(model.named_modules())
     replaced, left, by_name, known = dict[str, Any](), dict[str, str](), dict(modules), patches()
     for name, module in modules:
@@ -146,6 +150,8 @@ def accelerate(model: Any) -> Accelerated:
         left |= {f"{name}.{function}".strip("."): why for function, why in reasons.items()}
         if kind is not None:
             module.__class__ = kind
+            if order != "auto":
+                module.engine = order
             replaced[name] = module
     return Accelerated(replaced, left)
 

@@ -259,6 +259,8 @@ ATEN: Mapping[str, AtenOperation] = {
     "stepnet.packed.default": AtenOperation(on_axes=module_sequences.packed),
     "stepnet.padded.default": AtenOperation(on_axes=module_sequences.padded),
     "stepnet.convolved.default": AtenOperation(on_axes=convolutions.convolved),
+    "stepnet.convolved_transposed.default": AtenOperation(on_axes=convolutions.convolved_transposed),
+    "stepnet.pooled.default": AtenOperation(on_axes=convolutions.pooled),
     "stepnet.sorted.default": AtenOperation(on_axes=module_sequences.sorted_rows),
 }
 """The entry of each operation, by name."""

@@ -84,9 +84,11 @@ class StrictShapeEnv(shapes.ShapeEnv):
     """
 
     def __init__(self) -> None:
-        """Starts without symbols. `names` maps each symbol to the word that stands for it in messages."""
+        """Starts without symbols. `names` maps each symbol to the word that stands for it in messages, and
+        `sizes` each word to the symbolic size.
+        """
         super().__init__()  # type: ignore[misc]
-        self.names = dict[Any, str]()
+        self.names, self.sizes = dict[Any, str](), dict[str, Any]()
 
     def evaluate_expr(self, *arguments: Any, **options: Any) -> Any:
         """Evaluates an expression of sizes for PyTorch, which passes the `arguments`; raises `StepError` if
@@ -109,15 +111,21 @@ class StrictShapeEnv(shapes.ShapeEnv):
             before rows.
         """
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
-        return StepError(f"its operations depend on the number of {name}, {UNKNOWN[name]}")
+        return StepError(f"its operations depend on the number of {name}, {UNKNOWN[name.split('[')[0]]}")
+
+    def size_of(self, name: str) -> Any:
+        """Returns the symbolic size (PyTorch's `SymInt`) of this name for the tensors of a trace.
+
+        name: "rows", "sequences", "steps", or the name of an axis derived from the steps.
+        """
+        if name not in self.sizes:
+            self.sizes[name] = self.new_symbol(name)
+        return self.sizes[name]
 
     def new_symbol(self, name: str) -> Any:
-        """Makes a new symbolic size (PyTorch's `SymInt`) for the tensors of a trace.
-
-        name: "rows", "sequences" or "steps", its name in messages.
-        """
+        """Makes a new symbolic size (PyTorch's `SymInt`) for the tensors of a trace; name: see `size_of`."""
         # Imported late: PyTorch's compiler takes as long as stepnet.torch, and a trace imports it anyway.
-        hint, source = HINTS[name], pytorch("torch._dynamo.source").ConstantSource(name)
+        hint, source = HINTS[name.split("[")[0]], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
         self.names[symbol] = name
         return self.create_symintnode(symbol, hint=hint, source=source)
@@ -228,7 +236,7 @@ def graph_of(
     mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     mode.cache_enabled = False  # no hits, as each graph has its own symbols
     names = {size: None for argument in arguments for size in argument.sizes if isinstance(size, str)}
-    numbers = {name: environment.new_symbol(name) for name in names or {"rows": None}}
+    numbers = {name: environment.size_of(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
         """Calls the function, and raises `StepError` if it changed a parameter in place."""

@@ -21,6 +21,7 @@ from stepnet.importers.axes import (
     extent_of,
     features_of,
     is_feature,
+    is_time,
     regrouped,
     size_of,
     symbols_in,
@@ -142,7 +143,7 @@ def selected(call: ReplayedNode) -> Any:
     an axis of features, for which `places.along` is called instead.
     """
     (x,), dim = call.operands, int(call.arguments["dim"])
-    return end_step(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else None
+    return end_step(call, x, dim, call.arguments["index"], keep=False) if is_time(x.axes[dim]) else None
 
 
 def sliced(call: ReplayedNode) -> Any:
@@ -154,7 +155,7 @@ def sliced(call: ReplayedNode) -> Any:
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
     if not is_feature(axis) and size == size_of(axis):
         return x
-    if axis != TIME:
+    if not is_time(axis):
         return None
     return end_step(call, x, dim, (call.arguments["start"] or 0) if size == 1 else None, keep=True)
 
@@ -277,7 +278,7 @@ def matrix_product(a: Placed, b: Placed) -> Placed:
     step, the other is repeated to as many, unless it is a parameter, or the product sums over the steps (the
     last axis of a).
     """
-    if a.axes[-1] != TIME:
+    if not is_time(a.axes[-1]):
         extent = deepest([a.value, b.value])
         a, b = at_extent(a, extent), at_extent(b, extent)
     return product(a, b, rules.product)

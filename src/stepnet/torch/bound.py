@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepnet.compiler.net.types import ROWS, STEPS
+from stepnet.compiler.targets import Order, checked_engine, gradient_order
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, initial_arrays
 from stepnet.model.gradient_runs import Halved
-from stepnet.model.layers import LayersProgram
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.program import Asked, Program
 from stepnet.model.programs import Programs, keep
 from stepnet.model.reading import Reading, call_of
 from stepnet.torch.function import (
-    AUTO,
     Array,
     Differentiable,
     array_of,
@@ -50,7 +50,7 @@ class DifferentiableLayers:
     last memories.
     """
 
-    def __init__(self, program: LayersProgram) -> None:
+    def __init__(self, program: Program) -> None:
         """Prepares to run a program. `inputs`: of each input of the net the name, the extent (one entry per
         step, per sequence, or one for all), the features and the dtype. `given`: the dtypes of the sequences
         alone, and with the initial memories.
@@ -77,6 +77,7 @@ class DifferentiableLayers:
         parameters: list[Any],
         statics: list[Any] | None = None,
         checkpoint: Checkpoint = None,
+        engine: Asked = "auto",
     ) -> list[Any]:
         """Runs the net on tensors and returns its outputs, laid out as `data`, followed by the last memories.
 
@@ -84,6 +85,7 @@ class DifferentiableLayers:
             sequences in `data`, the inputs of all steps. memories: empty for zeros. parameters: the weights.
         statics: values that are the same at all steps.
         checkpoint: the number of steps between memories saved for gradients; None saves those of all steps.
+        engine: an engine, or several in order of preference.
         """
         if checkpoint is not None:
             checkpoint = checked_checkpoint(checkpoint)
@@ -93,7 +95,7 @@ class DifferentiableLayers:
         ):
             if (bound := module.__dict__.get(BOUND)) is None:
                 bound = module.__dict__.setdefault(BOUND, BoundModule())
-            return bound(self, place, data, memories, parameters, static_tensors)
+            return bound(self, place, data, memories, parameters, static_tensors, engine)
         batch = self.batch(place, data, memories, static_tensors, parameters)
         inputs = [
             data.flatten(0, place.lead - 1),
@@ -104,12 +106,14 @@ class DifferentiableLayers:
         wanted = wanted_of(inputs)
         if transformed:  # only each transform knows what requires a gradient
             wanted = floats_of(inputs)
-        results = list(self.differentiable(batch, wanted, inputs, checkpoint))
+        results = list(self.differentiable(batch, wanted, inputs, checkpoint, engine))
         outputs, lead = len(self.program.levels), data.shape[: place.lead]
         whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
         return [*whole, *results[outputs:]]
 
-    def in_order(self, place: SequencePlaces, inputs: list[Any], halves: Halved | None) -> list[Any]:
+    def in_order(
+        self, place: SequencePlaces, inputs: list[Any], halves: Halved | None, engine: Order
+    ) -> list[Any]:
         """Runs the net on one flat list of tensors, as PyTorch's operator for recurrences passes them.
 
         Returns the net's results, those per step as [total, ...], followed by the values that the forward
@@ -118,14 +122,16 @@ class DifferentiableLayers:
         place: the form of the data and the positions of the sequences in it.
         inputs: the data (the inputs of all steps), the initial memories, the statics and the parameters.
         halves: the forward and backward pass for gradients; None runs without gradients.
+        engine: the engines in order of preference.
         """
         count, own = self.program.memories, len(inputs) - len(self.program.params)
         data, parts = inputs[0], (inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:])
         if halves is not None:
             batch = self.batch(place, data, *parts)
-            return list(run_forward(halves, batch, [data.flatten(0, place.lead - 1), *inputs[1:]]))
+            flat = [data.flatten(0, place.lead - 1), *inputs[1:]]
+            return list(run_forward(halves, batch, flat, gradient_order(engine)))
         memories, statics, parameters = parts
-        results = self.bound_to(parameters)(self, place, data, memories, parameters, statics)
+        results = self.bound_to(parameters)(self, place, data, memories, parameters, statics, engine)
         outputs = len(self.program.levels)
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
@@ -173,8 +179,8 @@ class BoundParameters:
 
     runnable: DifferentiableLayers
     bits: list[Any]
-    program: LayersProgram
-    programs: Programs[LayersProgram]
+    program: Program
+    programs: Programs[Program]
 
     @classmethod
     def of(cls, runnable: DifferentiableLayers, tensors: list[Any]) -> "BoundParameters":
@@ -223,6 +229,7 @@ class BoundModule:
         states: list[Any],
         tensors: list[Any],
         statics: list[Any],
+        engine: Asked,
     ) -> list[Any]:
         """Runs a compiled module without gradients; returns its outputs and final memories as tensors.
 
@@ -234,13 +241,14 @@ class BoundModule:
         states: the initial memories; empty for zeros.
         tensors: the module's parameters. Machine code is bound to them again only if they have changed.
         statics: the inputs that are the same at all steps.
+        engine: an engine, or several in order of preference.
         """
         bound, form, results = self.parameters(runnable, tensors), None, None
         program, programs = bound.program, bound.programs
         if not place.tensors and not statics and [each.dtype for each in (data, *states)] in runnable.given:
             array, time_major = array_of(data), place.form == "time"
             form, results = programs.prepared(
-                array, memory_of(program, states), False, AUTO, "repeat", time_major
+                array, memory_of(program, states), False, engine, "repeat", time_major
             )
         if results is None:
             batch, array = runnable.batch(place, data, states, statics, tensors), array_of(data)
@@ -249,11 +257,12 @@ class BoundModule:
             whole = replace(batch, arrays=[flat], structure=flat)
             call = call_of(whole, memories, [], False, None, None)
             call = replace(call, statics=[array_of(tensor) for tensor in statics])
-            results = Reading(whole, program, program, call, False).run(AUTO, programs.calls, form)
+            reading = Reading(whole, program, program, call, False)
+            results = reading.run(checked_engine(engine), programs.calls, form)
         return [tensor_of(array) for value in results for array in arrays_in(value)]
 
 
-def memory_of(program: LayersProgram, states: list[Any]) -> Any:
+def memory_of(program: Program, states: list[Any]) -> Any:
     """Converts initial memories (tensors `states`) to arrays in the structure in which a program takes them;
     an empty list, for zeros, to None.
     """

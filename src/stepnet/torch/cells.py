@@ -10,14 +10,13 @@ So a net uses a module's tensors without conversion, and gradients have the layo
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from stepnet.cells.gated import CELLS, Cell
 from stepnet.model.compose import Bidirectional, Stack
-from stepnet.model.layers import Layer, LayerPrograms, LayersProgram
+from stepnet.model.layers import Layer
 from stepnet.model.recurrence import RNN
 
 NAMES = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih", "d": "bias_hh", "P": "weight_hr"}
@@ -25,8 +24,6 @@ NAMES = {"W": "weight_ih", "R": "weight_hh", "b": "bias_ih", "d": "bias_hh", "P"
 
 MODES = {"GRU": "gru", "LSTM": "lstm", "RNN_TANH": "simple_rnn", "RNN_RELU": "simple_rnn_relu"}
 """For each `mode` of torch.nn.RNNBase, the cell that it computes; their gates are in the same order."""
-
-MOST_KEPT = 64
 
 
 @dataclass(frozen=True)
@@ -104,6 +101,9 @@ class CellSizes:
     def recurrences(self) -> Layer:
         """Layers of these sizes with zeros as parameters, to compile their net: there parameters are inputs,
         and these numbers are not read.
+
+        The inputs of the net are the sequences, h (and c) of each recurrence, and the parameters of each. Its
+        results are the outputs, and the final h (and c) of each recurrence.
         """
         every = [self.single_layer(layer).shapes.values() for layer in range(self.layers)]
         return self.of(
@@ -144,14 +144,3 @@ def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:
         return cell.step(x, memory, {name: p.T if p.ndim == 2 else p for name, p in own.items()})
 
     return step
-
-
-@lru_cache(MOST_KEPT)
-def program_of(sizes: CellSizes) -> LayersProgram:
-    """Compiles the layers of a torch.nn module of these sizes to a program; cached.
-
-    Its inputs are the sequences, h (and c) of each recurrence, and the parameters of each. Its results are
-    the outputs, and the final h (and c) of each recurrence.
-    """
-    nothing = np.zeros((0, 0, sizes.inputs), sizes.dtype)
-    return LayerPrograms(sizes.recurrences).read(nothing, None, None, None, False).program

@@ -15,7 +15,15 @@ from stepnet.errors import StepError
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.layers import Layer
 from stepnet.model.recurrence import RNN
-from stepnet.torch.convolutions import conv1d, convolved_shapes, padded_steps
+from stepnet.torch.convolutions import (
+    conv1d,
+    conv_transpose1d,
+    convolved_shapes,
+    padded_steps,
+    pooled_shapes,
+    pooled_windows,
+    transposed_shapes,
+)
 from stepnet.torch.layers import LayerForward as Ours
 from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
@@ -128,7 +136,7 @@ def memory_of(layer: Layer) -> Any:
     if isinstance(layer, RNN):
         return layer.memory
     assert isinstance(layer, Stack | Bidirectional)
-    return layer.together([memory_of(part) for part in layer.layers])
+    return layer.joined([memory_of(part) for part in layer.layers])
 
 
 @dataclass(frozen=True)
@@ -267,21 +275,24 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
         size: Any,
         stride: Any = None,
         padding: Any = 0,
-        *_: Any,
+        *others: Any,
         return_indices: bool = False,
-        **__: Any,
+        **named: Any,
     ) -> Any:
-        """Pools over all steps; raises `StepError` for a kernel of another size, padding or indices. The
-        stride is not read: there is a single place for the kernel.
+        """Pools over all steps, or over windows of them; raises `StepError` for indices, and for adaptive
+        outputs of another size. For all steps the stride is not read: there is a single place for the kernel.
         """
         kernel = str(size).strip("()[],")  # a number, or a symbol, perhaps in a tuple
         whole = kernel == ("1" if adaptive else str(x.shape[-1]))
-        if not whole or padding not in (0, (0,)) or return_indices:
+        if return_indices or (adaptive and not whole) or not (whole or kernel.isdecimal()):
             raise StepError(
-                f"in a model, {function.__name__} pools over all steps of a sequence: give it the "
-                "kernel x.size(-1), or an adaptive output of size 1, without padding and indices"
+                f"in a model, {function.__name__} pools over windows of steps, or over all steps of a "
+                "sequence: give it a number, the kernel x.size(-1), or an adaptive output of size 1, and ask "
+                "for no indices"
             )
-        return reduced(x)
+        if whole and padding in (0, (0,)):
+            return reduced(x)
+        return pooled_windows(function.__name__, x, size, stride, padding, *others, **named)
 
     return rule
 
@@ -331,6 +342,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.dropout: dropped,
     **{getattr(torch.nn.functional, name): dropped for name in DROPOUTS},
     torch.conv1d: conv1d,
+    torch.conv_transpose1d: conv_transpose1d,
     torch.nn.functional.pad: padded_steps,
     **{getattr(torch, f"conv{count}d"): refused(CONVOLUTION) for count in (2, 3)},
     **{
@@ -399,9 +411,11 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "packed(Tensor x, Tensor lengths, int time) -> (Tensor, Tensor)": packed_shapes,
     "padded(Tensor data, Tensor counts, SymInt rows, int time) -> (Tensor, Tensor)": padded_shapes,
     "sorted(Tensor x) -> (Tensor, Tensor)": sorted_shapes,
-    "convolved(Tensor x, Tensor weight, Tensor? bias, int before, int dilation, int groups) -> Tensor": (
-        convolved_shapes
+    "convolved(Tensor x, Tensor weight, Tensor? bias, int[] window, int groups) -> Tensor": convolved_shapes,
+    "convolved_transposed(Tensor x, Tensor weight, Tensor? bias, int[] numbers, int groups) -> Tensor": (
+        transposed_shapes
     ),
+    "pooled(Tensor x, str how, int[] window) -> Tensor": pooled_shapes,
     "layer(int number, int time, Tensor data, Tensor[] states, Tensor[] statics, Tensor[] weights, "
     "Tensor[] like) -> Tensor[]": layer_shapes,
 }

@@ -1,16 +1,25 @@
-"""Convolutions over steps in the trace of a module: nodes of its graph, which keep the number of steps.
+"""Convolutions and pooling over steps in the trace of a module, as nodes of its graph.
 
-conv1d(x, W, padding="same")          ->   stepnet::convolved(x, W, before)
-conv1d(pad(x, (2, 0)), W)             ->   stepnet::convolved(x, W, 2)     a causal convolution
+conv1d(x, W, padding="same")          ->   stepnet::convolved(x, W, window)
+conv1d(pad(x, (2, 0)), W)             ->   stepnet::convolved(x, W, window)     a causal convolution
+max_pool1d(x, 2)                      ->   stepnet::pooled(x, "max", window)
+
+A result with another number of steps has a symbolic size of its own, named by the axis that is derived from
+the steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from stepnet.compiler.net.derived import Lengths, derived_axis
 from stepnet.compiler.net.windows import Window
+from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError, StepError
-from stepnet.importers.convolving import convolve, window_of
+from stepnet.importers.axes import is_steps
+from stepnet.importers.convolving import convolve, convolve_transposed, pool, window_of
 from stepnet.importers.placed import Placed
+from stepnet.model.convolution import windowed_max, windowed_mean
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.replay import ReplayedNode
 from stepnet.torch.rewritten import pad as with_numbers
@@ -48,27 +57,135 @@ def conv1d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Any:
-    """Replaces `torch.conv1d` in the trace of a module: adds a graph node, and returns its result. Raises
-    `StepError` for a convolution that does not keep the number of steps.
-    """
+    """Replaces `torch.conv1d` in the trace of a module: adds a graph node, and returns its result."""
     x, before, after = getattr(input, ZEROS, (input, 0, 0))
     size, dilation, number = weight.shape[-1], single(dilation), single(padding)
     reach = (size - 1) * dilation
     named = {"same": (reach // 2, reach - reach // 2), "valid": (0, 0)}
     own: Any = named.get(number, (number, number))
+    window = checked_window(size, single(stride), dilation, before + own[0], after + own[1])
+    return torch.ops.stepnet.convolved(x, weight, bias, numbers_of(window), groups)
+
+
+def conv_transpose1d(
+    input: Any,  # noqa: A002 - PyTorch's name
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """Replaces `torch.conv_transpose1d` in the trace of a module: adds a graph node; returns its result."""
+    numbers = [single(number) for number in (stride, dilation, padding, output_padding)]
+    return torch.ops.stepnet.convolved_transposed(input, weight, bias, numbers, groups)
+
+
+def pooled_windows(
+    name: str, x: Any, size: Any, stride: Any, padding: Any, *others: Any, **named: Any
+) -> Any:
+    """Replaces `torch.max_pool1d` and `torch.avg_pool1d`, by name, in the trace of a module, for windows of
+    steps; raises `StepError` for `ceil_mode`.
+
+    others, named: the arguments that follow, in PyTorch's order for each function.
+    """
+    order = ("dilation", "ceil_mode") if name == "max_pool1d" else ("ceil_mode", "count_include_pad")
+    given = {**dict(zip(order, others, strict=False)), **named}
+    if given.get("ceil_mode"):
+        raise StepError(
+            "its ceil_mode has windows that end beyond the sequence: pad the steps, or leave it out"
+        )
+    size, number = single(size), single(padding)
+    stride = single(stride) if stride not in (None, (), []) else size
+    window = checked_window(size, stride, single(given.get("dilation", 1)), number, number)
+    how = (
+        "max" if name == "max_pool1d" else "mean" if given.get("count_include_pad", True) else "mean of steps"
+    )
+    return torch.ops.stepnet.pooled(x, how, numbers_of(window))
+
+
+def checked_window(size: int, stride: int, dilation: int, before: int, after: int) -> Window:
+    """Returns the steps that a kernel reads; raises `StepError` if there is no such kernel."""
     try:
-        window = window_of(size, single(stride), dilation, before + own[0], after + own[1])
+        return window_of(size, stride, dilation, before, after)
     except ModelError as error:
         raise StepError(str(error)) from None
-    return torch.ops.stepnet.convolved(x, weight, bias, window.before, dilation, groups)
 
 
-def convolved_shapes(x: Any, weight: Any, bias: Any, before: int, dilation: int, groups: int) -> Any:
-    """Returns an empty tensor like the result of the operator `convolved`; only x and weight are read."""
-    return x.new_empty(*x.shape[:-2], weight.shape[0], x.shape[-1])
+def numbers_of(window: Window) -> list[int]:
+    """Returns the numbers of a window, as an argument of an operator."""
+    return [window.size, window.dilation, window.before, window.stride, window.lost]
+
+
+def window_from(numbers: Sequence[int]) -> Window:
+    """Returns the window of the numbers of `numbers_of`."""
+    size, dilation, before, stride, lost = numbers
+    return Window(size, dilation, before, stride, lost)
+
+
+# ---- shapes ------------------------------------------------------------------------------------------------
+
+
+def size_along(x: Any, axis_of: Callable[[str], str]) -> Any:
+    """Returns the symbolic size of the steps of a result, of an operand x [sequences, features, steps].
+
+    axis_of: gives the axis of the result's steps from that of the operand's. Raises `StepError` for an
+    operand without steps.
+    """
+    environment, steps = x.fake_mode.shape_env, x.shape[-1]
+    name = None if isinstance(steps, int) else environment.names.get(steps.node.expr)
+    if name is None or not is_steps(name):
+        raise StepError(
+            "a convolution or pooling of a model is over the steps of a tensor [sequences, features, steps], "
+            f"not over an axis of size {steps}"
+        )
+    return environment.size_of(axis_of(name))
+
+
+def convolved_shapes(x: Any, weight: Any, bias: Any, window: Sequence[int], groups: int) -> Any:
+    """Returns an empty tensor like the result of the operator `convolved`."""
+    made = window_from(window)
+    size = x.shape[-1] if made.keeps_lengths else size_along(x, made.axis)
+    return x.new_empty(*x.shape[:-2], weight.shape[0], size)
+
+
+def transposed_shapes(x: Any, weight: Any, bias: Any, numbers: Sequence[int], groups: int) -> Any:
+    """Returns an empty tensor like the result of the operator `convolved_transposed`."""
+    stride, dilation, padding, more = numbers
+    added = (weight.shape[-1] - 1) * dilation + 1 - stride - 2 * padding + more
+    size = size_along(x, lambda axis: derived_axis(axis, Lengths(added, stride, multiplies=True)))
+    return x.new_empty(*x.shape[:-2], weight.shape[1] * groups, size)
+
+
+def pooled_shapes(x: Any, how: str, window: Sequence[int]) -> Any:
+    """Returns an empty tensor like the result of the operator `pooled`."""
+    return x.new_empty(*x.shape[:-1], size_along(x, window_from(window).axis))
+
+
+# ---- values ------------------------------------------------------------------------------------------------
 
 
 def convolved(call: ReplayedNode) -> Placed:
     """Evaluates a `convolved` node of a PyTorch graph on values with named axes."""
-    x, weight, bias, before, dilation, groups = call.arguments.values()
-    return convolve(x, weight, bias, Window(weight.features[-1], dilation, before), groups)
+    x, weight, bias, window, groups = call.arguments.values()
+    return convolve(x, weight, bias, window_from(window), groups)
+
+
+def convolved_transposed(call: ReplayedNode) -> Placed:
+    """Evaluates a `convolved_transposed` node of a PyTorch graph on values with named axes."""
+    x, weight, bias, (stride, dilation, padding, more), groups = call.arguments.values()
+    return convolve_transposed(x, weight, bias, stride, dilation, (padding, padding), more, groups)
+
+
+POOLINGS: Mapping[str, Callable[[Traced, Window], Traced]] = {
+    "max": windowed_max,
+    "mean": partial(windowed_mean, counts_zeros=True),
+    "mean of steps": partial(windowed_mean, counts_zeros=False),
+}
+
+
+def pooled(call: ReplayedNode) -> Placed:
+    """Evaluates a `pooled` node of a PyTorch graph on values with named axes."""
+    x, how, window = call.arguments.values()
+    return pool(x, lambda value: POOLINGS[how](value, window_from(window)))

@@ -6,30 +6,27 @@ dx, dW of dy, dh            its backward half; or, where the gradient must have 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.grad.gradient import vjp
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.passes.prune import prune
-from stepnet.compiler.targets import Call, Order, checked_engine
+from stepnet.compiler.targets import Call, Order, gradient_order
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch
-from stepnet.model.gradient_runs import GradientRun, Halved
+from stepnet.model.gradient_runs import GradientRun, Halved, gradient_net
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.gradients import GradientPrograms
 from stepnet.model.nets import run_net
 from stepnet.model.pieces import Checkpoint
-from stepnet.model.program import NetProgram
+from stepnet.model.program import Asked, NetProgram
 from stepnet.model.reading import call_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import untraced
 
 torch: Any = pytorch("torch")
 Array = np.ndarray
-AUTO = checked_engine("auto")
 NO_FORWARD_MODE = (
     "recurrences have no forward-mode derivatives: use reverse mode (backward, torch.func.grad or vjp), or "
     "the layers of torch.nn"
@@ -54,13 +51,14 @@ class Differentiable:
         self.net, self.kept = net, GradientPrograms()
         self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
 
-    def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:
+    def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint, engine: Order) -> GradientRun:
         """Returns the net's compiled forward and backward passes for gradients of the inputs at positions
         `wanted`; cached.
 
         checkpoint: the number of steps between saved memories; None saves the values of all steps.
+        engine: the engines in order of preference.
         """
-        return gradient_run(self.kept, None, self.net, wanted, checkpoint)
+        return gradient_run(self.kept, None, self.net, wanted, checkpoint, engine)
 
     def halves(self, wanted: tuple[int, ...]) -> Halved:
         """Returns the net's forward and backward pass for gradients of the inputs at positions `wanted`, for
@@ -76,25 +74,25 @@ class Differentiable:
 
         Its inputs are all inputs of the net, followed by the cotangents of all results.
         """
-
-        def made() -> Differentiable:
-            """Makes the net of the gradients from the net and its vector-Jacobian product."""
-            both = vjp(self.net, wanted)
-            return Differentiable(prune(replace(both, results=both.results[len(self.net.results) :])))
-
-        return self.kept.get(("gradient", wanted), made)
+        return self.kept.get(("gradient", wanted), lambda: Differentiable(gradient_net(self.net, wanted)))
 
     def __call__(
-        self, batch: Batch, wanted: tuple[int, ...], tensors: Sequence[Any], checkpoint: Checkpoint = None
+        self,
+        batch: Batch,
+        wanted: tuple[int, ...],
+        tensors: Sequence[Any],
+        checkpoint: Checkpoint = None,
+        engine: Asked = "auto",
     ) -> tuple[Any, ...]:
         """Runs the net on tensors and returns its results, as tensors that autograd can differentiate.
 
         batch: the positions of the sequences. wanted: positions of the inputs that get gradients.
         tensors: the inputs; None for a memory of zeros. checkpoint: the steps between saved memories, or
-        None.
+        None. engine: an engine, or several in order of preference; `gradient_order` says which of them run.
         """
         function = NetFunction if is_transformed() else QuickFunction
-        return function.apply(self, batch, wanted, checkpoint, *tensors)[: len(self.net.results)]
+        order = gradient_order(engine)
+        return function.apply(self, batch, wanted, checkpoint, order, *tensors)[: len(self.net.results)]
 
 
 @dataclass(frozen=True)
@@ -109,13 +107,13 @@ class NetRun:
     differentiable: Differentiable
 
     def __call__(
-        self, batch: Batch, inputs: Sequence[Any], engine: Order = AUTO, checkpoint: Checkpoint = None
+        self, batch: Batch, inputs: Sequence[Any], engine: Order = "auto", checkpoint: Checkpoint = None
     ) -> tuple[Any, ...]:
         """Runs the net and returns its results as tensors.
 
         batch: the positions of the sequences.
         inputs: the inputs of the net; None stands for a memory of zeros.
-        engine: runs calls without gradients. checkpoint: the number of steps between memories saved for
+        engine: the engines in order of preference. checkpoint: the number of steps between memories saved for
             gradients, or None.
         """
         transformed = is_transformed()
@@ -125,7 +123,7 @@ class NetRun:
         elif torch.is_grad_enabled():
             wanted = wanted_of(inputs)
         if transformed or wanted:
-            return self.differentiable(batch, wanted, inputs, checkpoint)
+            return self.differentiable(batch, wanted, inputs, checkpoint, engine)
         arrays = arrays_of(inputs)
         # 1: the first output gets a buffer of its own, and all others may lie in one buffer.
         return as_tensors(run_net(self.program, arrays, call_in(batch), engine, 1), arrays)
@@ -142,25 +140,29 @@ class NetFunction(torch.autograd.Function):
         batch: Batch,
         wanted: tuple[int, ...],
         checkpoint: Checkpoint,
+        engine: Order,
         *tensors: Any,
     ) -> Any:
         """Runs the net's forward pass; returns its results, then the values saved for backward.
 
         differentiable: the net. batch: the positions of the sequences. wanted: positions of the tensors that
-            get gradients. checkpoint: steps between saved memories, or None. tensors: the net's inputs.
+            get gradients. checkpoint: steps between saved memories, or None. engine: the engines of both
+            passes. tensors: the net's inputs.
         """
-        return run_forward(differentiable.run(wanted, checkpoint), batch, tensors)
+        return run_forward(differentiable.run(wanted, checkpoint, engine), batch, tensors, engine)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         """Stores in `ctx` the arguments of `forward` (`inputs`), and the values of its result (`output`) that
         the backward pass reads.
         """
-        ctx.differentiable, ctx.batch, ctx.wanted, ctx.checkpoint, *tensors = inputs
+        ctx.differentiable, ctx.batch, ctx.wanted, ctx.checkpoint, ctx.engine, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*output[len(ctx.differentiable.net.results) :])
         ctx.count = len(tensors)
-        saved = [output[place] for place in ctx.differentiable.run(ctx.wanted, ctx.checkpoint).saved]
+        saved = [
+            output[place] for place in ctx.differentiable.run(ctx.wanted, ctx.checkpoint, ctx.engine).saved
+        ]
         ctx.save_for_backward(*tensors, *saved)
         ctx.like = [(output[place].shape, output[place].dtype) for place in ctx.differentiable.floats]
 
@@ -179,13 +181,13 @@ class NetFunction(torch.autograd.Function):
         ]
         if torch.is_grad_enabled():  # the gradients must have gradients themselves
             inputs = [*tensors, *known]
-            gradients = differentiable.gradient(wanted)(ctx.batch, wanted_of(inputs), inputs)
+            gradient = differentiable.gradient(wanted)
+            gradients = gradient(ctx.batch, wanted_of(inputs), inputs, engine=ctx.engine)
         else:
-            gradients = run_backward(
-                differentiable.run(wanted, ctx.checkpoint), ctx.batch, tensors, known, saved
-            )
+            run = differentiable.run(wanted, ctx.checkpoint, ctx.engine)
+            gradients = run_backward(run, ctx.batch, tensors, known, saved, ctx.engine)
         by_place = dict(zip(wanted, gradients, strict=True))
-        return None, None, None, None, *(by_place.get(place) for place in range(ctx.count))
+        return None, None, None, None, None, *(by_place.get(place) for place in range(ctx.count))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -242,25 +244,31 @@ def is_transformed() -> bool:
 # ---- tensors and arrays ------------------------------------------------------------------------------------
 
 
-def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
+def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any], engine: Order) -> tuple[Any, ...]:
     """Runs a net's forward pass (of `run`) on tensors; returns its results, then the saved values.
 
     batch: the positions of the sequences. tensors: the net's inputs; None for a memory of zeros.
+    engine: the engines in order of preference.
     """
     arrays = arrays_of(tensors)
-    return as_tensors(run.forward(arrays, call_in(batch), AUTO), arrays)
+    return as_tensors(run.forward(arrays, call_in(batch), engine), arrays)
 
 
 def run_backward(
-    run: GradientRun, batch: Batch, tensors: Sequence[Any], cotangents: Sequence[Any], saved: Sequence[Any]
+    run: GradientRun,
+    batch: Batch,
+    tensors: Sequence[Any],
+    cotangents: Sequence[Any],
+    saved: Sequence[Any],
+    engine: Order,
 ) -> tuple[Any, ...]:
     """Runs a net's backward pass (of `run`); returns the gradients as tensors.
 
     batch: the positions of the sequences. tensors: the net's inputs. cotangents: those of its floating-point
-        results. saved: the values that its forward pass saved.
+        results. saved: the values that its forward pass saved. engine: the engines in order of preference.
     """
     arrays, kept, known = arrays_of(tensors), *(list(map(array_of, kind)) for kind in (saved, cotangents))
-    gradients = run.backward(arrays, known, kept, call_in(batch), AUTO)
+    gradients = run.backward(arrays, known, kept, call_in(batch), engine)
     return as_tensors(gradients, [*arrays, *known, *kept])
 
 

@@ -7,7 +7,9 @@ They are subclasses of these: constructors, parameters, state_dicts and messages
 from collections.abc import Callable
 from typing import Any, cast
 
+from stepnet.compiler.targets import checked_engine
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import CellSizes
 from stepnet.torch.operator import in_graph, runnable_of_sizes
@@ -22,6 +24,8 @@ from stepnet.torch.sequences import (
     as_cast,
     check_tensors,
     data_of,
+    runs_on,
+    text_of_engine,
 )
 
 torch: Any = pytorch("torch")
@@ -32,30 +36,42 @@ class LayerForward:
     is the next base.
 
     checkpoint: the number of steps between the states that are saved for gradients; None saves all values.
+    engine: the engine that runs the module, or several in order of preference.
     qconfig: PyTorch's setting for quantization, which raises an error if it is to quantize the module.
     """
 
     checkpoint: Checkpoint = None
+    engine: Asked = "auto"
     qconfig = Qconfig()
 
-    def __init__(self, *args: Any, checkpoint: Checkpoint = None, **kwargs: Any) -> None:
-        """Creates the module as torch.nn does. checkpoint: the number of steps between saved states."""
+    def __init__(
+        self, *args: Any, checkpoint: Checkpoint = None, engine: Asked = "auto", **kwargs: Any
+    ) -> None:
+        """Creates the module as torch.nn does. checkpoint: the number of steps between saved states.
+        engine: an engine, or several in order of preference.
+        """
         super().__init__(*args, **kwargs)
         if checked_checkpoint(checkpoint) is not None:
             self.checkpoint = checkpoint
+        if (order := checked_engine(engine)) != "auto":
+            self.engine = order
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """Runs the module on sequences `input` from states `hx`; returns the outputs and the last states.
 
-        Sequences on other devices than the CPU, and tools that record torch.nn's layers, run torch.nn's own
-        forward.
+        Sequences on devices that the engine does not take, and tools that record torch.nn's layers, run
+        torch.nn's own forward.
         """
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
-        if data_of(input).device.type != "cpu" or needs_torch_nn():
+        if not runs_on(data_of(input).device, self.engine) or needs_torch_nn():
             return theirs(input, hx)
         graph = makes_graph()
         run = run_module if graph else untraced(run_module)
         return run(self, theirs, input, hx, graph)
+
+    def extra_repr(self) -> str:
+        """Describes the module for `repr` as torch.nn does, and its engine if that was chosen."""
+        return super().extra_repr() + text_of_engine(self.engine)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to copy or pickle, without the compiled program, which a copy compiles again."""
@@ -196,10 +212,11 @@ def run_one(
     memories = [
         tensor for layer in zip(*(state.unbind(0) for state in states), strict=True) for tensor in layer
     ]
+    how = module.checkpoint, module.engine
     if graph:
-        results = in_graph(sizes.key, positions, data, memories, [], tensors, 1, module.checkpoint)
+        results = in_graph(sizes.key, positions, data, memories, [], tensors, 1, *how)
     else:
-        results = runnable_of_sizes(sizes)(module, positions, data, memories, tensors, [], module.checkpoint)
+        results = runnable_of_sizes(sizes)(module, positions, data, memories, tensors, [], *how)
     outputs, *last = results
     return outputs, [torch.stack(last[kind::kinds]) for kind in range(kinds)]
 
@@ -216,13 +233,15 @@ class GRU(LayerForward, torch.nn.GRU):
     the parameters. In graphs of torch.compile (with `torch._dynamo.config.allow_rnn`) and torch.export it is
     one operator, with first derivatives.
 
-    One argument is added, and is an attribute that may be set: `checkpoint=k` keeps for gradients the states
+    Two arguments are added, and are attributes that may be set. `checkpoint=k` keeps for gradients the states
     ahead of every k steps alone, and runs those k steps again when their gradients are made; "sqrt" is the
-    root of the most steps. Gradients of gradients keep everything.
+    root of the most steps. Gradients of gradients keep everything. `engine=` is an engine, or several in
+    order of preference, as for a call of `stepnet.RNN`.
 
     Raises:
-        InputError: For other dtypes, under torch.vmap, and for forward-mode derivatives. Errors of shapes are
-            PyTorch's own.
+        InputError: For other dtypes, under torch.vmap, for forward-mode derivatives, and for an engine that
+            is not known. Errors of shapes are PyTorch's own.
+        RefusedError: If no engine of `engine` runs the layer.
 
     >>> import torch, stepnet.torch
     >>> theirs, ours = torch.nn.GRU(3, 4, batch_first=True), stepnet.torch.GRU(3, 4, batch_first=True)
@@ -237,6 +256,8 @@ class GRU(LayerForward, torch.nn.GRU):
     torch.Size([12, 4])
     >>> ours.checkpoint = "sqrt"
     >>> ours(torch.ones(2, 1000, 3))[0].sum().backward()
+    >>> stepnet.torch.GRU(3, 4, engine="interpret")
+    GRU(3, 4, engine='interpret')
     """
 
 

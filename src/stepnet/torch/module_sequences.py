@@ -5,7 +5,7 @@ from typing import Any, cast
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.structure import leaves, rebuild
-from stepnet.importers.axes import PACKED, TIME, Axes, is_packed, is_rows, text_of
+from stepnet.importers.axes import PACKED, TIME, Axes, is_packed, is_rows, is_time, text_of
 from stepnet.importers.placed import Placed, broadcastable
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import to_extent
@@ -59,7 +59,7 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
             )
         return data.axes[:1], str(part).replace(PACKED, SEQUENCES)
     (rows, *others) = data.axes[1 - time]
-    if data.axes[time] != TIME or others or not is_rows(rows):
+    if not is_time(data.axes[time]) or others or not is_rows(rows):
         first = "batch_first=True" if time else "batch_first=False"
         raise refuse(
             f"a recurrent layer with {first} is called with a tensor {text_of(data.axes)}: the steps are its "
@@ -93,6 +93,8 @@ def packed(call: ReplayedNode) -> list[Any]:
     axes, rows = sequences_of(x, call.arguments["time"])
     if lengths.axes != ((rows,),):
         raise refuse(f"the order of the lengths, {text_of(lengths.axes)}, is not that of {text_of(axes)}")
+    if TIME not in axes:
+        raise refuse(f"the lengths are those of the inputs, and {text_of(axes)} has other numbers of steps")
     axis = (rows.replace(SEQUENCES, PACKED),)
     return [Placed(x.value, (axis, *x.axes[2:])), NoValue("the number of sequences at each step")]
 

@@ -5,7 +5,7 @@
 A graph holds tensors, numbers and text, but no nets. So the operator is given a key that names the module.
 The key of a layer or cell of torch.nn lists its sizes, and any process that imports stepnet.torch can run it.
 The key of a `Recurrence` is random and valid as long as the module lives: a program that was saved and is
-loaded elsewhere raises an error.
+loaded elsewhere raises an error. Engines other than "auto" follow the key: "GRU 3 4 ...|onednn|llvm".
 
 With gradients, the last result for a `Recurrence` is the number of the compiled step that ran. The backward
 operator runs the same one, also if the module has changed in between. Layers of torch.nn cannot change.
@@ -21,14 +21,16 @@ from weakref import WeakValueDictionary
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, STEPS, Type
+from stepnet.compiler.targets import Order, checked_engine, gradient_order
 from stepnet.errors import InputError
 from stepnet.model.gradient_runs import Halved
 from stepnet.model.pieces import Checkpoint
+from stepnet.model.program import Asked
 from stepnet.torch.bound import DifferentiableLayers
-from stepnet.torch.cells import CellSizes, program_of
+from stepnet.torch.cells import CellSizes
 from stepnet.torch.function import NO_VMAP, run_backward, wanted_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.sequences import MOST_KEPT, SequencePlaces
+from stepnet.torch.sequences import HOST, MOST_KEPT, SequencePlaces
 
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
@@ -55,7 +57,7 @@ OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
 @lru_cache(MOST_KEPT)
 def runnable_of_sizes(sizes: CellSizes) -> DifferentiableLayers:
     """Returns the compiled layers or cell of torch.nn of these sizes; compiles them at first use."""
-    return DifferentiableLayers(program_of(sizes))
+    return DifferentiableLayers(sizes.recurrences.program)
 
 
 def runnable_of(key: str) -> DifferentiableLayers:
@@ -64,9 +66,10 @@ def runnable_of(key: str) -> DifferentiableLayers:
 
     Raises `InputError` if this process does not have the `Recurrence`.
     """
-    name, _, mode = key.partition(":")
+    module = key.partition("|")[0]
+    name, _, mode = module.partition(":")
     if not mode:
-        return runnable_of_sizes(CellSizes.of_key(key))
+        return runnable_of_sizes(CellSizes.of_key(module))
     if name not in MODULES:
         raise InputError(
             "a compiled or exported graph runs a stepnet.torch.Recurrence that is not in this process: keep "
@@ -78,7 +81,24 @@ def runnable_of(key: str) -> DifferentiableLayers:
 
 def may_change(key: str) -> bool:
     """Tells whether a key names a `Recurrence`, whose step may change between forward and backward."""
-    return ":" in key
+    return ":" in key.partition("|")[0]
+
+
+def with_engines(key: str, engine: Asked) -> str:
+    """Adds engines to the key of a module, unless they are left to stepnet. engine: the argument `engine=`.
+
+    >>> with_engines("GRU 3 4", "auto"), with_engines("GRU 3 4", ("onednn", "llvm"))
+    ('GRU 3 4', 'GRU 3 4|onednn|llvm')
+    """
+    return key if engine == "auto" else "|".join([key, *([engine] if isinstance(engine, str) else engine)])
+
+
+def engines_of_key(key: str) -> Order:
+    """Returns the engines that `with_engines` added to a key. Raises `InputError` for one that this process
+    does not have.
+    """
+    _, *names = key.split("|")
+    return checked_engine(names) if names else "auto"
 
 
 def forward_of(key: str, number: int) -> DifferentiableLayers:
@@ -106,6 +126,7 @@ def in_graph(
     parameters: list[Any],
     outputs: int,
     checkpoint: Checkpoint = None,
+    engine: Asked = "auto",
 ) -> list[Any]:
     """Adds PyTorch's operator for a recurrence to the graph that torch.compile or torch.export makes.
 
@@ -117,6 +138,7 @@ def in_graph(
         memories, one for each of `memories`.
     checkpoint: that of the module. Raises `InputError` if there is one: the values that it saves would have
         no fixed shapes.
+    engine: an engine, or several in order of preference, which the graph keeps.
     """
     if checkpoint is not None:
         raise InputError(NO_CHECKPOINT)
@@ -125,6 +147,7 @@ def in_graph(
         raise InputError(NO_TRANSFORM)
     inputs = [data, *memories, *statics, *parameters]
     wanted = wanted_in_graph(inputs)
+    key = with_engines(key, engine)
     results = torch.ops.stepnet.recurrence(key, place.form, list(place.tensors), wanted, inputs)
     lead = data.shape[: place.lead]
     whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
@@ -169,7 +192,7 @@ def recurrence(
             "compiled, and with it the values that are saved for gradients: compile the module "
             "again, after torch._dynamo.reset()"
         )
-    results = runnable.in_order(where, list(inputs), halves)
+    results = runnable.in_order(where, list(inputs), halves, engines_of_key(key))
     if not wanted or not may_change(key):
         return list(results)
     FORWARDS[runnable.number] = runnable
@@ -194,7 +217,8 @@ def recurrence_backward(
     data, count, floats = inputs[0], len(made.net.inputs), len(made.floats)
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
     cotangents, saved = inputs[count : count + floats], inputs[count + floats :][: len(halves.saved)]
-    return list(run_backward(halves, where.batch(data), tensors, cotangents, saved))
+    order = gradient_order(engines_of_key(key))
+    return list(run_backward(halves, where.batch(data), tensors, cotangents, saved, order))
 
 
 def halves_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Halved:
@@ -307,7 +331,7 @@ def define() -> None:
     for function, shapes in ((recurrence, recurrence_shapes), (recurrence_backward, backward_shapes)):
         name = f"stepnet::{function.__name__}"
         library.custom_op(
-            name, function, mutates_args=(), schema=f"({OPERANDS}) -> Tensor[]", device_types="cpu"
+            name, function, mutates_args=(), schema=f"({OPERANDS}) -> Tensor[]", device_types=HOST
         ).register_fake(shapes)
         library.register_vmap(name, no_vmap)
     library.register_autograd("stepnet::recurrence", gradients, setup_context=save)

@@ -6,14 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 from uuid import uuid4
 
-import numpy as np
-
+from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.reads import Latest, Reads
-from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild, skeleton, transform
 from stepnet.errors import InputError
-from stepnet.model.layers import LayerPrograms
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.program import Asked
 from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
 from stepnet.torch.bound import BOUND, DifferentiableLayers
@@ -29,6 +27,8 @@ from stepnet.torch.sequences import (
     data_of,
     dtypes_refused,
     named_tensors,
+    runs_on,
+    text_of_engine,
 )
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 
@@ -47,7 +47,7 @@ class Recurrence(torch.nn.Module):
     Its parameters are those of the cell, under `cell.`; of a function, those of the example, under `params.`.
     A call takes sequences as `GRU` does, the state that they begin with (zeros without one) and `statics`,
     and gives (outputs, last state), the state in the structure of the example's. On the CPU it runs in
-    machine code, on other devices as a loop of PyTorch's own operations.
+    machine code, on devices that its engine does not take as a loop of PyTorch's own operations.
 
     Args:
         step: A cell module or a function, as for `trace`.
@@ -56,10 +56,12 @@ class Recurrence(torch.nn.Module):
         batch_first: Whether tensors of sequences are [batch, time, ...] and not [time, batch, ...].
         reverse: Whether each sequence runs from its last step.
         checkpoint: What is kept for gradients, as of `GRU`; an attribute that may be set.
+        engine: An engine, or several in order of preference, as of `GRU`; an attribute that may be set.
 
     Raises:
-        InputError: For what is no step, and for a tensor that the step uses besides its parameters and that
-            requires a gradient, which it would not get.
+        InputError: For what is no step, for an engine that is not known, and for a tensor that the step uses
+            besides its parameters and that requires a gradient, which it would not get.
+        RefusedError: In a call, if no engine of `engine` runs the step.
         StepError: For an operation that no step has.
 
     >>> import torch, stepnet.torch
@@ -80,13 +82,14 @@ class Recurrence(torch.nn.Module):
         batch_first: bool = False,
         reverse: bool = False,
         checkpoint: Checkpoint = None,
+        engine: Asked = "auto",
     ) -> None:
         """Traces a step to check it, registers its parameters with the module, and compiles it. The arguments
         are those of the class.
         """
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
-        self.checkpoint = checked_checkpoint(checkpoint)
+        self.checkpoint, self.engine = checked_checkpoint(checkpoint), checked_engine(engine)
         trace(step, example, statics=statics, reverse=reverse)  # raises errors about the step
         check_example(step, example)
         if isinstance(step, torch.nn.Module):
@@ -104,7 +107,7 @@ class Recurrence(torch.nn.Module):
         Returns the outputs, in the form of the sequences, and the last state. statics: values for all steps.
         """
         run_call = Recurrence.run_call
-        in_graph = is_recorded() and data_of(input).device.type == "cpu"
+        in_graph = is_recorded() and runs_on(data_of(input).device, self.engine)
         run = run_call if in_graph else untraced(run_call)
         return run(self, input, state, statics)
 
@@ -134,25 +137,25 @@ class Recurrence(torch.nn.Module):
         return rebuild(self._output, [sequences.form(tensor) for tensor in outputs]), rebuild(memory, last)
 
     def results(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
-        """Runs the step: in machine code on the CPU, by an operator of PyTorch if a graph is being made, as a
-        loop of PyTorch's operations on other devices. Returns the outputs, then the last states, as a list of
-        tensors.
+        """Runs the step: in machine code on devices that the engine takes, by an operator of PyTorch if a
+        graph is being made, as a loop of PyTorch's operations on other devices. Returns the outputs, then the
+        last states, as a list of tensors.
 
         sequences: the data and the positions of sequences in it. states, statics: tensors with an entry for
             each sequence, in the order of the data; no states are zeros.
         """
-        if sequences.data.device.type != "cpu":
+        if not runs_on(sequences.data.device, self.engine):
             return self.looped(sequences, states, statics)
-        tensors = list(self.tensors.values())
+        tensors, how = list(self.tensors.values()), (self.checkpoint, self.engine)
         if not is_recorded():
             return self.runnable(tensors)(
-                self, sequences.place, sequences.data, states, tensors, statics, self.checkpoint
+                self, sequences.place, sequences.data, states, tensors, statics, *how
             )
         if not states:
             states = self.zeros(sequences)
         key = f"{self._name}:{'train' if self.training else 'eval'}"
         given = sequences.place, sequences.data, states, statics, tensors
-        return in_graph(key, *given, len(leaves(self._output)), self.checkpoint)
+        return in_graph(key, *given, len(leaves(self._output)), *how)
 
     def looped(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
         """Runs the step as a loop of PyTorch's operations, on any device.
@@ -276,18 +279,14 @@ class Recurrence(torch.nn.Module):
 
     def traced(self, tensors: list[Any]) -> DifferentiableLayers:
         """Traces the step with these parameters and buffers (`tensors`), and compiles it."""
-        rnn = self.rnn(tensors)
-        spec = cast("Spec", rnn.inputs)
-        nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
-        empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
-        return DifferentiableLayers(LayerPrograms(rnn).read(nothing, None, empty, None, False).program)
+        return DifferentiableLayers(self.rnn(tensors).program)
 
     def prepare(self) -> None:
-        """Traces the step now, so that later calls need not, if its parameters are on the CPU and its floats
-        are float32 or float64; other calls run as a loop or raise an error.
+        """Traces the step now, so that later calls need not, if its parameters are on a device that the
+        engine takes and its floats are float32 or float64; other calls run as a loop or raise an error.
         """
         tensors = self.tensors.values()
-        if all(tensor.device.type == "cpu" for tensor in tensors) and all(
+        if all(runs_on(tensor.device, self.engine) for tensor in tensors) and all(
             tensor.dtype in DTYPES for tensor in tensors if tensor.is_floating_point()
         ):
             self.enter()
@@ -309,8 +308,8 @@ class Recurrence(torch.nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """Describes the order of axes for `repr`."""
-        return f"batch_first={self.batch_first}"
+        """Describes the order of axes for `repr`, and the engine if that was chosen."""
+        return f"batch_first={self.batch_first}{text_of_engine(self.engine)}"
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to copy or pickle, without the compiled program, which a copy compiles again."""

@@ -24,10 +24,11 @@ from stepnet.importers.axes import (
     extent_of,
     features_of,
     is_feature,
+    is_steps,
     size_of,
 )
 from stepnet.importers.placed import Placed, order_error
-from stepnet.importers.sizes import SEQUENCES, STEPS, Size
+from stepnet.importers.sizes import SEQUENCES, Size
 from stepnet.model.counting import length_of
 from stepnet.torch.aten_graph import AtenGraph
 from stepnet.torch.pytorch import pytorch
@@ -107,10 +108,10 @@ class GraphReplay:
 
     @property
     def symbols(self) -> dict[Any, str]:
-        """Maps each symbolic size of the graph to what it counts, `STEPS` or `SEQUENCES`; rows of a step are
-        sequences.
+        """Maps each symbolic size of the graph to what it counts: `SEQUENCES`, or an axis of steps; rows of a
+        step are sequences.
         """
-        return {symbol: STEPS if name == STEPS else SEQUENCES for symbol, name in self.graph.names.items()}
+        return {symbol: name if is_steps(name) else SEQUENCES for symbol, name in self.graph.names.items()}
 
     @computed_once
     def lengths(self) -> Traced:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from stepnet.compiler.net.types import Extent
 from stepnet.compiler.trace.feature_axes import listed
 from stepnet.compiler.trace.traced import refuse
-from stepnet.importers.axes import TIME, Axes, axis_error, extent_of, features_of, is_feature, symbols_in
+from stepnet.importers.axes import Axes, axis_error, extent_of, features_of, is_feature, is_time, symbols_in
 from stepnet.importers.placed import Placed, broadcastable
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.importers.values import reshaped, to_extent
@@ -198,7 +198,7 @@ def along_steps(call: ReplayedNode, entry: AtenOperation, x: Placed, dims: Any) 
             raise axis_error(SEQUENCES, x.axes)
     if entry.steps is None:
         raise axis_error(STEPS, x.axes)
-    if any(x.axes[dim] != TIME for dim in every):
+    if not all(is_time(x.axes[dim]) for dim in every):
         raise refuse("it goes over steps and features at once: apply it to one after the other")
     options = {name: part for name, part in call.arguments.items() if name in ("correction", "ord")}
     axes = [call.axes(tensor, [x]) for tensor in call.tensors]

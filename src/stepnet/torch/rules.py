@@ -2,7 +2,9 @@
 move or pick features, or make new values, are in `places`.
 
 A rule takes the arguments that PyTorch gives to the operation, with a step's values in place of tensors. If
-it needs the result that PyTorch infers, that is its first argument.
+it needs the result that PyTorch infers, that is its first argument. What is here has no operator in
+`importers`: it takes arguments, gives several results, or rounds in an order that only PyTorch does. Its
+values have features alone; `rows` translates their axes.
 """
 
 import math
@@ -17,6 +19,7 @@ from stepnet.compiler.trace.contractions import matrix_product
 from stepnet.compiler.trace.feature_axes import listed
 from stepnet.compiler.trace.traced import Traced, refuse, reshaped
 from stepnet.importers.activations import rsqrt
+from stepnet.importers.reductions import REDUCTIONS
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
@@ -191,11 +194,19 @@ def axes(x: Any, dim: Any) -> tuple[int, ...]:
     return tuple(listed(dim))
 
 
-def total(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the sum over the feature axes `dim`; None is all of them. keepdim: whether they stay with size
-    one.
+def reduced(how: str) -> Callable[..., Any]:
+    """Makes the function that reduces x over the feature axes `dim`; None is all of them. keepdim: whether
+    they stay with size one. how: the name of the reduction in `importers.reductions`, such as "sum".
     """
-    return numpy.sum(x, axis=axes(x, dim), keepdims=keepdim)
+
+    def reduce(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        """Reduces x over the axes `dim`."""
+        return REDUCTIONS[how](x, axis=axes(x, dim), keepdims=keepdim)
+
+    return reduce
+
+
+total, mean, largest, smallest = map(reduced, ("sum", "mean", "max", "min"))
 
 
 def along(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -206,27 +217,6 @@ def along(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(x, axis=dim).astype(x.dtype)
 
     return rule
-
-
-def mean(x: Any, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Computes the mean over the feature axes `dim`; None is all of them. keepdim: whether they stay with
-    size one.
-    """
-    return numpy.mean(x, axis=axes(x, dim), keepdims=keepdim)
-
-
-def largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the maximum over the feature axes `dim`; None is all of them. keepdim: whether they stay with
-    size one.
-    """
-    return numpy.max(x, axis=axes(x, dim), keepdims=keepdim)
-
-
-def smallest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes the minimum over the feature axes `dim`; None is all of them. keepdim: whether they stay with
-    size one.
-    """
-    return numpy.min(x, axis=axes(x, dim), keepdims=keepdim)
 
 
 def largest_and_index(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:

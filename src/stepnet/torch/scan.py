@@ -14,17 +14,19 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.targets import Order, checked_engine, devices_of
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError
 from stepnet.model.layers import LayerPrograms, LayersProgram
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.program import Asked
 from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
 from stepnet.torch.function import Differentiable, NetRun, array_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import TRACES, makes_graph, untraced
-from stepnet.torch.sequences import PackedSequence, check_axes, named_tensors
+from stepnet.torch.sequences import PackedSequence, check_axes, named_tensors, runs_on, text_of_engine
 
 torch: Any = pytorch("torch")
 DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}
@@ -65,10 +67,11 @@ class Scan(torch.nn.Module):
         batch_first: Whether tensors of sequences are [batch, time, ...] and not [time, batch, ...]. States,
             statics or lengths that only fit with the axes exchanged are refused.
         checkpoint: What is kept for gradients, as of `GRU`; an attribute that may be set.
+        engine: An engine, or several in order of preference, as of `GRU`; an attribute that may be set.
 
     Raises:
-        InputError: For what is no `RNN`, for one with `until=`, and for names that parameters of PyTorch
-            cannot have.
+        InputError: For what is no `RNN`, for one with `until=`, for an engine that is not known, and for
+            names that parameters of PyTorch cannot have.
 
     >>> import torch, stepnet as sn, stepnet.torch
     >>> scan = stepnet.torch.Scan(sn.RNN(sn.cells.delta_rule, memory=(2, 4, 4)))
@@ -79,7 +82,14 @@ class Scan(torch.nn.Module):
     (torch.Size([3, 7, 2, 4]), torch.Size([3, 2, 4, 4]), torch.Size([3, 7, 2, 4]))
     """
 
-    def __init__(self, rnn: RNN, *, batch_first: bool = True, checkpoint: Checkpoint = None) -> None:
+    def __init__(
+        self,
+        rnn: RNN,
+        *,
+        batch_first: bool = True,
+        checkpoint: Checkpoint = None,
+        engine: Asked = "auto",
+    ) -> None:
         """Checks the arguments, and copies the parameters of the recurrence to parameters of the module."""
         super().__init__()  # type: ignore[misc]
         if not isinstance(cast("Any", rnn), RNN):
@@ -91,7 +101,7 @@ class Scan(torch.nn.Module):
             raise InputError(
                 "a Scan cannot run a recurrence with until=, whose number of steps depends on values"
             )
-        self._rnn, self.checkpoint = rnn, checked_checkpoint(checkpoint)
+        self._rnn, self.checkpoint, self.engine = rnn, checked_checkpoint(checkpoint), checked_engine(engine)
         self.batch_first = flag(batch_first, "batch_first")
         self.params = parameters_of(rnn.params)
 
@@ -108,8 +118,9 @@ class Scan(torch.nn.Module):
                 behind the last step are zeros.
 
         Raises:
-            InputError: For tensors that do not fit the recurrence or one another, that are not on the CPU,
-                or are of other dtypes than float32, float64, int32, int64 and bool.
+            InputError: For tensors that do not fit the recurrence or one another, that are on a device which
+                the engine does not take, or are of other dtypes than float32, float64, int32, int64 and bool.
+            RefusedError: If no engine of `engine` runs the recurrence.
         """
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
@@ -121,13 +132,13 @@ class Scan(torch.nn.Module):
             sequences; None for no padding.
         """
         check_recorded()
-        tensors = self.tensors
+        tensors, order = self.tensors, checked_engine(self.engine)
         x, initial, statics = (
-            checked_tensors(x, "x"),
-            checked_tensors(initial, "initial"),
-            checked_tensors(statics, "statics"),
+            checked_tensors(x, "x", order),
+            checked_tensors(initial, "initial", order),
+            checked_tensors(statics, "statics", order),
         )
-        checked_tensors(self.params_in_structure(tensors), "params")
+        checked_tensors(self.params_in_structure(tensors), "params", order)
         given = (
             named_tensors("initial", initial)
             | named_tensors("statics", statics)
@@ -151,7 +162,7 @@ class Scan(torch.nn.Module):
             memories = [tensor.to(getattr(torch, str(spec.dtype))) for tensor, spec in pairs]
         inputs = [tensor.flatten(0, 1) for tensor in leaves(x)] + memories + leaves(statics) + tensors
         where = replace(batch, structure=None, arrays=[])
-        results = kept.run_of(program)(where, inputs, checkpoint=checked_checkpoint(self.checkpoint))
+        results = kept.run_of(program)(where, inputs, order, checked_checkpoint(self.checkpoint))
         count = len(program.levels)
         outputs = [
             tensor.reshape(*batch.like, *tensor.shape[1:]) if levels else tensor
@@ -196,8 +207,8 @@ class Scan(torch.nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != KEPT}
 
     def extra_repr(self) -> str:
-        """Describes the recurrence and the order of axes for `repr`."""
-        return f"{self._rnn!r}, batch_first={self.batch_first}"
+        """Describes the recurrence and the order of axes for `repr`, and the engine if that was chosen."""
+        return f"{self._rnn!r}, batch_first={self.batch_first}{text_of_engine(self.engine)}"
 
 
 def check_recorded() -> None:
@@ -234,11 +245,11 @@ def parameters_of(params: Any) -> Any:
     return held
 
 
-def checked_tensors(value: Any, what: str) -> Any:
+def checked_tensors(value: Any, what: str, engine: Order) -> Any:
     """Checks the tensors of an argument of a Scan, and returns them in their structure.
 
     Under autocast, half precision becomes float32. Raises `InputError` for tensors that a Scan cannot run on.
-    what: the argument's name, for messages.
+    what: the argument's name, for messages. engine: the engines, which determine the devices.
     """
     transform(check_padded, value, is_leaf=lambda part: isinstance(part, PackedSequence))
     names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
@@ -252,10 +263,11 @@ def checked_tensors(value: Any, what: str) -> Any:
             raise InputError(f"{name} of a Scan is a {type(tensor).__name__}; it should be a tensor")
         if tensor.dtype in HALVES and torch.is_autocast_enabled("cpu"):
             tensor = tensor.float()
-        if tensor.dtype not in DTYPES or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        fits = tensor.dtype in DTYPES and tensor.layout == torch.strided
+        if not fits or not runs_on(tensor.device, engine):
             raise InputError(
                 f"{name} of a Scan is {tensor.dtype} on {tensor.device}, {tensor.layout}; it should be "
-                f"{', '.join(DTYPES.values())}, on cpu, torch.strided"
+                f"{', '.join(DTYPES.values())}, on {' or '.join(sorted(devices_of(engine)))}, torch.strided"
             )
         return tensor
 

@@ -1,5 +1,5 @@
 """Reads the arguments that modules of PyTorch take: sequences as tensors, `PackedSequence`s and jagged nested
-tensors, and the dtype of all tensors, of which there is one.
+tensors, the dtype of all tensors, of which there is one, and the engines with the devices that they take.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,19 +9,25 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.targets import devices_of
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch
+from stepnet.model.program import Asked
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 from stepnet.ragged.torch import packed_lengths
 from stepnet.torch.function import array_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import makes_graph
 
 torch: Any = pytorch("torch")
 PackedSequence: Any = torch.nn.utils.rnn.PackedSequence
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 """The dtypes of modules that stepnet runs."""
+
+HOST = "cpu"
+"""The type of the device whose tensors all engines take, and for which graphs of PyTorch have an operator."""
 
 MOST_KEPT = 64
 Array = np.ndarray
@@ -218,13 +224,13 @@ def dtypes_refused(parameters: Iterable[Any]) -> str | None:
 def check_tensors(
     title: str, names: Sequence[str], parameters: Sequence[Any], data: Any, states: Sequence[Any]
 ) -> None:
-    """Raises `InputError` unless all tensors of a call are on the CPU and have the same dtype, float32 or
-    float64.
+    """Raises `InputError` unless all tensors of a call are on the device of the data and have the same dtype,
+    float32 or float64.
 
     title: the class name of the module. names: those of the parameters. data: the input of the call.
     states: h, and c of an LSTM; may be empty.
     """
-    dtype = parameters[0].dtype
+    dtype, device = parameters[0].dtype, data.device
     if dtype not in DTYPES:
         raise InputError(
             f"{title} runs in float32 and float64 on the CPU, and its parameters are {dtype}: make them "
@@ -233,8 +239,29 @@ def check_tensors(
     of_states = ("hx[0]", "hx[1]") if len(states) > 1 else ("hx",)
     named = zip((*names, "the input", *of_states), (*parameters, data, *states), strict=False)
     for name, tensor in named:
-        if tensor.dtype != dtype or tensor.device.type != "cpu":
+        if tensor.dtype != dtype or tensor.device != device:
             raise InputError(
-                f"{name} of {title} is {tensor.dtype} on {tensor.device}, and {names[0]} is {dtype} on cpu; "
-                "all tensors must be of one dtype on one device"
+                f"{name} of {title} is {tensor.dtype} on {tensor.device}, and {names[0]} is {dtype} on "
+                f"{device}; all tensors must be of one dtype on one device"
             )
+
+
+# ---- the engines -------------------------------------------------------------------------------------------
+
+
+def runs_on(device: Any, engine: Asked) -> bool:
+    """Tells whether the engines of a module take tensors on a device. Elsewhere PyTorch's own operations run.
+
+    Engines are asked for their devices here alone. Graphs of PyTorch have an operator for the CPU only.
+    engine: the argument `engine=` of the module.
+    """
+    return device.type == HOST or (not makes_graph() and device.type in devices_of(engine))
+
+
+def text_of_engine(engine: Asked) -> str:
+    """Returns what the `repr` of a module ends with: its engines, if they are not left to stepnet.
+
+    >>> text_of_engine("auto"), text_of_engine("interpret")
+    ('', ", engine='interpret'")
+    """
+    return "" if engine == "auto" else f", engine={engine!r}"

@@ -6,13 +6,15 @@ h = GRUCell(3, 4)(x, h)    ->    the layer's net, over sequences of one step wit
 from collections.abc import Callable
 from typing import Any, cast
 
+from stepnet.compiler.targets import checked_engine
+from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cells import MODES, CellSizes
 from stepnet.torch.operator import in_graph, runnable_of_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.recording import makes_graph, needs_torch_nn, untraced
-from stepnet.torch.sequences import DTYPES, SequencePlaces, as_cast, check_tensors
+from stepnet.torch.sequences import DTYPES, SequencePlaces, as_cast, check_tensors, runs_on, text_of_engine
 
 torch: Any = pytorch("torch")
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -21,24 +23,34 @@ NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 class CellForward:
     """Base class that replaces the forward of a cell of torch.nn by stepnet's; the cell's class is the next
     base.
+
+    engine: the engine that runs the cell, or several in order of preference.
     """
 
+    engine: Asked = "auto"
     qconfig = Qconfig()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Creates the cell as torch.nn does."""
+    def __init__(self, *args: Any, engine: Asked = "auto", **kwargs: Any) -> None:
+        """Creates the cell as torch.nn does. engine: an engine, or several in order of preference."""
         super().__init__(*args, **kwargs)
+        if (order := checked_engine(engine)) != "auto":
+            self.engine = order
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """Runs a step on `input` from the state `hx`; returns the next state, as torch.nn's cell does."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
-        if input.device.type != "cpu" or needs_torch_nn() or not has_step_shapes(self, mode, input, states):
+        fits = runs_on(input.device, self.engine) and has_step_shapes(self, mode, input, states)
+        if needs_torch_nn() or not fits:
             return theirs(input, hx)  # PyTorch raises its own errors; a trace needs torch.nn's operator
         run = next_states if makes_graph() else untraced(next_states)
         last = run(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]
+
+    def extra_repr(self) -> str:
+        """Describes the cell for `repr` as torch.nn does, and its engine if that was chosen."""
+        return super().extra_repr() + text_of_engine(self.engine)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state of the module without its compiled code, which a copy compiles again."""
@@ -90,9 +102,10 @@ def next_states(module: Any, mode: str, value: Any, states: list[Any]) -> list[A
     data, memories = value.reshape(1, -1, features), [state.reshape(-1, hidden) for state in states]
     place = SequencePlaces("time")
     if makes_graph():
-        _, *last = in_graph(sizes.key, place, data, memories, [], weights, 1)
+        _, *last = in_graph(sizes.key, place, data, memories, [], weights, 1, engine=module.engine)
     else:
-        _, *last = runnable_of_sizes(sizes)(module, place, data, memories, weights)
+        runnable = runnable_of_sizes(sizes)
+        _, *last = runnable(module, place, data, memories, weights, engine=module.engine)
     return [state.reshape(*value.shape[:-1], hidden) for state in last]
 
 
@@ -100,11 +113,12 @@ class GRUCell(CellForward, torch.nn.GRUCell):
     """`torch.nn.GRUCell`, run by stepnet: the same arguments, parameters, state_dict and results.
 
     A call runs one step, of `[batch, features]` or `[features]`; `GRU` runs whole sequences faster. Dtypes,
-    gradients, devices and autocast are as for `GRU`.
+    gradients, devices, autocast and the added argument `engine=` are as for `GRU`.
 
     Raises:
-        InputError: For other dtypes, under torch.vmap, and for forward-mode derivatives. Errors of shapes are
-            PyTorch's own.
+        InputError: For other dtypes, under torch.vmap, for forward-mode derivatives, and for an engine that
+            is not known. Errors of shapes are PyTorch's own.
+        RefusedError: If no engine of `engine` runs the cell.
 
     >>> import torch, stepnet.torch
     >>> theirs, ours = torch.nn.GRUCell(3, 4), stepnet.torch.GRUCell(3, 4)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
+from constants import Constants
 from tolerance import assert_close
 
 import stepnet as sn
@@ -36,7 +37,7 @@ NAMES = ("day=1/a.parquet", "day=1/b.arrow", "day=2/c.feather", "d.ipc")
 
 
 def expected(row: Any, result: str) -> Any:
-    """What the interpreter gives for one row alone."""
+    """The interpreter's result for one row alone."""
     if row is None:
         return None
     one = sn.Ragged.from_list([np.asarray(row, "f4").reshape(-1, IN)])
@@ -128,14 +129,13 @@ def test_links_are_followed(tmp_path: Path):
     check(read(tmp_path / "out" / "folder" / "b.parquet"), 1)
 
 
-def test_bits_do_not_depend_on_how_rows_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_bits_do_not_depend_on_how_rows_are_cut(tmp_path: Path, constants: Constants):
     source = tree(tmp_path / "in", ("a.parquet", "b.arrow"), count=60)
     arrow.run(source, RNN, tmp_path / "whole")
     whole = {name: read(tmp_path / "whole" / name) for name in ("a.parquet", "b.parquet")}
     check(whole["b.parquet"], 1, count=60)
-    monkeypatch.setattr(tables, "CHUNK_BYTES", 700)
-    monkeypatch.setattr(sifting, "JOINED", 300)
-    monkeypatch.setattr(tables, "PART_BYTES", 900)
+    constants(tables, CHUNK_BYTES=700, PART_BYTES=900)
+    constants(sifting, JOINED=300)
     arrow.run(source, RNN, tmp_path / "cut")
     parts = sorted(path.name for path in (tmp_path / "cut").iterdir())
     assert parts[:-1] == [f"a-{number:05}.parquet" for number in range(len(parts) - 1)]
@@ -183,9 +183,8 @@ def most_held(source: Path, output: Path) -> float:
         pa.set_memory_pool(before)
 
 
-def test_memory_does_not_grow_with_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tables, "CHUNK_BYTES", 1 << 16)
-    monkeypatch.setattr(tables, "BUFFER", 1 << 12)
+def test_memory_does_not_grow_with_the_inputs(tmp_path: Path, constants: Constants):
+    constants(tables, CHUNK_BYTES=1 << 16, BUFFER=1 << 12)
     values = pa.array(np.random.default_rng(0).random(200_000, "f4"))
     frames = pa.FixedSizeListArray.from_arrays(values, IN)
     table = pa.table({"frames": pa.ListArray.from_arrays(np.arange(0, 100_001, 50, dtype="i4"), frames)})
@@ -282,7 +281,7 @@ def test_a_value_that_an_option_does_not_have_is_wrong_usage(tmp_path: Path, opt
 
 def test_the_values_of_options_are_those_of_the_function():
     from stepnet.arrow.folders.request import FORMATS
-    from stepnet.arrow.folders.targets import COMPRESSIONS
+    from stepnet.arrow.folders.result_files import COMPRESSIONS
     from stepnet.arrow.runnable import OUTPUTS
     from stepnet.cli.run import Compression, OutputFormat, ResultKind
 
@@ -291,13 +290,15 @@ def test_the_values_of_options_are_those_of_the_function():
     assert {*Compression} == {name for names in COMPRESSIONS.values() for name in names}
 
 
-def test_the_bar_of_a_run_shows_the_rate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_the_bar_of_a_run_shows_the_rate(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants, capsys: pytest.CaptureFixture[str]
+):
     import time
 
     from stepnet.cli.report import sequences
     from stepnet.explain import bars
 
-    monkeypatch.setattr(bars, "PATIENCE", 0.0)
+    constants(bars, PATIENCE=0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with sequences.bar() as show:

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepnet import arrow, cells
-from stepnet.arrow.folders.targets import lock_folder
+from stepnet.arrow.folders.result_files import lock_folder
 from stepnet.errors import FileError
 
 RNN = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=2, hidden=3, seed=0))

@@ -37,7 +37,7 @@ print(refused)
 
 
 def refused_flips(source: Path, places: range, bits: tuple[int, ...]) -> int:
-    """How many of the files with one flipped bit a new process refuses, which must come to its end."""
+    """The number of files with one flipped bit that a new process refuses; it must come to its end."""
     flips = " ".join(f"{place}:{bit}" for place in places for bit in bits)
     command = [sys.executable, "-c", FLIPS, str(source), flips]
     done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True)

@@ -10,7 +10,7 @@ import pytest
 
 from stepnet import arrow
 from stepnet.arrow.folders.listing import listing
-from stepnet.arrow.folders.targets import make_folder, remove_folder
+from stepnet.arrow.folders.result_files import make_folder, remove_folder
 from stepnet.errors import FileError
 from tests.arrow.folders.folder_cases import FRAMES, RNN, contents, read, table_of, tree, written
 

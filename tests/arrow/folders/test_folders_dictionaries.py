@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
+from constants import Constants
 
 from stepnet import arrow
 from stepnet.arrow.folders import dictionaries, tables
@@ -53,8 +54,8 @@ def groups(path: Path, *columns: Any) -> Path:
     return path
 
 
-def one_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "CHUNK_BYTES", 1)
+def one_batch_at_a_time(constants: Constants) -> None:
+    constants(tables, CHUNK_BYTES=1)
 
 
 COLUMNS = {
@@ -72,10 +73,8 @@ PAIRS = [(case, made) for case in COLUMNS for made in (stream, groups) if (case,
 
 
 @pytest.mark.parametrize(("case", "made"), PAIRS)  # Parquet has no nulls in dictionaries
-def test_dictionaries_are_joined_in_an_arrow_file(
-    tmp_path: Path, case: str, made: Any, monkeypatch: pytest.MonkeyPatch
-):
-    one_batch_at_a_time(monkeypatch)
+def test_dictionaries_are_joined_in_an_arrow_file(tmp_path: Path, case: str, made: Any, constants: Constants):
+    one_batch_at_a_time(constants)
     columns = COLUMNS[case]
     source = made(tmp_path / ("a.ipc" if made is stream else "a.parquet"), *columns)
     arrow.run(source, RNN, tmp_path / "out", column="frames", file_format="arrow")
@@ -86,9 +85,9 @@ def test_dictionaries_are_joined_in_an_arrow_file(
 
 
 def test_results_with_joined_dictionaries_do_not_depend_on_interruptions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, constants: Constants
 ):
-    one_batch_at_a_time(monkeypatch)
+    one_batch_at_a_time(constants)
     for name in ("a", "b", "c"):
         groups(tmp_path / "in" / f"{name}.parquet", *COLUMNS["other values"])
     for folder in ("out", "whole"):
@@ -112,13 +111,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_dictionaries_that_cannot_be_joined_name_their_column(
-    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, case: str, constants: Constants
 ):
-    monkeypatch.setattr(dictionaries, "MOST", 40 if case == "memory" else dictionaries.MOST)
+    constants(dictionaries, MOST=40 if case == "memory" else dictionaries.MOST)
     columns, reason = REFUSED[case]
     source = stream(tmp_path / "a.ipc", *columns)
     if case in ("orders", "memory"):
-        one_batch_at_a_time(monkeypatch)  # pyarrow joins those of small batches
+        one_batch_at_a_time(constants)  # pyarrow joins those of small batches
     with pytest.raises((FileError, InputError)) as caught:
         arrow.run(source, RNN, tmp_path / "out", file_format="arrow")
     said = str(caught.value)
@@ -137,10 +136,10 @@ def test_dictionaries_that_cannot_be_joined_name_their_column(
 
 @pytest.mark.parametrize("column", [LISTS[0], LARGE[0]], ids=["lists", "large"])
 def test_a_dictionary_that_stays_is_written_whatever_it_holds(
-    tmp_path: Path, column: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, column: Any, constants: Constants
 ):
-    one_batch_at_a_time(monkeypatch)
-    monkeypatch.setattr(dictionaries, "MOST", 1)
+    one_batch_at_a_time(constants)
+    constants(dictionaries, MOST=1)
     arrow.run(stream(tmp_path / "a.ipc", column, column), RNN, tmp_path / "out", file_format="arrow")
     assert read(tmp_path / "out" / "a.arrow")["k"].to_pylist() == 2 * column.to_pylist()
 

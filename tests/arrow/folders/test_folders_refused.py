@@ -1,4 +1,4 @@
-"""What `stepnet.arrow.run` refuses, each with one line that names the file; and rows that are set aside."""
+"""Refusals of `stepnet.arrow.run`, each one line that names the file; and rows that are set aside."""
 
 import errno
 import os
@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from constants import Constants
 
 import stepnet as sn
 from stepnet import arrow
-from stepnet.arrow.folders import sifting, targets
+from stepnet.arrow.folders import result_files, sifting
 from stepnet.errors import FileError, InputError, StepnetError
 from tests.arrow.folders.folder_cases import (
     FRAMES,
@@ -328,9 +329,7 @@ def test_a_missing_model_is_named_alone(tmp_path: Path):
 def test_the_last_of_sequences_of_outputs_is_refused_without_a_name_of_another_function(tmp_path: Path):
     nested = sn.Graph(lambda x, p: x * 2, {}, inputs=sn.Spec((), "float32", levels=1))
     source = written(tmp_path / "a.parquet", pa.table({"x": frames([[[1.0], [2.0]]])}))
-    message = (
-        "the last output is not defined where each step has a sequence of outputs: ask for 'outputs', not"
-    )
+    message = "the last output is not defined where each step has a sequence of outputs"
     with pytest.raises(InputError, match=message):
         arrow.run(source, nested, tmp_path / "out", result="last")
     with pytest.raises(InputError, match=message):
@@ -447,15 +446,15 @@ def test_no_room_leaves_whole_files_and_goes_on(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert list(contents(tmp_path / "out")) == [f"a.{form}"]
-    write = targets.ResultFile.write
+    write = result_files.ResultFile.write
 
     def full(self: Any, records: Any) -> None:
-        with targets.write_errors(self.path):
+        with result_files.write_errors(self.path):
             raise OSError(errno.ENOSPC, "")
         write(self, records)
 
     with monkeypatch.context() as patched:
-        patched.setattr(targets.ResultFile, "write", full)
+        patched.setattr(result_files.ResultFile, "write", full)
         message = (
             rf"out/b\.{form}: the file cannot be written \(No space left on device; free some space, "
             r"then continue with --resume"
@@ -469,10 +468,8 @@ def test_no_room_leaves_whole_files_and_goes_on(
     assert capfd.readouterr().err == ""
 
 
-def test_rows_that_cannot_be_run_are_set_aside_with_their_reasons(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sifting, "JOINED", 600)
+def test_rows_that_cannot_be_run_are_set_aside_with_their_reasons(tmp_path: Path, constants: Constants):
+    constants(sifting, JOINED=600)
     good = [[[0.5, 1.0]], None, []]
     wrong = {3: [[1.0]], 4: [[1.0, None]], 11: [[0.0, 0.0], [INF, 0.0]], 29: [None], 30: [[NAN, 1.0]]}
     rows = [wrong.get(place, good[place % 3]) for place in range(31)]

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from constants import Constants
 
 import stepnet as sn
 from stepnet import arrow, cells
@@ -59,7 +60,7 @@ def results(folder: Path) -> list[Path]:
 
 
 def killed(source: Path, folder: Path, wait: float) -> bool:
-    """Whether a process that runs a folder was killed before its end, some time after a new result."""
+    """True if a process that runs a folder was killed before its end, some time after a new result."""
     output, bad = str(folder / "out"), str(folder / "bad.parquet")
     before = len(results(folder))
     paths = ["tests/support", "src", "."]
@@ -75,10 +76,8 @@ def killed(source: Path, folder: Path, wait: float) -> bool:
 
 @pytest.mark.long(every=2)
 @pytest.mark.parametrize("times", [2, 10])
-def test_a_run_that_is_killed_ends_as_one_that_is_not(
-    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(tables, "PART_BYTES", 2000)
+def test_a_run_that_is_killed_ends_as_one_that_is_not(tmp_path: Path, times: int, constants: Constants):
+    constants(tables, PART_BYTES=2000)
     chosen = random.Random()
     source = poisoned(tmp_path / "in", 20 * times)
     (tmp_path / "killed").mkdir()
@@ -193,10 +192,10 @@ TIMES = {"now": None, "future": 4_000_000_000, "past": 1_000}
 @pytest.mark.parametrize("time", TIMES)
 @pytest.mark.parametrize("name", ["b.parquet", "b.arrow"])
 def test_an_input_of_another_time_is_the_same_until_its_rows_are_others(
-    tmp_path: Path, name: str, time: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, time: str, constants: Constants
 ):
     """Other numbers in a file of the same size, footer and ends are noticed, whatever the time."""
-    monkeypatch.setattr(tables, "EDGE", 64)
+    constants(tables, EDGE=64)
     source, random = tmp_path / "in" / name, np.random.default_rng(0)
 
     def rewrite(rows: Any) -> None:
@@ -230,10 +229,9 @@ def test_an_input_of_another_time_is_the_same_until_its_rows_are_others(
     assert contents(tmp_path / "out") == before
 
 
-def test_the_bytes_of_a_file_are_those_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_bytes_of_a_file_are_those_of_its_parts(tmp_path: Path, constants: Constants):
     """A change anywhere in a file is in one part, and only the result of that part is refused."""
-    monkeypatch.setattr(tables, "PART_BYTES", 700)
-    monkeypatch.setattr(tables, "BLOCK", 100)
+    constants(tables, PART_BYTES=700, BLOCK=100)
     source = written(tmp_path / "in" / "a.parquet", table_of(0, 60))
     parts, whole = tables.TableFile.of(source).parts, source.read_bytes()
     assert len(parts) > 3
@@ -402,10 +400,10 @@ def test_rows_that_were_set_aside_are_not_lost(tmp_path: Path):
 
 
 def test_two_processes_do_not_write_the_same_result(tmp_path: Path):
-    from stepnet.arrow.folders import targets
+    from stepnet.arrow.folders import result_files
 
     source, output = tree(tmp_path / "in", ("a.parquet",)), tmp_path / "out"
-    held = targets.ResultFile(output / "a.parquet", pa.schema([("x", pa.int8())]), {}, "parquet", "none")
+    held = result_files.ResultFile(output / "a.parquet", pa.schema([("x", pa.int8())]), {}, "parquet", "none")
     message = r"out/\.a\.parquet\.partial: another process is writing here; wait for it, or stop it$"
     with pytest.raises(FileError, match=message):
         arrow.run(source, RNN, output, resume=True)
@@ -463,11 +461,11 @@ def test_rows_of_another_input_are_not_those_of_this_one(tmp_path: Path):
 
 
 def test_a_row_group_of_rows_that_were_set_aside_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ):
     from stepnet.arrow.folders import aside
 
-    monkeypatch.setattr(aside, "GROUP", 5)
+    constants(aside, GROUP=5)
     for number in range(7):
         rows = pa.array([[[1.0]]] * 3 + [[[1.0, 2.0]]], FRAMES)
         written(tmp_path / "in" / f"{number}.parquet", pa.table({"id": range(4), "frames": rows}))

@@ -80,7 +80,7 @@ def test_an_error_of_a_thread_without_a_channel_wakes_the_caller() -> None:
 
 
 def interrupted(source: Path, output: Path, wait: float) -> bool:
-    """Whether Ctrl-C came while a folder was run, some time after its begin."""
+    """True if Ctrl-C came while a folder was run, some time after its begin."""
     timer = threading.Timer(wait, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     try:
         timer.start()

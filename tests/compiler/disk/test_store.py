@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from constants import Constants
 
 from stepnet.compiler.disk import entry, folder, overview, store
 from stepnet.compiler.disk.settings import Settings, settings
@@ -245,9 +246,9 @@ def test_an_interrupt_while_it_is_written_leaves_nothing(
     assert [file.name for file in cache.iterdir()] == [f"{KEY}.plan"]
 
 
-def test_no_permissions_to_check(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_permissions_to_check(cache: Path, constants: Constants) -> None:
     stored(cache)
-    monkeypatch.setattr(folder, "CAN_BE_CHECKED", False)
+    constants(folder, CAN_BE_CHECKED=False)
     assert store.get("plan", KEY) is None
     reason = overview.why_not(settings())
     assert reason == "on this system it cannot be checked that a folder is private"
@@ -298,11 +299,9 @@ def test_a_folder_is_listed_when_the_share_of_its_room_is_filled(
     assert 4 <= listed[-1] <= 1 + 100 * 4000 / (room * store.SHARE)
 
 
-def test_what_a_killed_process_left_is_removed_after_a_while(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_process_left_is_removed_after_a_while(cache: Path, constants: Constants) -> None:
     stored(cache)
-    monkeypatch.setattr(store, "SHARES", {})  # as in a process that begins
+    constants(store, SHARES={})  # as in a process that begins
     old, new = (cache / f"{OTHER}.plan.new-{place * 16}" for place in "01")
     for file in (old, new, cache / "notes.txt"):
         file.write_text("unfinished")

@@ -9,24 +9,26 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from constants import Constants
+from planned import CPU
 from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.compiler.disk import folder, overview, sources, store
 from stepnet.compiler.disk.data import NotDataError, Serializer
-from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.settings import settings
 from stepnet.compiler.net import STEPS, Builder, Net, Type
 from stepnet.compiler.plan import Schedule
 from stepnet.compiler.plan.stored_schedule import MOST_BYTES, StoredSchedule, key_of
-from stepnet.compiler.targets.cpu import LlvmEngine, available_targets, host_target
+from stepnet.compiler.targets.cpu import LlvmEngine, available_processors, host_processor
 from stepnet.compiler.targets.cpu.compile.stored_plan import PLAN
-from stepnet.compiler.targets.cpu.machine import image, stored_code, target
+from stepnet.compiler.targets.cpu.machine import image, processor, stored_code
 from stepnet.model import program
 from tests.processes.cached import MODELS
 
@@ -45,7 +47,7 @@ def started(
     the processor that it compiles for.
     """
     variables = {**os.environ, "STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(cache)}
-    variables |= {} if cpu is None else {target.VARIABLE: cpu}
+    variables |= {} if cpu is None else {processor.VARIABLE: cpu}
 
     def limited() -> None:
         if limit is not None:
@@ -62,14 +64,14 @@ def started(
 
 
 def ended(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """What a process said."""
+    """The output of a process that has ended."""
     said, errors = process.communicate(timeout=240)
     assert process.returncode == 0, said + errors
     return json.loads(said)
 
 
 def ran(cache: Path, *names: str, limit: int | None = None, cpu: str | None = None) -> dict[str, Any]:
-    """What a process says that runs models with a cache."""
+    """The output of a process that runs models with a cache."""
     return ended(started(cache, *names, limit=limit, cpu=cpu))
 
 
@@ -109,7 +111,7 @@ def test_without_a_cache_the_bits_are_the_same(compiled: tuple[Path, dict[str, A
 
 
 def test_two_processes_store_the_same_bytes(compiled: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """What is stored has no address of a process in it: those differ from process to process."""
+    """The stored bytes hold no address of a process: addresses differ from process to process."""
     cache, _ = compiled
     ran(tmp_path / "cache", *MODELS)
     names = {file.name for file in cache.iterdir()}
@@ -197,12 +199,12 @@ def plan_of(reverse: bool = False) -> Any:
     return rnn_of("gru", 6, 5, reverse=reverse).schedule.single_plan
 
 
-def test_each_target_has_a_key_of_its_own() -> None:
+def test_each_processor_has_a_key_of_its_own() -> None:
     plan = plan_of()
-    keys = {LlvmEngine(each).key(plan) for each in available_targets()}
-    assert len(keys) == len(available_targets())
-    host = host_target()
-    other = target.Processor(
+    keys = {LlvmEngine(each).key(plan) for each in available_processors()}
+    assert len(keys) == len(available_processors())
+    host = host_processor()
+    other = processor.Processor(
         host.name, host.cpu, host.features + ",-avx512f", host.vector_bytes, host.registers
     )
     assert LlvmEngine(other).key(plan) not in keys
@@ -210,7 +212,7 @@ def test_each_target_has_a_key_of_its_own() -> None:
 
 
 def test_each_chosen_processor_has_entries_of_its_own(tmp_path: Path) -> None:
-    if len(target.supported_targets()) < 2:
+    if len(processor.supported_processors()) < 2:
         pytest.skip("this processor runs code of one kind alone")
     first, other, again = (
         ran(tmp_path / "cache", "gru", cpu=cpu) for cpu in ("generic", "native", "generic")
@@ -236,8 +238,8 @@ def test_each_version_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     assert generator() == before
 
 
-def test_a_changed_module_changes_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PACKAGE", tmp_path)
+def test_a_changed_module_changes_the_key(tmp_path: Path, constants: Constants) -> None:
+    constants(sources, PACKAGE=tmp_path)
     inside = tmp_path / "plan" / "passes"
     inside.mkdir(parents=True)
     module = inside / "fold.py"
@@ -253,12 +255,14 @@ def test_a_changed_module_changes_the_key(tmp_path: Path, monkeypatch: pytest.Mo
     assert sources.folder_digest.__wrapped__("plan") == digests[-1]
 
 
-def test_modules_without_sources_change_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PACKAGE", tmp_path)
+def test_modules_without_sources_change_the_key(tmp_path: Path, constants: Constants) -> None:
+    constants(sources, PACKAGE=tmp_path)
     cached = tmp_path / "plan" / "__pycache__"
     cached.mkdir(parents=True)
     (cached / "fold.cpython-311.pyc").write_bytes(b"of a source that is not there")
-    with pytest.raises(NotUsableError, match=f"^{tmp_path / 'plan'} has no modules, so it cannot be checked"):
+    with pytest.raises(
+        folder.NotUsableError, match=f"^{tmp_path / 'plan'} has no modules, so it cannot be checked"
+    ):
         sources.folder_digest.__wrapped__("plan")
     digests = list[str]()
     for data in (b"1", b"12"):
@@ -268,11 +272,11 @@ def test_modules_without_sources_change_the_key(tmp_path: Path, monkeypatch: pyt
 
 
 def test_without_a_list_of_the_modules_nothing_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(sources, "PACKAGE", tmp_path / "bundle.zip" / "stepnet")
+    constants(sources, PACKAGE=tmp_path / "bundle.zip" / "stepnet")
     monkeypatch.setattr(sources, "folder_digest", sources.folder_digest.__wrapped__)
     monkeypatch.setattr(stored_code, "generator", stored_code.generator.__wrapped__)
     (tmp_path / "bundle.zip").write_bytes(b"")
@@ -290,14 +294,14 @@ def test_this_processor_is_known_by_what_the_system_says(
 ) -> None:
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    ask = target.supported_targets.__wrapped__
-    assert ask() == target.supported_targets()
-    monkeypatch.setattr(target, "targets", lambda: pytest.fail("LLVM is asked again"))
-    assert ask() == target.supported_targets()
-    here = target.processor()
+    ask = processor.supported_processors.__wrapped__
+    assert ask() == processor.supported_processors()
+    monkeypatch.setattr(processor, "processors_by_llvm", lambda: pytest.fail("LLVM is asked again"))
+    assert ask() == processor.supported_processors()
+    here = processor.processor_identity()
     assert here is not None
     with monkeypatch.context() as other:
-        other.setattr(target, "processor", lambda: here.replace("flags", "flags : none"))
+        other.setattr(processor, "processor_identity", lambda: here.replace("flags", "flags : none"))
         with pytest.raises(pytest.fail.Exception, match="LLVM is asked again"):
             ask()
     # An emulator, where the system's files describe the processor below it.
@@ -327,7 +331,7 @@ def test_every_object_is_loaded_without_llvm(compiled: tuple[Path, dict[str, Any
     assert len(files) > 10
 
 
-def test_llvm_loads_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llvm_loads_the_same_code(monkeypatch: pytest.MonkeyPatch, constants: Constants) -> None:
     """Where the system is another one, its loader is used, with the same results."""
     x = np.random.default_rng(0).standard_normal((2, 9, 6)).astype("float32")
 
@@ -335,8 +339,8 @@ def test_llvm_loads_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
         from stepnet.compiler.targets.cpu import engine
         from stepnet.compiler.targets.cpu.compile import compiled
 
-        monkeypatch.setattr(engine, "KEPT", compiled.CompiledPlans(2**20))
-        monkeypatch.setattr(stored_code, "LOADED", {})
+        constants(engine, KEPT=compiled.CompiledPlans(2**20))
+        constants(stored_code, LOADED={})
         return sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(6, 5, seed=0))(x)[0]
 
     own = run()
@@ -372,13 +376,15 @@ def test_a_stored_schedule_is_the_one_that_was_made(
 ) -> None:
     nets = list[Net]()
     with monkeypatch.context() as noted:
-        noted.setattr(program, "StoredSchedule", lambda net: (nets.append(net), Schedule(net))[1])
+        noted.setattr(
+            program, "StoredSchedule", lambda net, planning: (nets.append(net), Schedule(net, planning))[1]
+        )
         MODELS[name]()
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
     assert nets
     for net in nets:
-        made, first, second = Schedule(net), StoredSchedule(net), StoredSchedule(net)
+        made, first, second = Schedule(net, CPU), StoredSchedule(net, CPU), StoredSchedule(net, CPU)
         store.COUNTS.clear()
         assert same(first, made)
         assert store.COUNTS == {"misses": 1, "stored": 1}
@@ -399,8 +405,20 @@ def test_names_and_lines_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, tm
         return builder.net([builder.add("tanh", x, source=source)])
 
     nets = named("x", "a.py:1"), named("y", "a.py:1"), named("x", "a.py:2")
-    assert len({key_of(net) for net in nets}) == 3
-    assert key_of(nets[0]) == key_of(named("x", "a.py:1"))
+    assert len({key_of(net, CPU) for net in nets}) == 3
+    assert key_of(nets[0], CPU) == key_of(named("x", "a.py:1"), CPU)
+
+
+def test_passes_and_costs_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A pass of another package may change without a change of stepnet, so its schedules are not stored."""
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    net, fibers = rnn_of("gru", 6, 5).schedule.traced, replace(CPU.costs.fibers, long=17)
+    other_costs = replace(CPU, costs=replace(CPU.costs, fibers=fibers))
+    keys = [key_of(net, each) for each in (CPU, other_costs, replace(CPU, pipeline=CPU.pipeline[1:]))]
+    assert None not in keys
+    assert len({*keys}) == 3
+    assert key_of(net, replace(CPU, pipeline=(lambda net: net,))) is None
 
 
 def test_large_arrays_of_the_user_are_not_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -412,12 +430,12 @@ def test_large_arrays_of_the_user_are_not_stored(monkeypatch: pytest.MonkeyPatch
         x = builder.input(Type(STEPS, (numbers,), "float32"), "x")
         return builder.net([builder.add("add", x, builder.constant(np.ones(numbers, "float32")))])
 
-    assert key_of(adding(MOST_BYTES // 4)) is not None
-    assert key_of(adding(MOST_BYTES // 4 + 1)) is None
+    assert key_of(adding(MOST_BYTES // 4), CPU) is not None
+    assert key_of(adding(MOST_BYTES // 4 + 1), CPU) is None
 
 
 def same(one: Schedule, other: Schedule) -> bool:
-    """Whether two schedules have equal parts, to the names and lines of their nodes."""
+    """True if two schedules have equal parts, including the names and lines of their nodes."""
     return FIELDS.packed(described(one)) == FIELDS.packed(described(other))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planned import CPU
 from same_bits import assert_same_bits
 from tolerance import assert_close
 
@@ -87,7 +88,7 @@ def results(
 ) -> list[Array]:
     """Outputs, last memories and gradients for random cotangents, in blocks of so many steps."""
 
-    def choices(net: Any) -> dict[int, BlockChoice]:
+    def choices(net: Any, costs: Any) -> dict[int, BlockChoice]:
         recurrences = {n: node.recur for n, node in enumerate(net.nodes) if node.operation == "recur"}
         return {n: blocks_of(recur, size) for n, recur in recurrences.items() if size > 1}
 
@@ -189,7 +190,7 @@ def test_what_does_not_fit_is_refused(step: Any, memory: Any, reason: str) -> No
     x = numbers(0, {"q": KEY, "k": KEY, "v": VALUE}, 2, 3)
     found = recur_of(sn.RNN(step, memory=memory), x)
     assert str(matrices(found)).startswith(reason)
-    choice = block_choice(found)
+    choice = block_choice(found, CPU.costs.blocks)
     assert (choice.size, choice.recur) == (1, found)
     assert choice.reason.startswith(reason)
 
@@ -258,7 +259,9 @@ def test_a_large_matrix_is_trained_in_blocks_and_a_small_one_is_not() -> None:
     for keys in (4, 64):
         shapes = {"q": (1, keys), "k": (1, keys), "v": (1, keys), "g": (1,), "beta": (1,)}
         rnn = sn.RNN(sn.cells.gated_delta_rule, memory=(1, keys, keys))
-        sizes.append(block_choice(recur_of(rnn, numbers(0, shapes, 1, 1, dtype="float32"))).size)
+        sizes.append(
+            block_choice(recur_of(rnn, numbers(0, shapes, 1, 1, dtype="float32")), CPU.costs.blocks).size
+        )
     assert sizes == [1, 4]
 
 
@@ -322,7 +325,7 @@ def test_explain_says_how_many_steps_run_at_a_time() -> None:
 
 
 def blocks_line(vjp: Any, **options: Any) -> str:
-    """What the text of a gradient says of blocks."""
+    """The line of a gradient's text about blocks."""
     head = vjp.explain(**options).partition("\n\n")[0]
     (line,) = (line for line in head.splitlines() if line.startswith("  blocks"))
     return line.removeprefix("  blocks").strip()

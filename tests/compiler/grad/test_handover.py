@@ -1,4 +1,4 @@
-"""What the forward half of a gradient saves: as few bytes as the backward one needs."""
+"""The values that the forward half of a gradient saves: as few bytes as the backward one needs."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, dict[int, int], list[int], list[int]
 
 
 def cuts(operands: Graph, cut: Iterable[int], sources: list[int], sinks: list[int]) -> bool:
-    """Whether no path from a source to a sink goes around a cut."""
+    """True if no path from a source to a sink goes around a cut."""
     cut, waiting = set(cut), list(sinks)
     while waiting:
         number = waiting.pop()

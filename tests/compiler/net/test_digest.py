@@ -1,4 +1,4 @@
-"""What identifies nets: the same for equal ones, whatever came in between."""
+"""The digests of nets: the same for equal nets, whatever was made in between."""
 
 import sys
 from types import FrameType

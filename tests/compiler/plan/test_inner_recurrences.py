@@ -118,7 +118,7 @@ class Nesting:
 
 @dataclass(frozen=True)
 class Given:
-    """What a call is given, in float64."""
+    """The arguments of a call, in float64."""
 
     inputs: dict[str, sn.Ragged]
     keys: sn.Ragged
@@ -142,7 +142,7 @@ def call(rnn: sn.RNN, given: dict[str, Any], **options: Any) -> Any:
 
 
 def is_whole(rnn: sn.RNN) -> bool:
-    """Whether each step runs as a whole, with a recurrence inside it."""
+    """True if each step runs as a whole, with a recurrence inside it."""
     (part,) = (part for part in rnn.schedule.parts if part.node is not None and part.kind != "across")
     inner = [node.operation for node in part.node.recur.body.nodes] if part.node is not None else []
     return part.kind == "recurrence" and "recur" in inner

@@ -86,7 +86,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Given:
-    """What a call is given, in float64."""
+    """The arguments of a call, in float64."""
 
     inputs: dict[str, sn.Ragged]
     statics: dict[str, sn.Ragged]
@@ -114,7 +114,7 @@ def as_dtype(params: dict[str, Array], dtype: str) -> dict[str, Array]:
 
 
 def is_whole(rnn: sn.RNN) -> bool:
-    """Whether all steps run as a whole: no part of the schedule is a loop over steps."""
+    """True if all steps run as a whole: no part of the schedule is a loop over steps."""
     return all(part.kind != "loop" for part in rnn.schedule.parts)
 
 
@@ -217,7 +217,7 @@ def test_words_of_which_the_loop_reads_the_lengths_alone(how: str):
 @pytest.mark.parametrize("features", [1, 3, 17, 32])
 @pytest.mark.parametrize("function", [np.sum, np.max, np.min])
 def test_reductions_over_the_features_of_words(function: Any, features: int):
-    """What lies behind the last feature takes no part: neither 1 nor -1 changes a number here by chance."""
+    """Memory behind the last feature takes no part: neither 1 nor -1 changes a number here by chance."""
     sign = -1 if function is np.max else 1
 
     def made_of(x: Any, h: Any) -> Any:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from gradcheck import assert_gradient, numbers, segments_of
 from interpreted import interpreted
+from planned import schedule
 from tolerance import assert_close
 
 from stepnet.compiler.grad import vjp
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Recur, Type, widened
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.plan import schedule
 from stepnet.compiler.targets import Call, engine_named
 from stepnet.ragged import Positions, offsets_of
 

@@ -1,4 +1,4 @@
-"""How threads share a call: what is weighed, what is chosen, and what `explain` says of it."""
+"""The sharing of a call between threads: the costs, the choice, and its description by `explain`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,20 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wide_machine import MACHINE, TARGET, call, load
+from wide_machine import MACHINE, PROCESSOR, call, load
 
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.net import CONST
 from stepnet.compiler.plan import CallPartition, CallSize, Load, Machine, Partition, runs_of, waves_of
-from stepnet.compiler.plan import partition as model
 from stepnet.compiler.plan.load import InnerStepWork, StageLoad
-from stepnet.compiler.plan.partition import at_once, partition
+from stepnet.compiler.plan.partition import at_once, duration, partition
 from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.targets.cpu import LlvmEngine
+from stepnet.compiler.targets.cpu.costs import adapt_machine, caches
 from stepnet.compiler.targets.cpu.running import native
 from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
-from stepnet.compiler.targets.processor import adapt_machine, caches
 from stepnet.errors import InputError
 
 # ---- one recurrence ----------------------------------------------------------------------------------------
@@ -52,7 +51,7 @@ def test_what_one_thread_does_is_shared_with_none():
     """Neither where one alone is asked for, nor where there is next to nothing to do, nor no step at all."""
     for size, most in ((call(8), 1), (call(2, 1), 4), (CallSize(0, 0, 0), 4)):
         chosen = partition(load("gru", 16), size, most, MACHINE).chosen
-        assert (chosen.how, chosen.sets, chosen.together) == ("alone", 1, 1)
+        assert (chosen.how, chosen.sets, chosen.threads_per_step) == ("alone", 1, 1)
 
 
 def test_a_thread_has_at_least_one_sequence():
@@ -192,7 +191,7 @@ def test_the_longest_is_taken_first():
 
 def test_both_directions_say_what_was_weighed():
     decided = at_once([load("gru", 64)] * 2, [call(1)] * 2, 2, MACHINE)
-    times = model.duration(decided.seconds), model.duration(decided.in_turn)
+    times = duration(decided.seconds), duration(decided.in_turn)
     assert str(decided) == (
         f"at the same time, a thread for each: {times[0]} predicted\n  not one after the other: {times[1]}"
     )
@@ -305,7 +304,7 @@ def decoder_load(width: int) -> Load:
     rnn = decoder(width)
     rnn(np.zeros((1, 1, width), "f4"), statics=sn.Ragged.from_list([np.zeros((1, width), "f4")]))
     (plan,) = (part.plan for part in rnn.schedule.parts if part.plan is not None and part.extent != CONST)
-    return LlvmEngine(TARGET).load(plan)
+    return LlvmEngine(PROCESSOR).load(plan)
 
 
 def test_the_work_on_words_is_counted_for_each_of_them():
@@ -341,7 +340,7 @@ def test_steps_of_inner_recurrences_are_counted_for_each_word_and_shared():
     word = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(128, 128, seed=0))
     rnn = sn.RNN(lambda x, h, p: 2 * (word(x, initial=h)[1],), memory=128)
     rnn(sn.Ragged.from_list([[np.zeros((1, 128), "f4")]]))
-    loads = [LlvmEngine(TARGET).load(part.plan) for part in rnn.schedule.parts if part.plan is not None]
+    loads = [LlvmEngine(PROCESSOR).load(part.plan) for part in rnn.schedule.parts if part.plan is not None]
     (inner,) = (each for each in loads if each.inner_steps)
     (work,) = inner.inner_steps
     assert sum(each.weights for each in work.steps.products) == 3 * 128 * 128 * 4

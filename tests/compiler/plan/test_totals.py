@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from interpreted import interpreted
+from planned import CPU, plan, schedule
 from random_steps import wide
 from tolerance import assert_close
 from zoo import uniform
@@ -18,7 +19,7 @@ from zoo import uniform
 import stepnet as sn
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, Net, Recur, Type, widened
 from stepnet.compiler.net.ir import ancestors
-from stepnet.compiler.plan import Schedule, plan, schedule
+from stepnet.compiler.plan import Schedule
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.targets import Call, Results, engine_named
 from stepnet.compiler.targets.cpu import LlvmEngine
@@ -90,7 +91,7 @@ def expanded(builder: Builder, value: Any, extent: Extent = ROWS) -> int:
 
 
 def gradients(p: Parts) -> list[int]:
-    """What the gradient of a weight is, as if the outputs were cotangents."""
+    """The results of the gradient of a weight, with the outputs as cotangents."""
     before, after = p.outputs
     bias = p.add("reduce", p.add("reduce", after, how="sum"), how="sum")
     return [after, p.add("contract", p.x, after), p.add("contract", before, after), bias, p.last]
@@ -127,7 +128,7 @@ def reduced(p: Parts) -> list[int]:
 
 
 def of_constants(p: Parts) -> list[int]:
-    """What each row and each step has of a constant, and totals of that."""
+    """The values that each row and each step take from a constant, and totals of these."""
     rows = expanded(p.builder, np.arange(3.0))
     steps = expanded(p.builder, np.ones(2), STEPS)
     return [rows, steps, p.add("contract", steps, p.outputs[1]), p.add("contract", rows, p.last)]
@@ -200,7 +201,7 @@ def call_of(net: Net, lengths: Sequence[int], gap: int = 0, **options: Any) -> C
 
 
 def right(net: Net, call: Call) -> Results:
-    """What is right: in float64 throughout."""
+    """The right results: in float64 throughout."""
     changed = {
         name: [None if array is None else wide(array) for array in getattr(call, name)]
         for name in ("sequences", "initial", "statics")
@@ -318,7 +319,7 @@ def test_a_schedule_gives_what_is_right(make: Callable[[Parts], list[int]], engi
     p = parts(a_product)
     net = p.builder.net(make(p))
     call = call_of(net, LENGTHS)
-    for made in (schedule(net), Schedule(net, lift(net))):
+    for made in (schedule(net), Schedule(net, CPU, lift(net))):
         bound = engine_named(engine).compile(made).bind(PARAMETERS)
         assert_right(bound(call), right(net, call), call)
 

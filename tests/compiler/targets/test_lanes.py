@@ -5,7 +5,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stepnet.compiler.targets import lanes as lanes_module
 from stepnet.compiler.targets.cpu.running.sequence_layout import EVEN_SECONDS, SequenceLayout
 from stepnet.compiler.targets.lanes import MANY, Lanes, lanes_for
 from stepnet.ragged import Positions, offsets_of
@@ -38,7 +37,7 @@ def test_each_sequence_is_in_the_lane_that_had_the_fewest_steps(
     lengths: np.ndarray, most: int, many: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes_module, "MANY", many)
+        patch.setattr(f"{Lanes.__module__}.MANY", many)
         lanes = lanes_for(lengths, most)
     steps = [0] * lanes.count
     for length in sorted(lengths[lengths > 0].tolist(), reverse=True):

@@ -1,4 +1,4 @@
-"""How many threads a call uses by default: affinity, control groups and environment variables."""
+"""The number of threads of a call by default: affinity, control groups and environment variables."""
 
 import json
 import os
@@ -162,7 +162,7 @@ os.waitpid(child, 0)
 
 
 def ran(**variables: str) -> list[object]:
-    """What a process with these environment variables says of its threads."""
+    """The output of a process with these environment variables, about its threads."""
     kept = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a schedule runs between recurrences: one value out of each sequence, and steps laid out once."""
+"""The work of a schedule between recurrences: one value out of each sequence, and steps laid out once."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which engine runs which part of a model, and that the results stay."""
+"""The engine that runs each part of a model, and where the results stay."""
 
 from functools import partial
 from typing import Any
@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from installed_onednn import missing_onednn
+from planned import CPU
 from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.net import Net
+from stepnet.compiler.net import HOST, Net
 from stepnet.compiler.plan import Plan, Schedule
 from stepnet.compiler.targets import choose, engine_named, engines_of
 from stepnet.compiler.targets.assignment import AssignedEngines, assign_engines, choice
@@ -48,7 +49,7 @@ needs_onednn = pytest.mark.skipif(missing_onednn() is not None, reason=str(missi
 
 def engines_in(graph: sn.Graph, asked: Any) -> list[str]:
     """The engine of each recurrence, and of each other part with a plan, in order."""
-    schedule = graph._programs.program.schedule_for(asked)
+    schedule = graph.program.schedule_for(asked)
     chosen = [choice(plan, engines_of(asked)) for plan in schedule.plans]
     return [each.engine.name if each.engine else "none" for each in chosen]
 
@@ -110,7 +111,7 @@ def test_a_projection_moves_into_a_recurrence_of_onednn_and_a_lookup_stays() -> 
         return multiplied(6)(p["table"][words] @ p["P"] + p["b"])[0]
 
     graph = sn.Graph(model, {"table": matrix(9, 3), "P": matrix(3, 18), "b": matrix(18)}, inputs=WORD)
-    schedule = graph._programs.program.schedule_for(BOTH)
+    schedule = graph.program.schedule_for(BOTH)
     assert engines_in(graph, BOTH) == ["llvm", "onednn"]
     body = next(node.recur.body for node in schedule.net.nodes if node.operation == "recur")
     assert [node.operation for node in body.nodes].count("matmul") == 3
@@ -128,7 +129,7 @@ def test_what_no_engine_ahead_needs_moves_in_as_ever() -> None:
         return gru(6, 4)(np.tanh(h @ p))[0]
 
     graph = sn.Graph(model, matrix(6, 6), inputs=3)
-    schedule = graph._programs.program.schedule_for(BOTH)
+    schedule = graph.program.schedule_for(BOTH)
     assert [part.kind for part in schedule.parts] == ["recurrence", "recurrence"]
     assert engines_in(graph, BOTH) == ["llvm", "onednn"]
 
@@ -141,7 +142,7 @@ def test_float64_is_of_the_next_engine() -> None:
 
 def test_all_parts_on_one_engine_are_that_engine() -> None:
     graph = tagger()
-    program = graph._programs.program
+    program = graph.program
     assert choose(program.schedule_for(("llvm", "interpret")), ("llvm", "interpret"))[0].name == "llvm"
     assert program.schedule_for("llvm") is program.schedule_for("auto") is graph.schedule
 
@@ -149,7 +150,8 @@ def test_all_parts_on_one_engine_are_that_engine() -> None:
 class Choosy:
     """An engine that refuses plans with some operation, and runs others as the interpreter does."""
 
-    name = "choosy"
+    name, memory, runs_gradients, has_same_bits, builds_libraries = "choosy", HOST, True, False, False
+    pipeline, costs = CPU.pipeline, CPU.costs
 
     def __init__(self, *operations: str) -> None:
         self.operations = operations
@@ -177,8 +179,8 @@ SOME = ("tanh", "gather", "exp", "matmul", "concatenate", "add")
 def test_nets_compute_the_same_wherever_parts_run(model: RandomModel, refused: set[str]) -> None:
     graph = sn.Graph(model, model.structure, inputs=WORD)
     words = sn.Ragged(np.random.default_rng(0).integers(0, WORDS, 8), (np.array([0, 3, 3, 8]),))
-    reading = graph._programs.read(words)
-    arrays = [*reading.batch.arrays, *graph._programs.program.params]
+    reading = graph.reading(words)
+    arrays = [*reading.batch.arrays, *graph.program.params]
     engines = (Choosy(*refused), engine_named("interpret"))
     placed = assign_engines(graph.net, engines)
     right = run_net(NetProgram(graph.net), arrays, reading.call, "interpret")

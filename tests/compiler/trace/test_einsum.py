@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import stepnet as sn
 import stepnet.compiler.targets.cpu.engine
-from stepnet.compiler.targets.cpu import Processor, available_targets
+from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.trace import trace_step
 
 ROWS = 3
@@ -82,12 +82,12 @@ def memories(name: str, engine: str, rows: int) -> tuple[Any, Any]:
 
 
 @pytest.mark.long(each=True)
-@pytest.mark.parametrize("target", available_targets(), ids=str)
+@pytest.mark.parametrize("processor", available_processors(), ids=str)
 @pytest.mark.parametrize("name", STEPS)
 def test_bits_do_not_depend_on_the_batch(
-    name: str, target: Processor, monkeypatch: pytest.MonkeyPatch
+    name: str, processor: Processor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepnet.compiler.targets.cpu.engine, "host_target", lambda: target)
+    monkeypatch.setattr(stepnet.compiler.targets.cpu.engine, "host_processor", lambda: processor)
     wanted, got, one = memories(name, "interpret", 7), memories(name, "llvm", 7), memories(name, "llvm", 1)
     for right, left, alone in zip(wanted, got, one, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4)

@@ -34,7 +34,7 @@ REFUSED = {
     "tensordot before rows*": "the rows stay first",
     "ints and floats*": "token ids in a product are a mistake more often than not: astype says it is none",
 }
-"""What NumPy can do and stepnet refuses, by the names of cases, and why."""
+"""Functions of NumPy that stepnet refuses, by the names of cases, with the reasons."""
 
 DTYPES = tuple(EDGES)
 FRACTION: Any = 1.0  # where a whole number belongs
@@ -472,7 +472,7 @@ def test_edges() -> None:
 
 
 def test_every_function_is_here() -> None:
-    """What each function is called is the first word of a case."""
+    """The first word of a case's name is the function."""
     words = {name.split()[0] for table in TABLES.values() for name in table}
     assert {one.__name__ for one in FUNCTIONS} <= words | {"amax", "amin"}
 

@@ -21,7 +21,7 @@ REFUSED = {
     "* 2**40 *": "a whole number beyond the dtype of what it is compared with; NumPy compares numbers",
     "power *bool int *": "NumPy has int8 for x ** 2 and int64 for x ** 3",
 }
-"""What NumPy can do and stepnet refuses, by the names of cases, and why."""
+"""Values of NumPy that stepnet refuses, by the names of cases, with the reasons."""
 
 ULPS = {**dict.fromkeys(ELEMENTARY, 2), "expm1": 4, "log1p": 4, "erf": 4}
 
@@ -53,7 +53,7 @@ def names(inputs: int) -> list[str]:
 
 
 def wide(array: Any, dtype: Any) -> Any:
-    """What a function of floats is computed of, to compare it with: wider than its result in `dtype`."""
+    """An array of a wider dtype, for the reference of a function of floats with results in `dtype`."""
     return array.astype(dtype).astype("f8" if dtype == "f4" else "g")
 
 

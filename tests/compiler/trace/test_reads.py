@@ -1,4 +1,4 @@
-"""What a step reads besides its arguments is found, by name, and seen to change."""
+"""Values that a step reads besides its arguments are found, by name, and their changes are noticed."""
 
 import argparse
 import copy

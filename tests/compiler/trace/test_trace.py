@@ -275,7 +275,7 @@ def numbers(dtype: Any, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def operands(dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a case gets: values of rows, and parameters."""
+    """The operands of a case: values of rows, and parameters."""
     rows = {name: numbers(dtype, shape, seed) for seed, (name, shape) in enumerate(SHAPES.items())}
     rows |= {"k": np.array([3, 0, 4, 1, 1]), "t": numbers("bool", (ROWS, 4), 9)}
     params = {name: numbers(dtype, shape, seed + 20) for seed, (name, shape) in enumerate(PARAMETERS.items())}
@@ -401,7 +401,7 @@ def test_equal_work_is_traced_once() -> None:
 
 
 def test_a_constant_is_a_copy() -> None:
-    """What the closure held at tracing is what counts; later changes to the array change nothing."""
+    """The value at tracing counts; later changes to the array change nothing."""
     shift = np.ones(2, np.float32)
     rnn = sn.RNN(lambda x, h, p: (x + shift, h), memory=1, inputs=2)
     shift[:] = 100

@@ -26,7 +26,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any, Any], Any], bool]] = {
 
 
 def of_machine_code(function: Any, a: Any, b: Any) -> Any:
-    """What a function gives for two rows of numbers."""
+    """The results of a function for two rows of numbers."""
     step = lambda x, h, p: (function(x["a"], x["b"]), h)  # noqa: E731
     x = {"a": np.array(a)[None, None], "b": np.array(b)[None, None]}
     return sn.RNN(step, memory=())(x, engine="llvm")[0][0, 0]

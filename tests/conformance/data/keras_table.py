@@ -14,7 +14,7 @@ EVERY = {"return_sequences": True}
 
 @dataclass(frozen=True)
 class Maker:
-    """How to make a model, of what inputs, and which results it can give.
+    """A function that makes a model, the inputs that it takes, and the results it can give.
 
     around: what is no layer and yet not Keras' own, such as an activation.
     """

@@ -128,7 +128,7 @@ MASKED = ("sentiment", "masked")
 
 
 def interpreted(path: Path) -> tuple[Callable[[Arrays], Arrays], dict[str, str]]:
-    """What TFLite makes of a file, and the operators there."""
+    """The results of TFLite for a file, and the operators of the file."""
     reference = tf.lite.experimental.OpResolverType.BUILTIN_REF
     interpreter = tf.lite.Interpreter(str(path), experimental_op_resolver_type=reference)
     found = {

@@ -79,7 +79,7 @@ KINDS: dict[str, tuple[Saving, str, tuple[str, ...]]] = {
     "checkpoint": (checkpoint, ".pth", ("residual",)),
     "safetensors": (tensors, ".safetensors", ("rnn_tanh", "lstm_without_bias", "tagger", "conditioned")),
 }
-"""How a model is saved, the suffix, and the models, by the kind of file."""
+"""The function that saves a model, the suffix, and the models, by the kind of file."""
 
 
 def add(corpus: Corpus, kind: str, name: str) -> None:

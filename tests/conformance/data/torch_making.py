@@ -49,7 +49,7 @@ def flat(results: object) -> list[np.ndarray]:
 
 
 def called(module: nn.Module, made: Made, given: Arrays) -> Arrays:
-    """What a module makes of inputs, by the names of its outputs."""
+    """The outputs of a module for inputs, by name."""
     results = module(*map(torch.from_numpy, given.values()))
     return dict(zip(made.outputs, flat(results), strict=True))
 

@@ -54,7 +54,7 @@ def plain(
     opset_version=ct.target.iOS15,
 )
 def apart(x: object, state: object) -> object:
-    """What a second LSTM may take besides all outputs of the first."""
+    """The inputs that a second LSTM may take besides all outputs of the first."""
     y, h, c = plain(x, "first", INPUTS)
     one = Builder.expand_dims(x=h, axes=[0], name="one")
     last = plain(y, "last", HIDDEN, every=False)[0]

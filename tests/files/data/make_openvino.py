@@ -66,7 +66,7 @@ def lstm(
 
 
 def apart() -> ov.Model:
-    """What a second layer may take besides all outputs of the first."""
+    """The inputs that a second layer may take besides all outputs of the first."""
     x = op.parameter([ROWS, STEPS, INPUTS], np.float32, name="x")
     state = op.parameter([ROWS, 1, HIDDEN], np.float32, name="state")
     first = lstm(x, INPUTS, "first")

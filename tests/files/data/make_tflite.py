@@ -197,7 +197,7 @@ def converted(make: Any, halves: bool = False) -> bytes:
 
 
 def conversions() -> dict[str, tuple[bytes, tuple[int, ...]]]:
-    """What the converter makes of Keras' layers, by the name of their files, with the shape of the input."""
+    """The converter's models of Keras' layers, by the name of their files, with the shape of the input."""
     x = (1, TIME, FEATURES)
     return {
         "keras_lstm": (converted(lambda layers, x: layers.LSTM(4, return_sequences=True)(x)), x),
@@ -243,7 +243,7 @@ def conversions() -> dict[str, tuple[bytes, tuple[int, ...]]]:
 
 
 def written() -> bytes:
-    """What stepnet writes: every sequence operator, the first backwards."""
+    """A file of stepnet's writer: every sequence operator, the first backwards."""
     path = FOLDER / "written.tflite"
 
     def node(op: str, shapes: dict[str, Any], reverse: bool = False, **options: Any) -> tflite.TfliteNode:
@@ -275,7 +275,7 @@ def written() -> bytes:
 
 
 def run(data: bytes, x: np.ndarray, steps: bool) -> np.ndarray:
-    """What the interpreter makes of an input, from states of zeros; of each step, for an operator of one."""
+    """The interpreter's results for an input, from states of zeros; of each step, for an operator of one."""
     interpreter = tf.lite.Interpreter(
         model_content=data,
         experimental_op_resolver_type=tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,

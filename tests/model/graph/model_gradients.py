@@ -1,4 +1,4 @@
-"""Whether the gradients of a model are what differences of its calls say, and the same in machine code."""
+"""The gradients of a model agree with differences of its calls, and are the same in machine code."""
 
 from collections.abc import Callable
 from typing import Any

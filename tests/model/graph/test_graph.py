@@ -118,10 +118,10 @@ def test_other_parameters_share_what_is_compiled_and_copies_run() -> None:
     model = Weighted()
     graph = sn.Graph(model, np.full((4, 2), 1, "float32"))
     x = np.random.default_rng(0).normal(size=(2, 3, 3)).astype("float32")
-    first, kernels = graph(x), graph._programs.program.kernels
+    first, kernels = graph(x), graph.program.kernels
     doubled = graph.with_params(np.full((4, 2), 2, "float32"))
     np.testing.assert_array_equal(doubled(x), 2 * first)
-    assert doubled._programs.program.kernels is kernels
+    assert doubled.program.kernels is kernels
     np.testing.assert_array_equal(graph(x), first)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(doubled))(x), 2 * first)
     with pytest.raises(
@@ -165,8 +165,9 @@ def test_a_graph_is_a_part_of_another() -> None:
     outer = sn.Graph(lambda x, params: sn.reduce(inner(inner(x)), "mean"))
     x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
     assert_close(outer(x), inner(inner(x)).mean(axis=1), 5, 10)
-    message = r"lengths=, engine= and time_major= are not for a graph inside a model"
-    refused(lambda x, params: inner(x, lengths=[1]), message)
+    for name, value in {"initial": x[:, 0], "lengths": [1], "engine": "llvm", "last_only": True}.items():
+        message = rf"{name}= is not for a graph inside a model: give it to the outer one"
+        refused(lambda x, params, given={name: value}: inner(x, **given), message)
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------

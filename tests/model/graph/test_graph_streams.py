@@ -171,6 +171,74 @@ def test_given_memories_replace_those_of_the_model() -> None:
         assert_same(second.step(words[:, step]), whole[:, step])
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_call_goes_on_from_the_state_of_a_stream(name: str) -> None:
+    model, has_statics = MODELS[name]
+    statics = normal(3, 4) if has_statics else None
+    graph, words = sn.Graph(model, PARAMS), words_of(3, 6)
+    stream = graph.stream(3, statics=statics)
+    for step in range(2):
+        stream.step(words[:, step])
+    rest = leaves(graph(words[:, 2:], initial=stream.state, statics=statics))
+    levels = graph.program.levels
+    for output, level, right in zip(rest, levels, leaves(graph(words, statics=statics)), strict=True):
+        np.testing.assert_array_equal(output, right[:, 2:] if level else right)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_mask_of_all_steps_and_begun_change_nothing(name: str) -> None:
+    model, has_statics = MODELS[name]
+    statics = normal(3, 4) if has_statics else None
+    graph, words = sn.Graph(model, PARAMS), words_of(3, 6)
+    whole = graph(words, statics=statics)
+    assert_same(graph(words, statics=statics, begun=2), whole)
+    if 0 not in graph.program.levels:
+        assert_same(graph(words, statics=statics, mask=np.ones((3, 6), bool)), whole)
+
+
+def test_a_mask_leaves_steps_out_and_time_may_come_first() -> None:
+    graph, words = sn.Graph(two_layers, PARAMS), words_of(2, 6)
+    mask = np.array([[True, True, False, True, False, True]] * 2)
+    masked = graph(words, mask=mask, masked="zero")
+    np.testing.assert_array_equal(masked[:, mask[0]], graph(np.ascontiguousarray(words[:, mask[0]])))
+    assert not masked[:, ~mask[0]].any()
+    turned = graph(words.T.copy(), mask=mask.T.copy(), masked="zero", time_major=True)
+    np.testing.assert_array_equal(turned.swapaxes(0, 1), masked)
+
+
+def test_last_outputs_of_a_graph() -> None:
+    graph, words = sn.Graph(two_layers, PARAMS), words_of(3, 5)
+    whole, lengths = graph(words), np.array([5, 0, 2])
+    for _ in range(4):
+        np.testing.assert_array_equal(graph(words, last_only=True), whole[:, -1])
+    last = graph(words, lengths=lengths, last_only=True)
+    np.testing.assert_array_equal(last[[0, 2]], [whole[0, 4], whole[2, 1]])
+    assert not last[1].any()
+    rows = sn.Ragged.from_list([words[0], words[1, :0], words[2, :2]])
+    np.testing.assert_array_equal(graph(rows, last_only=True), last)
+    first = graph.stream(3)
+    first.step(words[:, 0])
+    rest = graph(words[:, 1:], initial=first.state, last_only=True)
+    np.testing.assert_array_equal(rest, whole[:, -1])
+
+
+def test_calls_step_by_step_that_are_refused() -> None:
+    graph, words = sn.Graph(values_so_far, PARAMS), words_of(2, 3)
+    state = np.zeros((2, 8), "f4")
+    with pytest.raises(InputError, match=r"last is that of the last step, and sequence 1 has no steps"):
+        graph(words, initial=state, lengths=[3, 0])
+    with pytest.raises(InputError, match=r"last is a value that each sequence has once, and a mask says"):
+        graph(words, mask=np.ones((2, 3), bool))
+    with pytest.raises(InputError, match=r"initial is \*, the memory is \(\*, \{h: \*, c: \*\}\)"):
+        sn.Graph(two_layers, PARAMS)(words, initial=state)
+    mean = sn.Graph(lambda x, params: sn.reduce(GRU(params["table"][x])[0], "mean"), PARAMS)
+    message = r"with begun= a graph runs step by step: this model has no stream: it takes the mean over all"
+    with pytest.raises(InputError, match=message):
+        mean(words, begun=1)
+    with pytest.raises(InputError, match="masked is 'repeat' or 'zero'"):
+        mean(words, masked="one")
+
+
 def test_the_state_has_the_memories_in_the_order_of_the_recurrences() -> None:
     graph, words = sn.Graph(two_layers, PARAMS), words_of(2, 3)
     stream = graph.stream(2)
@@ -237,12 +305,12 @@ def graph_parts(graph: sn.Graph, engines: tuple[str, ...]) -> str:
 
 
 def reads_later(layer: Layer) -> bool:
-    """Whether a layer that is no recurrence reads later steps."""
+    """True if a layer that is no recurrence reads later steps."""
     return layer.kind == "centred" or (layer.kind == "convolution" and layer.how == "same")
 
 
 def has_stream(model: RandomModel) -> bool:
-    """Whether no output of a model needs a later step."""
+    """True if no output of a model needs a later step."""
     forward = all(layer.kind != "recurrence" or layer.how == "forward" for layer in model.layers)
     centred = any(reads_later(layer) for layer in model.layers)
     return forward and not centred and set(model.ends) <= {"last"}

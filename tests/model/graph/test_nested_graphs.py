@@ -18,7 +18,7 @@ from tests.model.graph.model_gradients import LENGTH, OWN, WIDTH, assert_model, 
 Array = np.ndarray
 Document = list[Array]
 COUNTS = ((3, 0, 1), (), (2,), (0, 4, 2))
-"""How many words the sentences of each document have."""
+"""The number of words of the sentences of each document."""
 
 
 def documents(*features: int, counts: Any = COUNTS) -> sn.Ragged:
@@ -28,7 +28,7 @@ def documents(*features: int, counts: Any = COUNTS) -> sn.Ragged:
 
 
 def looped(x: Array, params: Any, begin: Any = 0.0, reverse: bool = False) -> tuple[Array, Array]:
-    """What `own` gives of one sequence [steps, 3]: outputs and the last memory."""
+    """The results of `own` for one sequence [steps, 3]: outputs and the last memory."""
     h, outputs = np.zeros(3) + begin, np.zeros((len(x), 3))
     for at in reversed(range(len(x))) if reverse else range(len(x)):
         h = outputs[at] = np.tanh(x[at] @ params["W"] + h @ params["R"])

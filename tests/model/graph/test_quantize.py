@@ -271,7 +271,7 @@ def test_statics_and_several_inputs() -> None:
     xs = [{"a": each, "b": each} for each in SAMPLES]
     still = [np.full((3, 6), 4.0, "f4"), np.full((1, 6), 2.0, "f4")]
     made = sn.quantize(graph, xs, "int8", statics=still, engine=BOTH)
-    away = made(xs[0], still[0]).values - graph(xs[0], still[0]).values
+    away = made(xs[0], statics=still[0]).values - graph(xs[0], statics=still[0]).values
     assert 1e-5 < np.abs(away).max() <= made.report.outputs[0].largest * 1.0001
     precision = made.report.recurrences[0].precision
     assert precision is not None

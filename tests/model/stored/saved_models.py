@@ -172,6 +172,23 @@ def convolution() -> Case:
     return Case(model, (X,))
 
 
+def strides() -> Case:
+    """A graph with fewer steps, by a stride and pooling, a recurrence over them, and more steps again."""
+    layer = rnn_of("gru", 4, 4)
+
+    def model(x: Any, params: Any) -> Any:
+        fewer = sn.max_pool1d(sn.conv1d(x, params["down"], stride=2, padding="same"), 2, stride=1)
+        h, _ = layer(fewer)
+        return {
+            "fewer": h,
+            "more": sn.conv_transpose1d(h, params["up"], stride=3),
+            "mean": sn.reduce(h, "mean"),
+        }
+
+    params = {"down": normal(4, 3, 3), "up": normal(4, 2, 3)}
+    return Case(sn.Graph(model, params), (sequences([9, 4], 3),))
+
+
 def half_graph() -> Case:
     """A graph of bfloat16, whose outputs are rounded."""
     layer = rnn_of("gru", 3, 4, dtype=ml_dtypes.bfloat16)
@@ -220,6 +237,7 @@ CASES: dict[str, Callable[[], Case]] = {
         one_layer_twice,
         graph,
         convolution,
+        strides,
         half_graph,
         int8,
         products_in_bfloat16,

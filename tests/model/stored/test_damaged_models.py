@@ -218,6 +218,32 @@ def test_windows_that_there_are_not_are_refused(setting: dict[str, int], message
         sn.load(path)
 
 
+@pytest.mark.parametrize(
+    ("operation", "setting", "message"),
+    [
+        ("windows", {"stride": 0}, "a dilation and a stride of at least one"),
+        ("overlap", {"lost": 9}, "there are at least no zeros around a sequence"),
+        ("windows", {"same": "middle"}, "windows in the middle have no zeros of their own"),
+        ("windows", {"before": 1}, "windows in the middle have no zeros of their own"),
+        ("windows", {"stride": 2**40}, "reaches over at most"),
+        ("overlap", {"steps": "rows"}, "steps of overlap is not an axis of steps: 'rows'"),
+        ("overlap", {"steps": "steps[+0/0]"}, "steps of overlap is not an axis of steps"),
+        ("overlap", {"steps": "words"}, "is for the steps of a model's sequences"),
+        ("overlap", {"steps": 3}, "steps of overlap"),
+    ],
+)
+def test_other_numbers_of_steps_that_there_are_not_are_refused(
+    operation: str, setting: dict[str, Any], message: str, tmp_path: Path
+):
+    path = saved("strides", tmp_path)
+    document, arrays = parts(path)
+    node = next(node for node in document["model"]["net"]["nodes"] if node["op"] == operation)
+    node["with"] |= setting
+    write(path, document, arrays)
+    with pytest.raises(ModelError, match=message):
+        sn.load(path)
+
+
 def test_other_files_are_refused(file: Path, tmp_path: Path):
     whole, arrays = file.read_bytes(), load_file(file)
     contents = {
@@ -303,7 +329,7 @@ def changed(document: Document, draw: random.Random) -> Document:
 
 
 @pytest.mark.parametrize(
-    "name", ["gru", "structures", "inner_sequences", "early_ends", "stack", "graph", "convolution"]
+    "name", ["gru", "structures", "inner_sequences", "early_ends", "stack", "graph", "convolution", "strides"]
 )
 def test_a_description_changed_at_random_is_refused_or_runs(name: str, tmp_path: Path):
     path, case = saved(name, tmp_path), CASES[name]()

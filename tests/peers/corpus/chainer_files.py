@@ -1,4 +1,4 @@
-"""What Chainer saves, as .npz and HDF5: NStep links of several layers and of both directions, and others."""
+"""The files of Chainer, .npz and HDF5: NStep links of several layers and of both directions, and others."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,7 +46,7 @@ def steps(inputs):
 
 
 def outputs(link, x):
-    """What a link makes of sequences, from states of zeros."""
+    """The results of a link for sequences, from states of zeros."""
     if hasattr(link, "n_layers"):
         states = [None, None] if "LSTM" in type(link).__name__ else [None]
         return np.stack([row.array for row in link(*states, list(x))[-1]])
@@ -58,7 +58,7 @@ def outputs(link, x):
 
 
 def numbers(model, inputs):
-    """What each link of a chain makes of inputs."""
+    """The results of each link of a chain for inputs."""
     found = {}
     for link in model.children():
         if not isinstance(link, links.Linear):

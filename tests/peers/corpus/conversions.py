@@ -55,7 +55,7 @@ class Judge:
     def outputs(
         self, jobs: list[Job], folder: Path, run: Callable[[list[str]], None]
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """What it gives for jobs, by the place of the job and of the part; and its versions."""
+        """The outputs for jobs, by the place of the job and of the part; and the versions."""
         given, made = folder / "jobs.npz", folder / "outputs.npz"
         save(given, jobs)
         run([*map(str, (self.python, HERE / "corpus" / self.script, given, made)), *self.words])
@@ -75,7 +75,7 @@ OPERATORS = ("paddle.fusion_gru",)
 
 @dataclass(frozen=True)
 class Target:
-    """What files are converted to: a layout, by the cell where it is another for each, and a kind of file.
+    """A target of conversions: a layout, by the cell where it is another for each, and a kind of file.
 
     judges: who is asked about it, each of whom has to give the right outputs.
     """
@@ -157,7 +157,7 @@ def conversions(specimen: Specimen, target: Target, folder: Path, out: Path) -> 
 
 
 def said_of(specimen: Specimen) -> LayoutChoice:
-    """What is said of a specimen, as the command line takes it: --from, --size, --semantics and --stack."""
+    """The description of a specimen, as the command line takes it: --from, --size and others."""
     words = specimen.options
     behind: Any = {
         option: [value for word, value in pairwise(words) if word == option]
@@ -215,7 +215,7 @@ def done(
 
 
 def part(module: Module, report: Report, form: Format, several: bool) -> Part:
-    """What a judge is told of a layer."""
+    """The description of a layer for a judge."""
     names = [entry.name for entry in record(report.target).entries(report.target_sizes)]
     written = replace(module, layouts=(report.target,), arrays=dict.fromkeys(names))
     front = form.front(written) if form.of_arrays and several else ""
@@ -238,7 +238,7 @@ def last(y: Any, part: Part) -> Any:
 
 
 def run_here(layers: list[Layer], x: Any) -> Any:
-    """What stepnet makes of a written file."""
+    """The results of stepnet for a written file."""
     for layer in layers:
         x = layer(np.asarray(x, np.float64), engine="interpret")[0]
     return x
@@ -248,7 +248,7 @@ def run_here(layers: list[Layer], x: Any) -> Any:
 
 
 def wrong(outputs: Any, expected: Any) -> str:
-    """What is wrong with outputs; nothing where both are right results, each rounded in float32."""
+    """The faults of outputs; none where both are right results, each rounded in float32."""
     if outputs.shape != expected.shape:
         return f"shape {outputs.shape} is not {expected.shape}"
     allowed = 2 * tolerance("float32", STEPS, expected.shape[-1] + INPUTS)
@@ -262,7 +262,7 @@ def judged(
     environments: tuple[str, ...] | None = None,
     run: Callable[[list[str]], None] = in_a_process,
 ) -> tuple[dict[int, str], dict[str, str]]:
-    """What is wrong with each conversion that a framework was asked about, by its place; and their versions.
+    """The faults of each conversion that a framework was asked about, by its place; and the versions.
 
     environments: those whose frameworks are asked; by default all. run: what runs a judge's command.
     """
@@ -288,6 +288,6 @@ def judged(
 
 
 def ours(conversion: Conversion) -> str:
-    """What is wrong with a conversion by stepnet's own account; nothing where all is right."""
+    """The faults of a conversion by stepnet's own account; none where all is right."""
     pairs = zip(conversion.own, conversion.expected, strict=True)
     return conversion.wrong or next(filter(None, (wrong(*pair) for pair in pairs)), "")

@@ -1,4 +1,4 @@
-"""What Flax (linen and nnx), Orbax, Haiku and Equinox save."""
+"""The files of Flax (linen and nnx), Orbax, Haiku and Equinox."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

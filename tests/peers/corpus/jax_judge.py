@@ -1,4 +1,4 @@
-"""What the cells of Flax, Haiku and Equinox make of parameters that stepnet wrote."""
+"""The results of the cells of Flax, Haiku and Equinox for parameters that stepnet wrote."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a framework makes of files that stepnet wrote, in the framework's environment: jobs in, outputs out.
+"""The results of a framework for files that stepnet wrote, in its own environment: jobs in, outputs out.
 
     python torch_judge.py jobs.npz outputs.npz
 
@@ -33,7 +33,7 @@ class Part:
         return {name[len(self.front) :]: arrays[name] for name in arrays if name.startswith(self.front)}
 
     def through(self, run: Any, x: Any) -> Any:
-        """What it makes of inputs, with a framework's layer that runs forward and merges nothing."""
+        """The outputs for its inputs, by a framework's layer that runs forward and merges nothing."""
         turn = slice(None, None, -1 if self.reverse else 1)
         y = np.asarray(run(np.ascontiguousarray(x[:, turn])))[:, turn]
         if self.merge == "concat" or self.sizes["directions"] == 1:
@@ -42,7 +42,7 @@ class Part:
         return {"sum": one + other, "average": (one + other) / 2, "product": one * other}[self.merge]
 
     def over_cells(self, arrays: Any, load: Any) -> Any:
-        """What runs it where the framework has cells alone: each direction of each layer is one.
+        """A function that runs it where the framework has cells alone: one per direction of each layer.
 
         load: a cell made of its arrays by name and of the number of its inputs, which runs over all steps.
         """
@@ -80,7 +80,7 @@ class Job:
     inputs: list[Any] = field(default_factory=list)
 
     def outputs(self, load: Any) -> Any:
-        """What each of its parts makes of its inputs. load: what runs a part, as `Part.through` takes it."""
+        """The outputs of each part for its inputs. load: makes what runs a part (`Part.through`)."""
         for part, x in zip(self.parts, self.inputs, strict=True):
             yield part.through(load(part), x)
 

@@ -59,7 +59,7 @@ def models(keras: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def numbers(keras: ModuleType, numpy: Callable[[Any], Any], title: str, model: Any) -> Numbers:
-    """What each module of a model makes of inputs, as the file calls it; and what all do in a row.
+    """The results of each module of a model for inputs, as the file calls it; and of all of them in a row.
 
     Each output of a direction that runs from the end is at its own step. numpy: a tensor as an array.
     """

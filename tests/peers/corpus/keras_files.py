@@ -1,4 +1,4 @@
-"""What Keras 3 saves: rows of layers with others between them, branches, both directions, other functions."""
+"""The files of Keras 3: rows of layers with others between, branches, both directions, other functions."""
 
 import os
 
@@ -34,13 +34,13 @@ def twin(layer):
 
 
 def outputs(layer, x):
-    """What a recurrent layer makes of inputs, each step at its own place."""
+    """The results of a recurrent layer for inputs, each step at its own place."""
     y = keras.ops.convert_to_numpy(twin(layer)(x))
     return y[:, ::-1] if getattr(layer, "go_backwards", False) else y
 
 
 def numbers(model, row=False):
-    """What each recurrent layer makes of inputs; row: and what all of them do, one after another."""
+    """The results of each recurrent layer for inputs; row: also those of all of them, one after another."""
     recurrent = [layer for layer in model.layers if isinstance(layer, RECURRENT)]
     known = {}
     for layer in recurrent:

@@ -1,4 +1,4 @@
-"""What Keras makes of files that stepnet wrote: models are loaded, weights go into a model of such layers.
+"""The results of Keras for files that stepnet wrote: models are loaded, weights go into such a model.
 
 Keras 3 on torch, and Keras 2 where a third argument names tf_keras.
 """

@@ -1,4 +1,4 @@
-"""What PyTorch's two exporters make for ONNX, and nodes as people write them by hand."""
+"""The models of PyTorch's two exporters for ONNX, and nodes as people write them by hand."""
 
 import warnings
 from pathlib import Path
@@ -44,7 +44,7 @@ def without_places(path):
 
 
 def node_numbers(path):
-    """What each recurrent node of a model makes of inputs [rows, steps, numbers], run by itself."""
+    """The results of each recurrent node of a model for inputs [rows, steps, numbers], run by itself."""
     model = onnx.load(path)
     held = {one.name: one for one in model.graph.initializer}
     known, below = {}, None

@@ -1,4 +1,4 @@
-"""What onnxruntime makes of models that stepnet wrote."""
+"""The results of onnxruntime for models that stepnet wrote."""
 
 import onnxruntime
 from judge import main

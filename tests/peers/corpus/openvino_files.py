@@ -1,4 +1,4 @@
-"""What OpenVINO saves: its IR, in float32 and compressed to float16."""
+"""The files of OpenVINO: its IR, in float32 and compressed to float16."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,4 +1,4 @@
-"""What PaddlePaddle saves: state dicts of models, and of their optimisers beside them."""
+"""The files of PaddlePaddle: state dicts of models, and of their optimisers beside them."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

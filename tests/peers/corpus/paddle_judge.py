@@ -1,4 +1,4 @@
-"""What PaddlePaddle makes of parameters that stepnet wrote: nothing may be missing, nothing left."""
+"""The results of PaddlePaddle for parameters that stepnet wrote: none may be missing, and none left over."""
 
 import paddle
 from judge import main

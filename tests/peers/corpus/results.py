@@ -1,4 +1,4 @@
-"""What became of every conversion of the corpus, and the page of the documentation that says so.
+"""The results of every conversion of the corpus, and the page of the documentation that lists them.
 
     python tests/peers/corpus/results.py > docs/corpus.md
 
@@ -107,7 +107,7 @@ def words(rows: Any) -> tuple[Results, list[str]]:
 
 
 def load() -> dict[str, Any]:
-    """What was saved: specimens by framework, versions, and results."""
+    """The saved values: specimens by framework, versions, and results."""
     return json.loads(SAVED.read_text(encoding="utf-8"))
 
 
@@ -143,7 +143,7 @@ def sign(word: str) -> str:
 
 
 def cell(layers: dict[str, str]) -> str:
-    """What the table says of a file and a target."""
+    """The entry of the table for a file and a target."""
     whole = sign(layers[""])
     each = sorted({sign(result) for layer, result in layers.items() if layer})
     return whole if each in ([], [whole]) else f"{whole} / {' '.join(each)}"

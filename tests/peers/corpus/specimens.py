@@ -39,7 +39,7 @@ class Specimen:
 
 @dataclass
 class Specimens:
-    """Those of one framework, in the order in which they were made."""
+    """The specimens of one framework, in the order in which they were made."""
 
     versions: dict[str, str]
     made: list[Specimen] = field(default_factory=list)
@@ -65,7 +65,7 @@ def pack(framework: str, folder: Path, specimens: Specimens) -> None:
 
 
 def unpack(framework: str, folder: Path) -> Specimens:
-    """What an archive holds, unpacked into a folder."""
+    """The contents of an archive, unpacked into a folder."""
     with tarfile.open(HERE / "saved" / f"{framework}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     index = json.loads((folder / "specimens.json").read_text())

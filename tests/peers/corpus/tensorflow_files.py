@@ -1,4 +1,4 @@
-"""What tf_keras (Keras 2) and TensorFlow save: .h5, .keras, weights, checkpoints, SavedModel, and TFLite."""
+"""The files of tf_keras (Keras 2) and TensorFlow: .h5, .keras, weights, checkpoints, TFLite and others."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def filled(model):
 
 
 def numbers(model, names=None):
-    """What each recurrent layer makes of inputs; names: what the file calls them."""
+    """The results of each recurrent layer for inputs; names: what the file calls them."""
     known = {}
     for layer in model.layers:
         if isinstance(layer, layers.RNN | layers.Bidirectional):

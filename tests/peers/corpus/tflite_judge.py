@@ -1,4 +1,4 @@
-"""What TensorFlow Lite's interpreter makes of models that stepnet wrote, one sequence at a time."""
+"""The results of TensorFlow Lite's interpreter for models that stepnet wrote, one sequence at a time."""
 
 import os
 

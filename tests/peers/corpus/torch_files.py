@@ -1,4 +1,4 @@
-"""What PyTorch saves: every kind of file of one model, and models of every kind in a state dict."""
+"""The files of PyTorch: every kind of file of one model, and models of every kind in a state dict."""
 
 import json
 import warnings
@@ -44,7 +44,7 @@ class Cells(nn.Module):
 
 
 def numbers(model):
-    """What each recurrent layer of a model makes of inputs, from zeros."""
+    """The results of each recurrent layer of a model for inputs, from zeros."""
     known = {}
     for name, layer in model.named_modules():
         if isinstance(layer, nn.RNNBase):
@@ -156,7 +156,7 @@ def of_every_kind(made, folder):
 
 
 def row(layers):
-    """What layers make of inputs by themselves, by their names, and one after the other."""
+    """The results of layers for inputs by themselves, by their names, and one after the other."""
     known = numbers(layers)
     x = random(ROWS, STEPS, INPUTS)
     y = torch.from_numpy(x)

@@ -1,4 +1,4 @@
-"""What PyTorch makes of state dicts that stepnet wrote: every layer is loaded strictly."""
+"""The results of PyTorch for state dicts that stepnet wrote: every layer is loaded strictly."""
 
 import torch
 from judge import main
@@ -19,7 +19,7 @@ def arrays_of(path):
 
 
 def cell_of(part):
-    """What makes a cell of its arrays, and runs it over all steps."""
+    """A function that makes a cell of its arrays, and runs it over all steps."""
 
     def load(arrays, inputs):
         bias = "bias_ih" in arrays
@@ -39,7 +39,7 @@ def cell_of(part):
 
 
 def layer_of(part, state):
-    """What runs a layer of all layers and directions."""
+    """A function that runs a layer of all layers and directions."""
     own, sizes = part.own(state), part.sizes
     projection = {"proj_size": sizes["projected"]} if sizes.get("projected") else {}
     layer = LAYERS[part.layout](

@@ -20,9 +20,7 @@ from typing import Any
 from stepnet.arrow.folders.dictionaries import no_rows
 from stepnet.arrow.folders.marks import ResultRecord, difference, metadata_of, origin_of, read_record
 from stepnet.arrow.folders.plan import Job, ResultsPlan, files_below, resolve_path
-from stepnet.arrow.folders.sifting import BadRow
-from stepnet.arrow.folders.tables import FILES, open_native, read_errors
-from stepnet.arrow.folders.targets import (
+from stepnet.arrow.folders.result_files import (
     ResultFile,
     partial_of,
     remove_folder,
@@ -30,6 +28,8 @@ from stepnet.arrow.folders.targets import (
     sync_folder,
     write_errors,
 )
+from stepnet.arrow.folders.sifting import BadRow
+from stepnet.arrow.folders.tables import FILES, open_native, read_errors
 from stepnet.arrow.predictor import Selection
 from stepnet.errors import FileError, InputError
 from stepnet.files.paths import free

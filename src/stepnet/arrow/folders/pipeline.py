@@ -16,8 +16,8 @@ from typing import Any
 from stepnet.arrow.folders.aside import RejectedRows
 from stepnet.arrow.folders.marks import ResultRecord
 from stepnet.arrow.folders.plan import Job
+from stepnet.arrow.folders.result_files import ResultFile
 from stepnet.arrow.folders.sifting import BatchOutcome, run_batch
-from stepnet.arrow.folders.targets import ResultFile
 from stepnet.arrow.predictor import Predictor
 from stepnet.errors import InputError
 from stepnet.layout.options import option

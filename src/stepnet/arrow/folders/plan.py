@@ -13,8 +13,8 @@ from typing import Any
 
 from stepnet.arrow.folders.listing import ENDINGS, Listing, entries
 from stepnet.arrow.folders.marks import ResultRecord, difference, read_record
+from stepnet.arrow.folders.result_files import partial_of
 from stepnet.arrow.folders.tables import ResultRows, TableFile
-from stepnet.arrow.folders.targets import partial_of
 from stepnet.arrow.predictor import Selection
 from stepnet.errors import FileError, InputError, named, printable
 from stepnet.files.paths import free

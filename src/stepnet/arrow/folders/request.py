@@ -9,8 +9,8 @@ from typing import Any
 from stepnet.arrow.folders.listing import ENDINGS, Listing
 from stepnet.arrow.folders.marks import model_digest
 from stepnet.arrow.folders.plan import ARROW_ENDINGS, Job, jobs_of
+from stepnet.arrow.folders.result_files import COMPRESSIONS
 from stepnet.arrow.folders.tables import FILES, TableFile
-from stepnet.arrow.folders.targets import COMPRESSIONS
 from stepnet.arrow.predictor import JOINED, Predictor, Selection, read_source, runnable_of
 from stepnet.arrow.runnable import OUTPUTS
 from stepnet.compiler.values.arguments import choice, flag, instance, local_path

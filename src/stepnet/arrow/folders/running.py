@@ -15,8 +15,8 @@ from stepnet.arrow.folders.marks import ResultRecord
 from stepnet.arrow.folders.pipeline import RunCounts, WriteOptions, run_jobs
 from stepnet.arrow.folders.plan import ResultsPlan, check_targets, plan_file, plan_folder, whole_part
 from stepnet.arrow.folders.request import Destination, RunRequest, list_column, parquet_path
+from stepnet.arrow.folders.result_files import lock_folder, remove_partial
 from stepnet.arrow.folders.tables import TableFile
-from stepnet.arrow.folders.targets import lock_folder, remove_partial
 from stepnet.arrow.predictor import Predictor
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import InputError, named, printable

@@ -19,7 +19,7 @@ from stepnet.cli.report.problems import (
 )
 from stepnet.cli.report.trial import try_engine
 from stepnet.compiler.targets import AUTO, engine_names
-from stepnet.compiler.targets.cpu.machine.target import host_name, target_texts
+from stepnet.compiler.targets.cpu.machine.processor import host_name, processor_texts
 from stepnet.compiler.targets.threads import threads_limit
 from stepnet.compiler.values.packages import PACKAGES
 from stepnet.compiler.values.version import __version__
@@ -82,7 +82,7 @@ def examine() -> Health:
         python=f"{platform.python_version()} ({platform.python_implementation()})",
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         processor=host_name() if has_llvm else platform.machine(),
-        targets=target_texts() if has_llvm else (),
+        targets=processor_texts() if has_llvm else (),
         threads=count,
         threads_by=why,
         cache=cache.state(cache_facts),

@@ -77,7 +77,7 @@ def refusal(name: str) -> str | None:
     """Returns why an engine refuses a small recurrence, or how far its results in float32 are off those of
     the interpreter in float64; None if it works.
     """
-    reason = engine_named(name).refuse(recurrence(np.float32).schedule)
+    reason = engine_named(name).refuse(recurrence(np.float32).program.schedule_for(name))
     if reason is not None:
         return reason
     random = np.random.default_rng(0)

@@ -5,11 +5,12 @@
 
 Numbers, texts, booleans and None are written as in JSON, and a tuple as a list. Everything else is an object
 with one key: {"r": row} {"l": list} {"d": pairs of a dict} {"s": members of a frozenset} {"b": bytes} {"a":
-array}. Equal objects are written once, and become a single object again.
+array} {"g": index of a value that the reader is given}. Equal objects are written once, and become a single
+object again.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
@@ -46,21 +47,26 @@ class Serializer:
         self.names = [[field.name for field in fields(class_)] for class_ in classes]
         self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]
 
-    def packed(self, value: Any) -> bytes:
+    def packed(self, value: Any, given: Sequence[Any] = ()) -> bytes:
         """Serializes a value as bytes, from which `unpacked` restores it. Raises `NotDataError` if it
         contains objects of other classes than those that the serializer was made for.
+
+        given: objects that are not written; `unpacked` is given others in their place.
         """
-        writer = ValueWriter(self)
+        writer = ValueWriter(self, given)
         text = json.dumps(
             {"value": writer.to_json(value), "rows": writer.rows}, separators=(",", ":")
         ).encode()
         return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
 
-    def unpacked(self, data: bytes) -> Any:
-        """Restores a value from the bytes that `packed` made."""
+    def unpacked(self, data: bytes, given: Sequence[Any] = ()) -> Any:
+        """Restores a value from the bytes that `packed` made.
+
+        given: the objects in place of those that `packed` was given, in the same order.
+        """
         end = HEAD + int.from_bytes(data[:HEAD], "little")
         document = json.loads(data[HEAD:end])
-        reader = ValueReader(self, memoryview(data)[end:])
+        reader = ValueReader(self, memoryview(data)[end:], given)
         for index, *row in document["rows"]:
             reader.objects.append(self.makers[index](*map(reader.read, row)))
         return reader.read(document["value"])
@@ -69,12 +75,13 @@ class Serializer:
 class ValueWriter:
     """Writer of one value as JSON, with a table of objects (`rows`) and bytes stored after it (`blobs`)."""
 
-    def __init__(self, serializer: Serializer) -> None:
+    def __init__(self, serializer: Serializer, given: Sequence[Any]) -> None:
         """Begins with no rows (objects written so far) and no blobs (bytes stored after the JSON).
 
-        serializer: the one that has the classes that can be written.
+        serializer: the one that has the classes that can be written. given: objects that are not written.
         """
         self.serializer = serializer
+        self.given = {id(value): index for index, value in enumerate(given)}
         self.rows = list[Any]()
         self.known = dict[str, int]()
         self.seen = dict[int, tuple[Any, int]]()
@@ -103,6 +110,8 @@ class ValueWriter:
             return {"b": self.blob(value)}
         if kind is np.ndarray:
             return {"a": self.array(value)}
+        if id(value) in self.given:
+            return {"g": self.given[id(value)]}
         if kind in self.serializer.classes:
             return {"r": self.row(value)}
         raise NotDataError(f"{kind.__qualname__} is not written as data")
@@ -139,9 +148,12 @@ class ValueWriter:
 class ValueReader:
     """Reader that restores one value from JSON and the bytes stored after it, to which the JSON refers."""
 
-    def __init__(self, serializer: Serializer, blobs: memoryview) -> None:
-        """Begins to restore a value. blobs: the bytes stored after the JSON, to which it refers by offset."""
-        self.serializer, self.blobs = serializer, blobs
+    def __init__(self, serializer: Serializer, blobs: memoryview, given: Sequence[Any]) -> None:
+        """Begins to restore a value. blobs: the bytes stored after the JSON, to which it refers by offset.
+
+        given: the objects that were not written.
+        """
+        self.serializer, self.blobs, self.given = serializer, blobs, given
         self.objects = list[Any]()
 
     def read(self, value: Any) -> Any:
@@ -156,6 +168,8 @@ class ValueReader:
         ((key, inside),) = value.items()
         if key == "r":
             return self.objects[inside]
+        if key == "g":
+            return self.given[inside]
         if key == "l":
             return [self.read(item) for item in inside]
         if key == "d":

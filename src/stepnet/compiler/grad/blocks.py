@@ -15,24 +15,10 @@ from dataclasses import dataclass, replace
 
 from stepnet.compiler.net.ir import Net, Node, Recur
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
-from stepnet.compiler.plan.passes.block_steps import together
+from stepnet.compiler.plan.load import BlockCosts
+from stepnet.compiler.plan.passes.block_steps import with_joined_steps
 from stepnet.compiler.plan.passes.distribute import distribute, linear_values
 from stepnet.compiler.plan.schedule import is_nested
-
-SIZES = (2, 4, 8)
-"""The numbers of steps that a block may have."""
-OPERATION, SMALL, BYTE, STREAM = 1.0, 9.0, 2.5, 1.7
-"""Costs of training, measured for outputs and gradients on a Zen 5 (docs/benchmarks.md, "Steps in blocks").
-OPERATION: an operation on one number of a matrix. SMALL: an operation on one number of a vector. BYTE: a byte
-of a memory that is saved and read again. STREAM: for each number of a matrix, a sum over the matrix, or a
-term of it, which does not fit in registers.
-"""
-WORTH = 0.9
-"""Blocks are used if they cost less than this fraction of single steps. The estimate is imprecise: blocks of
-two steps of a matrix of 16 x 16 take 1.25 times as long where it is 0.97.
-"""
-STREAMS = 10
-"""The number of sums over a matrix, and of its terms, that fit in registers; a gradient has twice as many."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +42,11 @@ class BlockChoice:
         return f"{self.size} steps" if self.size > 1 else f"1 step: {self.reason}"
 
 
-def block_choices(net: Net) -> dict[int, BlockChoice]:
+def block_choices(net: Net, costs: BlockCosts) -> dict[int, BlockChoice]:
     """Chooses, for each recurrence of a net (by node number), how many of its steps are trained as one: a
     single one if the net has inner sequences, or if it runs over other sequences than those of the call.
+
+    costs: those of the engine that trains.
     """
     recurrences = {number: node.recur for number, node in enumerate(net.nodes) if node.operation == "recur"}
     if is_nested(net):
@@ -66,27 +54,30 @@ def block_choices(net: Net) -> dict[int, BlockChoice]:
             n: BlockChoice(1, recur, "a sequence has sequences inside") for n, recur in recurrences.items()
         }
     return {
-        number: block_choice(recur)
+        number: block_choice(recur, costs)
         if net.type_of(net.nodes[number].inputs[0]).extent == STEPS
         else BlockChoice(1, recur, "its sequences are not those of the call")
         for number, recur in recurrences.items()
     }
 
 
-def block_choice(recur: Recur) -> BlockChoice:
-    """Chooses how many steps of a recurrence are trained as one: the number of `SIZES` with the lowest
-    estimated cost per step, if this is below `WORTH` times that of single steps; else 1, with the reason.
+def block_choice(recur: Recur, costs: BlockCosts) -> BlockChoice:
+    """Chooses how many steps of a recurrence are trained as one: the number of `costs.sizes` with the lowest
+    estimated cost per step, if this is below `costs.worth` times that of single steps; else 1, with the
+    reason.
     """
     fitting = matrices(recur)
     if isinstance(fitting, str):
         return BlockChoice(1, recur, fitting)
-    blocks = {count: in_blocks(recur, fitting, count) for count in SIZES}
-    single = cost(recur, fitting, recur.body)
-    costs = {count: cost(recur, fitting, blocked.body) / count / single for count, blocked in blocks.items()}
-    best = min(SIZES, key=costs.__getitem__)
-    if costs[best] < WORTH:
+    blocks = {count: in_blocks(recur, fitting, count) for count in costs.sizes}
+    single = cost(recur, fitting, recur.body, costs)
+    shares = {
+        count: cost(recur, fitting, blocked.body, costs) / count / single for count, blocked in blocks.items()
+    }
+    best = min(costs.sizes, key=shares.__getitem__)
+    if shares[best] < costs.worth:
         return BlockChoice(best, blocks[best])
-    reason = f"blocks of {best} would cost {costs[best]:.2f} of single steps, and pay below {WORTH}"
+    reason = f"blocks of {best} would cost {shares[best]:.2f} of single steps, and pay below {costs.worth}"
     return BlockChoice(1, recur, reason)
 
 
@@ -96,7 +87,7 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
     fitting: the memories that are matrices, by their numbers in the body. Sums over values that are linear in
         them are written as sums over these memories, so that the matrices between the steps are not computed.
     """
-    blocked = together(recur, count)
+    blocked = with_joined_steps(recur, count)
     indices = [recur.memories.index(memory) for memory in fitting]
     body = distribute(blocked.body, [blocked.memories[index] for index in indices], blocked.memories)
     return replace(blocked, body=body)
@@ -163,27 +154,28 @@ def where(node: Node) -> str:
 # ---- the size of blocks ------------------------------------------------------------------------------------
 
 
-def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:
+def cost(recur: Recur, fitting: Sequence[int], body: Net, costs: BlockCosts) -> float:
     """Estimates what a step or a block costs in training, in units of an operation on one number of a matrix.
 
     Counted are operations on numbers, bytes of saved memories, and matrices that do not fit in registers.
 
     fitting: the memories that are matrices.
     body: the body of the recurrence, or of its blocks.
+    costs: those of the engine that trains.
     """
     large = min(recur.body.type_of(number).size for number in fitting)
     memory_bytes = sum(
         recur.body.type_of(number).size * recur.body.type_of(number).itemsize for number in fitting
     )
-    total, streams, widest = BYTE * memory_bytes, 0, large
+    total, streams, widest = costs.byte * memory_bytes, 0, large
     summed = {node.inputs[0] for node in body.nodes if node.operation == "sum"}
     for number, node in enumerate(body.nodes):
         if node.kind not in ("pointwise", "reduce") or len(node.types) != 1:
             continue
         size = max([node.type.size, *(body.type_of(operand).size for operand in node.inputs)])
-        total += size * (OPERATION if size >= large else SMALL)
+        total += size * (costs.operation if size >= large else costs.small)
         if size >= large and (
             node.kind == "reduce" or (node.operation == "multiply" and number not in summed)
         ):
             streams, widest = streams + 1, max(widest, size)
-    return total + STREAM * widest * max(0, streams - STREAMS)
+    return total + costs.stream * widest * max(0, streams - costs.streams)

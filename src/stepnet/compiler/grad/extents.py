@@ -19,6 +19,7 @@ import numpy as np
 from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST
+from stepnet.compiler.net.windows import Window
 
 
 @dataclass(frozen=True)
@@ -163,12 +164,17 @@ def windows(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     """Returns the cotangent of the operand x of windows: each entry of d, the cotangent of the result y, is
     added to the step that it was read from.
     """
-    return (d.apply("overlap", **node.attributes),)
+    return (d.apply("overlap", **of_window(node), steps=x.type.extent[-1]),)
 
 
 def overlap(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     """Returns the cotangent of the operand x of overlap: the windows of d, the cotangent of the result y."""
-    return (d.apply("windows", **node.attributes),)
+    return (d.apply("windows", **of_window(node), steps=x.type.extent[-1]),)
+
+
+def of_window(node: Node) -> dict[str, Any]:
+    """Returns the attributes of the window of a node, without those that are defaults."""
+    return Window.of(node.attributes).attributes
 
 
 def counted(ones: Value) -> Value:

@@ -10,10 +10,10 @@ depend only on parameters are computed in each section that reads them.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from stepnet.compiler.grad.sections import Carried, Section
-from stepnet.compiler.net.ir import Builder, Net, with_inputs
+from stepnet.compiler.grad.sections import Carried, PartBuilder, Section, is_zeros
+from stepnet.compiler.net.ir import Net, with_inputs
 from stepnet.compiler.net.types import CONST, STEPS
 from stepnet.compiler.plan.groups import results_of
 from stepnet.compiler.plan.passes.when import known_once
@@ -34,7 +34,7 @@ class IsolatedRecurrence:
 def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | IsolatedRecurrence, ...]:
     """Cuts a net into sections, in the order they run, with each chosen recurrence as a section of its own.
 
-    >>> from stepnet.compiler.net.ir import Recur
+    >>> from stepnet.compiler.net.ir import Builder, Recur
     >>> from stepnet.compiler.net.types import ROWS, Type
     >>> inside = Builder()
     >>> x, h = (inside.input(Type(ROWS, (2,), "float32"), name) for name in "xh")
@@ -92,7 +92,7 @@ class IsolatedCut:
         want(self.net.results)
         for index in reversed(range(len(self.chosen) + 1)):
             if required[index]:
-                section = Between(self, index).section(tuple(required[index]))
+                section = Between(self.net, self, index).section(tuple(required[index]))
                 want(section.operands)
                 yield section
             if index:
@@ -113,19 +113,13 @@ class IsolatedCut:
         repeats = node.operation == "expand" and node.inputs[0] in self.once
         return node.operation != "input" and (number in self.once or repeats)
 
-    def is_zeros(self, number: int) -> bool:
-        """Tells whether a value, with which a memory begins, is zeros, possibly expanded to rows."""
-        node = self.net.nodes[number]
-        filled = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
-        return filled.operation == "constant" and not filled.attributes["value"].value.any()
-
     def isolated(self, number: int) -> IsolatedRecurrence:
         """Makes the section (part of the net) that is the chosen recurrence with this number. It takes the
         values that the recurrence reads, then the initial memories, and returns the results that are read,
         then the final memories. Constants are computed in it.
         """
         net, node = self.net, self.net.nodes[number]
-        recur, own = node.recur, Between(self, 0)
+        recur, own = node.recur, Between(net, self, 0)
         operands, begins = list[int](), list[int | None]()
         reads, memories = dict[int, int](), list[int]()
         for index, operand in enumerate(node.inputs):
@@ -137,7 +131,7 @@ class IsolatedCut:
             elif is_memory:
                 operands.append(own.builder.input(here, recur.body.nodes[recur.body.inputs[index]].name))
                 memories.append(operands[-1])
-                begins.append(None if self.is_zeros(operand) else operand)
+                begins.append(None if is_zeros(net, operand) else operand)
             else:
                 if operand not in reads:
                     reads[operand] = own.builder.input(here, net.nodes[operand].name or f"value{operand}")
@@ -156,27 +150,15 @@ class IsolatedCut:
 
 
 @dataclass
-class Between:
-    """Construction of a section, a part of a net that is cut around its chosen recurrences.
-
-    copy_of: for each node, its copy in the section.
-    reads: for each value that the section reads, its input.
-    """
+class Between(PartBuilder):
+    """Construction of a section, a part of a net that is cut around its chosen recurrences."""
 
     cutting: IsolatedCut
     depth: int
-    builder: Builder = field(default_factory=Builder)
-    copy_of: dict[int, int] = field(default_factory=dict[int, int])
-    reads: dict[int, int] = field(default_factory=dict[int, int])
 
     def section(self, required: tuple[int, ...]) -> Section:
         """Makes the section (a part of the net between chosen recurrences) whose results are these nodes."""
-        for number in sorted(self.needed(required)):
-            node = self.cutting.net.nodes[number]
-            if self.is_read(number):
-                self.reads[number] = self.copy_of[number] = self.builder.input(node.type, node.name)
-            else:
-                self.copy_of[number] = self.builder.copy(node, [self.copy_of[n] for n in node.inputs])
+        self.fill(required)
         net = with_inputs(self.builder, [*self.reads.values()], [self.copy_of[number] for number in required])
         return Section(net, tuple(self.reads), required, (), False)
 
@@ -187,20 +169,8 @@ class Between:
         cutting = self.cutting
         if cutting.is_made_again(number):
             return False
-        is_input = cutting.net.nodes[number].operation == "input"
+        is_input = self.net.nodes[number].operation == "input"
         return is_input or cutting.is_of_chosen(number) or cutting.depth[number] < self.depth
-
-    def needed(self, required: Collection[int]) -> set[int]:
-        """Returns the nodes that this section (a part of the net) computes for results `required`, or
-        reads.
-        """
-        needed, waiting = set[int](), list(required)
-        while waiting:
-            number = waiting.pop()
-            if number not in needed:
-                needed.add(number)
-                waiting += [] if self.is_read(number) else self.cutting.net.nodes[number].inputs
-        return needed
 
     def constant(self, number: int, reads: dict[int, int]) -> int:
         """Copies a constant into the section (part of the net), with all nodes it is computed from; returns
@@ -208,7 +178,7 @@ class Between:
 
         reads: the inputs for the parameters that constants read; new ones are added.
         """
-        node = self.cutting.net.nodes[number]
+        node = self.net.nodes[number]
         if node.operation == "input":
             if number not in reads:
                 reads[number] = self.builder.input(node.type, node.name)

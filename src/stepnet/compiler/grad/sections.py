@@ -95,7 +95,7 @@ def sections(net: Net) -> tuple[Section, ...]:
     sections: list[Section] = []
     for index in reversed(range(homes.count + 1)):
         if required[index]:
-            section = SectionBuilder(net, homes, index).section(list(required[index]))
+            section = SectionBuilder(net, homes, index, tuple(required[index])).section()
             for number in section.operands:
                 if net.nodes[number].operation != "input":
                     required[homes.of[number]][number] = None
@@ -176,75 +176,101 @@ class Homes:
 
 
 @dataclass
-class SectionBuilder:
-    """Construction of one section, a part of a net whose recurrences run in one direction, as a net.
+class PartBuilder:
+    """Construction of a part of a net as a net of its own: each node that its results need is copied, or
+    becomes an input of the part.
+
+    A kind of part says with `is_read` which values become inputs.
 
     copy_of: for each node, its copy.
     reads: the copies that are inputs.
-    initial, lasts: for each of `memories`, the input with which a recurrence begins, and its final value.
     """
 
     net: Net
-    homes: Homes
-    number: int
-    builder: Builder = field(default_factory=Builder)
-    copy_of: dict[int, int] = field(default_factory=dict[int, int])
-    reads: dict[int, int] = field(default_factory=dict[int, int])
-    initial: list[int] = field(default_factory=list[int])
-    lasts: list[int] = field(default_factory=list[int])
-    memories: list[Carried] = field(default_factory=list[Carried])
+    builder: Builder = field(default_factory=Builder, kw_only=True)
+    copy_of: dict[int, int] = field(default_factory=dict[int, int], kw_only=True)
+    reads: dict[int, int] = field(default_factory=dict[int, int], kw_only=True)
 
-    def section(self, required: list[int]) -> Section:
-        """Makes the section (part) of the net whose results are the nodes `required`. All other values that
-        it needs are inputs or copied into it.
-        """
-        for number in sorted(self.needed(required)):
-            if self.homes.is_cut(number, self.number):
-                new_node = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
-                self.reads[number] = self.copy_of[number] = new_node
-            else:
-                self.copy(number, required)
-        ends = {memory.ends for memory in self.memories}
-        results = [number for number in required if number not in ends]
-        order = [*self.reads.values(), *self.initial]
-        new_node = with_inputs(
-            self.builder, order, [*(self.copy_of[number] for number in results), *self.lasts]
-        )
-        reverse = bool(self.memories) and self.homes.reverse[self.number]
-        return Section(new_node, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
+    def is_read(self, number: int) -> bool:
+        """Tells whether the part takes a value as an input: from outside the net or from an earlier part."""
+        raise NotImplementedError
+
+    def operands(self, number: int) -> list[int]:
+        """Lists the operands of a node that the part computes or reads."""
+        return list(self.net.nodes[number].inputs)
 
     def needed(self, required: Iterable[int]) -> set[int]:
-        """Returns the nodes that this section (a part of the net) computes for its results `required`, and
-        the values that it reads.
-        """
+        """Returns the nodes that the part computes for its results `required`, and the values it reads."""
         needed: set[int] = set()
         waiting = list(required)
         while waiting:
             number = waiting.pop()
             if number not in needed:
                 needed.add(number)
-                if not self.homes.is_cut(number, self.number):
-                    waiting += self.operands(number)
+                waiting += [] if self.is_read(number) else self.operands(number)
         return needed
+
+    def fill(self, required: Iterable[int]) -> None:
+        """Copies the nodes that the results `required` need into the part, or makes inputs for them."""
+        for number in sorted(self.needed(required)):
+            if self.is_read(number):
+                new_node = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
+                self.reads[number] = self.copy_of[number] = new_node
+            else:
+                self.copy_of[number] = self.copy(number)
+
+    def copy(self, number: int) -> int:
+        """Copies a node of the whole net, whose operands are in the part; returns its number there."""
+        node = self.net.nodes[number]
+        return self.builder.copy(node, [self.copy_of[operand] for operand in node.inputs])
+
+
+@dataclass
+class SectionBuilder(PartBuilder):
+    """Construction of one section, a part of a net whose recurrences run in one direction, as a net.
+
+    required: the results of the section in the whole net.
+    initial, lasts: for each of `memories`, the input with which a recurrence begins, and its final value.
+    """
+
+    homes: Homes
+    number: int
+    required: tuple[int, ...]
+    initial: list[int] = field(default_factory=list[int])
+    lasts: list[int] = field(default_factory=list[int])
+    memories: list[Carried] = field(default_factory=list[Carried])
+
+    def section(self) -> Section:
+        """Makes the section (part) of the net. All values that its results need and that it does not compute
+        are inputs.
+        """
+        self.fill(self.required)
+        ends = {memory.ends for memory in self.memories}
+        results = [number for number in self.required if number not in ends]
+        order = [*self.reads.values(), *self.initial]
+        net = with_inputs(self.builder, order, [*(self.copy_of[number] for number in results), *self.lasts])
+        reverse = bool(self.memories) and self.homes.reverse[self.number]
+        return Section(net, tuple(self.reads), tuple(results), tuple(self.memories), reverse)
+
+    def is_read(self, number: int) -> bool:
+        """Tells whether the section (part of the net) takes a value as an input."""
+        return self.homes.is_cut(number, self.number)
 
     def operands(self, number: int) -> list[int]:
         """Lists the operands of a node, without initial memories, which are inputs of the section."""
         node = self.net.nodes[number]
         if node.operation != "recur":
-            return list(node.inputs)
+            return super().operands(number)
         by_kind = node.recur.operands_by_kind(node.inputs)
         return [*by_kind.sequences, *by_kind.others]
 
-    def copy(self, number: int, required: list[int]) -> None:
+    def copy(self, number: int) -> int:
         """Copies a node of the whole net into the section, which is a part of it. If it is a recurrence, its
         initial memories become inputs of the section, and its final memories become results.
-
-        required: the results of the section in the whole net.
         """
         node, builder = self.net.nodes[number], self.builder
         if node.operation != "recur":
-            self.copy_of[number] = builder.copy(node, [self.copy_of[operand] for operand in node.inputs])
-            return
+            return super().copy(number)
         recur, body = node.recur, node.recur.body
         by_kind = recur.operands_by_kind(node.inputs)
         initial = [
@@ -254,12 +280,12 @@ class SectionBuilder:
         sequences, others = (
             [self.copy_of[operand] for operand in kind] for kind in (by_kind.sequences, by_kind.others)
         )
-        new_node = self.copy_of[number] = builder.copy(node, [*sequences, *initial, *others])
+        new_node = builder.copy(node, [*sequences, *initial, *others])
         first = len(recur.outputs)
         for index, operand in enumerate(by_kind.memories, first):
             picked = [
                 result
-                for result in required
+                for result in self.required
                 if self.net.nodes[result].operation == "result"
                 and self.net.nodes[result].inputs[0] == number
                 and self.net.nodes[result].attributes["of"] == index
@@ -267,6 +293,7 @@ class SectionBuilder:
             self.memories.append(Carried(self.begins(operand), picked[0] if picked else None))
             self.lasts.append(builder.add("result", new_node, of=index))
         self.initial += initial
+        return new_node
 
     def begins(self, number: int) -> int | None:
         """Returns the value that a memory begins with, if it is an input of this section (part of the net);
@@ -274,14 +301,20 @@ class SectionBuilder:
 
         number: the initial memory in the whole net. Raises `InputError` if it is computed inside the section.
         """
-        if self.homes.is_cut(number, self.number):
+        if self.is_read(number):
             return number
         node = self.net.nodes[number]
-        source = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
-        if source.operation != "constant" or source.attributes["value"].value.any():
+        if not is_zeros(self.net, number):
             why = f"a recurrence begins with the result of {node.operation}, neither an input nor zeros"
             raise refused(node, why)
         return None
+
+
+def is_zeros(net: Net, number: int) -> bool:
+    """Tells whether a value, with which a memory begins, is zeros, possibly expanded to rows."""
+    node = net.nodes[number]
+    source = net.nodes[node.inputs[0]] if node.operation == "expand" else node
+    return source.operation == "constant" and not source.attributes["value"].value.any()
 
 
 def refused(node: Node, why: str) -> InputError:

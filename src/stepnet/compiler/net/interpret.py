@@ -13,19 +13,30 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.derived import derived_offsets
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.meanings import REDUCTIONS, vectors
-from stepnet.compiler.net.memory import HOST, Buffer, TargetMemory
+from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
 from stepnet.compiler.net.type_rules import recur_extent
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_static_extent
+from stepnet.compiler.net.types import (
+    AXES,
+    CONST,
+    ROWS,
+    STEPS,
+    Extent,
+    Literal,
+    Type,
+    is_derived,
+    is_static_extent,
+)
 from stepnet.compiler.net.windows import Window
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
 # Runs a body on the values of its inputs, their segments, and the step index, which is on the host.
-RunBody = Callable[[Sequence[Buffer], "LevelSizes", Array], list[Buffer]]
+RunBody = Callable[[Sequence[Any], "LevelSizes", Array], Sequence[Buffer]]
 
 
 @dataclass(frozen=True)
@@ -36,12 +47,14 @@ class LevelSizes:
     offsets: the offsets of each ragged axis, outermost first.
     first_steps: for each row, the number of its steps that ran in earlier calls; None for zeros.
     beside: the offsets of static sequences, by the name of their axis.
+    derived: the offsets along derived axes (of windows with a stride, for instance) so far, by their name.
     """
 
     rows: int
     offsets: tuple[Array, ...] = ()
     first_steps: Array | None = None
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    derived: dict[str, Array] = field(default_factory=dict[str, Array], repr=False)
 
     def count(self, extent: Extent) -> int:
         """Returns the number of entries that a value of this extent has in the call, such as one per row."""
@@ -54,6 +67,11 @@ class LevelSizes:
         extent: the axes along which a value has entries, such as rows and steps, or rows and a static axis
             (the steps of a sequence that each row has once, as the keys of attention).
         """
+        if is_derived(extent):
+            axis = extent[-1]
+            if axis not in self.derived:
+                self.derived[axis] = derived_offsets(axis, self.offsets[0])
+            return self.derived[axis]
         return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
 
 
@@ -156,7 +174,7 @@ def wide(value: Any) -> Any:
 
 
 def expand(
-    net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: TargetMemory = HOST
+    net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
 ) -> Buffer:
     """Computes an `expand` node: repeats the value of each row or step for all its inner entries, or with
     `how` writes it to one of them.
@@ -174,7 +192,7 @@ def expand(
     return value
 
 
-def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemory) -> Buffer:
+def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: AnyMemory) -> Buffer:
     """Computes an `expand` node with the attribute `how`, "first" or "last": writes the value of each row or
     step to the first or last of its inner entries (that of a constant to the first or last row), and zeros to
     the others.
@@ -182,11 +200,10 @@ def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: TargetMemor
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
     offsets = np.array([0, segments.rows]) if rows else segments.into(extent)
-    out = memory.zeros((int(offsets[-1]), *node.type.shape), node.type.dtype)
     filled = offsets[1:] > offsets[:-1]
     indices = (offsets[:-1] if first else offsets[1:] - 1)[filled]
-    memory.write(out, indices, value if rows else memory.take(value, np.flatnonzero(filled)))
-    return out
+    value = value if rows else memory.take(value, np.flatnonzero(filled))
+    return scattered(memory, node.type, int(offsets[-1]), indices, value)
 
 
 def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
@@ -208,15 +225,15 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) ->
 
 
 def windowed(
-    net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: TargetMemory = HOST
+    net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
 ) -> Buffer:
     """Computes a `windows` node, which copies the window of each step, or an `overlap` node, which adds the
     entries of windows to the steps that they are of.
 
     segments: the numbers of rows, steps and deeper entries. memory: where the operand lies.
     """
-    offsets = segments.into(node.type.extent)
-    return memory.windowed(node.operation, operands[0], offsets, Window.of(node.attributes))
+    made, read = segments.into(node.type.extent), segments.into(net.nodes[node.inputs[0]].type.extent)
+    return memory.windowed(node.operation, operands[0], made, read, Window.of(node.attributes))
 
 
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
@@ -234,7 +251,7 @@ def result(net: Net, node: Node, operands: list[Any], segments: LevelSizes) -> A
     return operands[0][node.attributes["of"]]
 
 
-def recur(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> tuple[Array, ...]:
+def recur(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> tuple[Buffer, ...]:
     """Computes a `recur` node by interpreting its body at every step: all outputs, final memories."""
     return by_steps(net, node, operands, segments, partial(interpret, node.attributes["body"]))
 
@@ -242,10 +259,10 @@ def recur(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> 
 def by_steps(
     net: Net,
     node: Node,
-    operands: list[Buffer],
+    operands: Sequence[Buffer],
     segments: LevelSizes,
     run: RunBody,
-    memory: TargetMemory = HOST,
+    memory: AnyMemory = HOST,
 ) -> tuple[Buffer, ...]:
     """Computes a recurrence step by step in Python; returns the outputs of all steps and the final memories.
 
@@ -269,7 +286,7 @@ def by_steps(
         alive = np.flatnonzero(lengths > step)
         at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
         indices, inside = entries_of_steps(
-            at, () if is_static_extent(deep) else segments.offsets[len(deep) - 1 :]
+            at, () if deep[-1] not in AXES else segments.offsets[len(deep) - 1 :]
         )
         pairs = zip(by_kind.sequences, types.sequences, strict=True)
         inner = [memory.take(sequence, indices[len(type_.extent) - 1]) for sequence, type_ in pairs]
@@ -292,7 +309,7 @@ def by_steps(
 
 
 def of_rows(
-    arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: TargetMemory = HOST
+    arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: AnyMemory = HOST
 ) -> tuple[list[Buffer], Mapping[str, Array]]:
     """Selects the entries of some rows from memories and statics. Parameters, which are the same for all
     rows, are returned unchanged.

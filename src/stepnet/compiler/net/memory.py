@@ -9,67 +9,76 @@ where they are. Indices and offsets are integers on the host.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from stepnet.compiler.net.reductions import REDUCTIONS
+from stepnet.compiler.net.types import Type
 from stepnet.compiler.net.windows import WINDOWED, Window
 
 Array = np.ndarray
-Buffer = Any
-"""An array in the memory of a target: a NumPy array on the host, else a handle that its target can read."""
+Kind = TypeVar("Kind")
 
 
-class TargetMemory(Protocol):
-    """Memory of a target: how arrays get there and back, and how rows move there.
+class Buffer(Protocol):
+    """Array in the memory of a target: a NumPy array on the host, else a handle that only its target reads.
 
-    The first axis of a buffer counts rows.
+    It has no attributes, so that a type checker refuses what would use it as an array of the host.
     """
 
-    def put(self, array: Array) -> Buffer:
+
+class TargetMemory(Protocol[Kind]):
+    """Memory of a target: how arrays get there and back, and how rows move there.
+
+    `Kind` is the class of its buffers. The first axis of a buffer counts rows.
+    """
+
+    def put(self, array: Array) -> Kind:
         """Copies an array of the host into this memory; returns the buffer."""
         ...
 
-    def get(self, buffer: Buffer) -> Array:
+    def get(self, buffer: Kind) -> Array:
         """Copies a buffer of this memory to the host; returns the array."""
         ...
 
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Buffer:
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Kind:
         """Makes a buffer of zeros in this memory, with this shape and dtype."""
         ...
 
-    def copy(self, buffer: Buffer) -> Buffer:
+    def copy(self, buffer: Kind) -> Kind:
         """Makes a buffer with the contents of another one."""
         ...
 
-    def contiguous(self, buffer: Buffer) -> Buffer:
+    def contiguous(self, buffer: Kind) -> Kind:
         """Returns the buffer, or a copy of it, with its rows one after the other."""
         ...
 
-    def take(self, buffer: Buffer, indices: Array) -> Buffer:
+    def take(self, buffer: Kind, indices: Array) -> Kind:
         """Makes a buffer of the rows at the indices `indices`, in this order."""
         ...
 
-    def write(self, buffer: Buffer, indices: Array, rows: Buffer) -> None:
+    def write(self, buffer: Kind, indices: Array, rows: Kind) -> None:
         """Replaces rows of a buffer in place: those at `indices`, by as many rows or a single one."""
         ...
 
-    def repeat(self, buffer: Buffer, counts: Array) -> Buffer:
+    def repeat(self, buffer: Kind, counts: Array) -> Kind:
         """Makes a buffer in which each row i of the given buffer occurs `counts[i]` times, in order."""
         ...
 
-    def rows(self, buffer: Buffer, count: int) -> Buffer:
+    def rows(self, buffer: Kind, count: int) -> Kind:
         """Makes a buffer of `count` rows, each of which is the whole given buffer."""
         ...
 
-    def reduce(self, how: str, buffer: Buffer, offsets: Array) -> Buffer:
+    def reduce(self, how: str, buffer: Kind, offsets: Array) -> Kind:
         """Reduces each sequence's rows to one by `how`: "sum", "mean" or "max"; zeros for empty ones."""
         ...
 
-    def windowed(self, operation: str, buffer: Buffer, offsets: Array, window: Window) -> Buffer:
-        """Copies the window of each row within its sequence, for the operation "windows", or adds the entries
-        of windows to the rows that they are of, for "overlap".
+    def windowed(self, operation: str, buffer: Kind, made: Array, offsets: Array, window: Window) -> Kind:
+        """Copies windows of the rows of each sequence, for the operation "windows", or adds the entries of
+        windows to the rows that they are of, for "overlap".
+
+        made, offsets: where each sequence begins and ends, in the result and in the given buffer.
         """
         ...
 
@@ -96,7 +105,7 @@ class HostMemory:
 
     def contiguous(self, buffer: Array) -> Array:
         """Returns the array itself if it is C-contiguous, or a copy that is."""
-        return np.ascontiguousarray(buffer)
+        return np.asarray(buffer, order="C")
 
     def take(self, buffer: Array, indices: Array) -> Array:
         """Makes an array of the rows of another one at the indices `indices`, in this order."""
@@ -118,9 +127,18 @@ class HostMemory:
         """Reduces the rows of each sequence to one row, by the reduction `how`, such as "sum" or "last"."""
         return REDUCTIONS[how](buffer, offsets)
 
-    def windowed(self, operation: str, buffer: Array, offsets: Array, window: Window) -> Array:
+    def windowed(self, operation: str, buffer: Array, made: Array, offsets: Array, window: Window) -> Array:
         """Copies windows of rows, or adds them up: the operation "windows" or "overlap"."""
-        return WINDOWED[operation](buffer, offsets, window)
+        return WINDOWED[operation](buffer, made, offsets, window)
 
 
 HOST = HostMemory()
+AnyMemory = TargetMemory[Any]
+"""The memory of some target, which is given its own buffers."""
+
+
+def scattered(memory: AnyMemory, type_: Type, count: int, indices: Array, rows: Buffer) -> Buffer:
+    """Makes a buffer of `count` rows of a type: those at `indices` are the given rows, all others zeros."""
+    out: Buffer = memory.zeros((count, *type_.shape), type_.dtype)
+    memory.write(out, indices, rows)
+    return out

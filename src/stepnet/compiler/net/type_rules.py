@@ -10,7 +10,18 @@ import numpy as np
 
 from stepnet.compiler.net.meanings import REDUCTIONS
 from stepnet.compiler.net.recur import Order
-from stepnet.compiler.net.types import CONST, ROWS, Extent, Type, extent_of, is_static_extent, joint_extent
+from stepnet.compiler.net.types import (
+    CONST,
+    ROWS,
+    STEPS,
+    Extent,
+    Type,
+    extent_of,
+    extent_text,
+    is_derived,
+    is_static_extent,
+    joint_extent,
+)
 from stepnet.compiler.net.windows import WINDOWED, Window
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES
 from stepnet.errors import NetError
@@ -228,17 +239,39 @@ def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def windows_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of windows: the features of each step's window, one axis more, of `size`."""
+    """Returns the result type of windows: the features of each window, one axis more, of `size`.
+
+    The attribute `steps` names the axis of the windows, if it does not follow from that of the operand.
+    """
     (operand,), window = operands, window_of(operands[0], attributes)
-    return (Type(operand.extent, (window.size, *operand.shape), operand.dtype),)
+    axis = attributes.get("steps", operand.extent[-1] if window.keeps_lengths else None)
+    extent = at_axis(operand.extent, window.axis(operand.extent[-1]) if axis is None else axis)
+    return (Type(extent, (window.size, *operand.shape), operand.dtype),)
 
 
 def overlap_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of overlap: the features of a step, without the axis of the windows."""
+    """Returns the result type of overlap: the features of a step, without the axis of the windows.
+
+    The attribute `steps` names the axis of the steps, if it is another than that of the windows.
+    """
     (operand,), window = operands, window_of(operands[0], attributes)
     if operand.shape[:1] != (window.size,) or operand.dtype == "bool":
         raise NetError(f"overlap adds windows of {window.size} steps, which {operand} is not")
-    return (Type(operand.extent, operand.shape[1:], operand.dtype),)
+    extent = at_axis(operand.extent, attributes.get("steps", operand.extent[-1]))
+    return (Type(extent, operand.shape[1:], operand.dtype),)
+
+
+def at_axis(extent: Extent, axis: str) -> Extent:
+    """Returns an extent with another axis of steps; raises `NetError` for inner and static sequences, which
+    have as many windows as steps.
+    """
+    made = (*extent[:-1], axis)
+    if made != extent and not all(own == STEPS or is_derived(own) for own in (extent, made)):
+        raise NetError(
+            "a stride, or another number of windows than steps, is for the steps of a model's sequences, not "
+            f"for {extent_text(extent)}"
+        )
+    return made
 
 
 def window_of(operand: Type, attributes: Attributes) -> Window:

@@ -7,6 +7,7 @@ The extent is the number of values, as a path of ragged axes:
     rows/steps            one per step                an input, an output
     rows/steps/words      one per step of an inner sequence
     rows/keys             one per step of a static sequence
+    rows/steps[+0/2]      one per window of two steps: an axis derived from that of the steps (`derived.py`)
 
 Axes are named by their depth, so the rows/steps of a body are the rows/steps/words of the outer net. A static
 sequence is a sequence that each row has once, such as the keys of an attention; its axis has a name of its
@@ -30,6 +31,8 @@ AXES: Extent = ("rows", "steps", "words", "letters", "strokes", "points")
 CONST: Extent = ()
 ROWS: Extent = AXES[:1]
 STEPS: Extent = AXES[:2]
+DERIVED = "steps["
+"""The text that the names of axes derived from the steps begin with."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,21 @@ def is_static_extent(extent: Extent) -> bool:
     >>> is_static_extent(("rows", "keys")), is_static_extent(STEPS)
     (True, False)
     """
-    return bool(extent) and extent[-1] not in AXES
+    return bool(extent) and not is_sequence_axis(extent[-1])
+
+
+def is_derived(extent: Extent) -> bool:
+    """Tells whether the last axis of an extent is derived from the steps of sequences.
+
+    >>> is_derived(("rows", "steps[+0/2]")), is_derived(STEPS)
+    (True, False)
+    """
+    return bool(extent) and extent[-1].startswith(DERIVED)
+
+
+def is_sequence_axis(axis: str) -> bool:
+    """Tells whether an axis is one of a model's sequences, and not that of a static sequence."""
+    return axis in AXES or axis.startswith(DERIVED)
 
 
 def extent_text(extent: Extent) -> str:

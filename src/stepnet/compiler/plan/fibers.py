@@ -27,6 +27,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.plan.load import FiberCosts
 from stepnet.compiler.plan.passes.rewrite import readers_of, view_chain
 from stepnet.compiler.plan.views import reads_along, view_indices
 
@@ -34,13 +35,6 @@ Array = np.ndarray
 
 SUMS = ("sum", "max", "min")
 """Reductions over fibers."""
-FEWEST_UNITS = 8
-"""With fewer units than this, vectors run along the reduced axis."""
-LONG = 16
-"""The fiber length from which vectors may run along a fiber instead of across units."""
-LARGER, LARGE = 2, 1024
-"""A matrix outside the memories has fibers only if it is more than LARGER times as large as the values that
-it is computed from, and has at least LARGE elements."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,14 +151,15 @@ def is_permutation(indices: Array, size: int) -> bool:
     return bool(is_there.all())
 
 
-def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()) -> Fibers:
+def fibers(net: Net, following: Mapping[int, int], statics: Collection[int], costs: FiberCosts) -> Fibers:
     """Finds the fibers in a step: of matrices that are memories, of statics, and of values computed from
     them. A fiber is the elements of a matrix that a reduction combines for one unit, that is, one result.
 
     following: for each memory, the node of its next value.
     statics: the inputs with one value per row.
+    costs: the sizes from which it pays to cut matrices.
     """
-    every, search = Fibers(net), Search(net, following, statics)
+    every, search = Fibers(net), Search(net, following, statics, costs)
     groups = [group for number in search.reductions() if (group := search.group(number)) is not None]
     # If reductions want fibers along different axes of a matrix, the group with more reductions wins.
     for group in sorted(groups, key=lambda group: -len(group.sums)):
@@ -184,11 +179,13 @@ class Search:
 
     following: for each memory, the node of its next value.
     statics: the inputs with one value per row.
+    costs: the sizes from which it pays to cut matrices.
     """
 
     net: Net
     following: Mapping[int, int]
-    statics: Collection[int] = ()
+    statics: Collection[int]
+    costs: FiberCosts
 
     def __post_init__(self) -> None:
         """Finds the readers of each node, and the memory for each next value."""
@@ -196,15 +193,15 @@ class Search:
         self.memory_of = {after: memory for memory, after in self.following.items()}
 
     def reductions(self) -> list[int]:
-        """Lists the reductions that may sum fibers: of a matrix over one axis, to at least `FEWEST_UNITS`
-        results, as each unit's result then fills a vector element.
+        """Lists the reductions that may sum fibers: of a matrix over one axis, to at least
+        `costs.fewest_units` results, as each unit's result then fills a vector element.
         """
         return [
             number
             for number, node in enumerate(self.net.nodes)
             if node.operation in SUMS
             and node.type.extent == ROWS
-            and node.type.size >= FEWEST_UNITS
+            and node.type.size >= self.costs.fewest_units
             and self.net.type_of(node.inputs[0]).size > node.type.size
         ]
 
@@ -247,15 +244,15 @@ class Search:
         elements of a value outside the group that is as large as its matrices.
 
         group: for each matrix that would have fibers, flat indices [depth, units].
-        Each element would then be loaded by itself. Fibers of fewer than `LONG` elements pay in spite of it;
-        for longer ones it is better to have none, so that vectors run along the axis that is reduced.
+        Each element would then be loaded by itself. Fibers of fewer than `costs.long` elements pay in spite
+        of it; for longer ones it is better to have none, so that vectors run along the axis that is reduced.
         """
         net, size = self.net, max(indices.size for indices in group.values())
         return any(
             net.type_of(root).size == size
             and not are_close(indices_read(net, operand, net.nodes[number])[indices])
             for number, indices in group.items()
-            if len(indices) >= LONG
+            if len(indices) >= self.costs.long
             for operand in net.nodes[number].inputs
             if (root := view_chain(net, operand)[0]) not in group
             if net.type_of(root).extent == ROWS and root not in self.statics
@@ -272,7 +269,8 @@ class Search:
         net, size = self.net, max(indices.size for indices in group.values())
         read = {(view_chain(net, operand)[0], operand, n) for n in group for operand in net.nodes[n].inputs}
         others = {root for root, _, _ in read if root not in group and net.type_of(root).extent == ROWS}
-        if size < LARGE or size <= LARGER * sum(net.type_of(n).size for n in others - {*self.statics}):
+        read_size = sum(net.type_of(n).size for n in others - {*self.statics})
+        if size < self.costs.large or size <= self.costs.larger * read_size:
             return False
         return all(
             net.type_of(root).size < size

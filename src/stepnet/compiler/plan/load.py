@@ -16,22 +16,16 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-ROOM, LOST, KEPT = 0.5, 0.75, 0.5
-"""ROOM: the fraction of a cache that parameters may fill without loss. LOST: the further fraction by which
-parameters must exceed this until almost all are evicted between steps. KEPT: the fraction of the cache with
-parameters that are never evicted, as the next step reads them first.
-"""
-OVERLAP = 4
-"""The exponent of the norm that combines the times of computing and of reading, which overlap."""
 
-
-def overlapped(computing: float, reading: float) -> float:
+def overlapped(computing: float, reading: float, exponent: float) -> float:
     """Combines the seconds of computing and of reading at once: the longer, and more if both are about equal.
 
-    >>> overlapped(1.0, 0.1) < 1.001, 1.1 < overlapped(1.0, 1.0) < 1.2
+    exponent: that of the norm which combines them, `Machine.overlap`.
+
+    >>> overlapped(1.0, 0.1, 4) < 1.001, 1.1 < overlapped(1.0, 1.0, 4) < 1.2
     (True, True)
     """
-    return (computing**OVERLAP + reading**OVERLAP) ** (1 / OVERLAP)
+    return (computing**exponent + reading**exponent) ** (1 / exponent)
 
 
 @dataclass(frozen=True)
@@ -46,18 +40,33 @@ class Machine:
     barrier: the time until two threads have waited for each other.
     handover: the time to hand work to a thread that is awake, and to wait for it.
     block: the time of a block of a wavefront besides its steps.
-
-    The defaults were measured on a Zen 5 with vectors of 512 bits (`bench/partition.py`).
+    room: the fraction of a cache that parameters may fill without loss.
+    lost: the further fraction by which parameters must exceed this until almost all are evicted between
+        steps.
+    kept: the fraction of the cache with parameters that are never evicted, as the next step reads them first.
+    overlap: the exponent of the norm that combines the times of computing and of reading, which overlap.
+    lanes: the largest number of sequences that a thread runs at the same time.
+    worth: several threads are used if they take less than this fraction of one thread's time, as other
+        processes may need the processors.
+    block_sizes: the numbers of steps that a block of a wavefront may have. With fewer, layers wait less at
+        both ends, but begin more blocks.
     """
 
-    caches: tuple[int, int, int] = (48 * 2**10, 2**20, 32 * 2**20)
-    reads: tuple[float, float, float, float] = (700e9, 170e9, 86e9, 25e9)
-    rate: float = 450e9
-    flops: float = 90e9
-    step: float = 0.12e-6
-    barrier: float = 0.14e-6
-    handover: float = 2.5e-6
-    block: float = 0.3e-6
+    caches: tuple[int, int, int]
+    reads: tuple[float, float, float, float]
+    rate: float
+    flops: float
+    step: float
+    barrier: float
+    handover: float
+    block: float
+    room: float
+    lost: float
+    kept: float
+    overlap: float
+    lanes: int
+    worth: float
+    block_sizes: tuple[int, ...]
 
     def reading(self, size: float) -> float:
         """Estimates the seconds that each step takes on this machine to read `size` bytes of parameters: for
@@ -67,10 +76,64 @@ class Machine:
         for level, (room, rate) in enumerate(zip(self.caches, self.reads, strict=False)):
             # If a cache is slightly too small, most parameters are evicted before the next step, as other
             # values need room too. Steps read large parameters forwards and backwards in turn, and find some.
-            held = min(1.0, max(0.0, (ROOM + LOST) - size / room) / LOST)
-            held = left * (max(held, min(1.0, KEPT * room / size)) if level and size else held)
+            held = min(1.0, max(0.0, (self.room + self.lost) - size / room) / self.lost)
+            held = left * (max(held, min(1.0, self.kept * room / size)) if level and size else held)
             seconds, left = seconds + held * size / rate, left - held
         return seconds + left * size / self.reads[-1]
+
+
+@dataclass(frozen=True)
+class FiberCosts:
+    """Sizes from which it pays to cut the matrices of a step into fibers (`fibers.py`).
+
+    fewest_units: with fewer units than this, vectors run along the reduced axis.
+    long: the fiber length from which vectors may run along a fiber instead of across units.
+    larger, large: a matrix outside the memories has fibers only if it is more than `larger` times as large as
+        the values that it is computed from, and has at least `large` elements.
+    """
+
+    fewest_units: int
+    long: int
+    larger: int
+    large: int
+
+
+@dataclass(frozen=True)
+class BlockCosts:
+    """Costs of training recurrences in blocks of steps (`compiler/grad/blocks.py`).
+
+    sizes: the numbers of steps that a block may have.
+    operation: an operation on one number of a matrix, the unit of the other costs.
+    small: an operation on one number of a vector.
+    byte: a byte of a memory that is saved and read again.
+    stream: for each number of a matrix, a sum over the matrix, or a term of it, which does not fit in
+        registers.
+    streams: the number of sums over a matrix, and of its terms, that fit in registers; a gradient has twice
+        as many.
+    worth: blocks are used if they cost less than this fraction of single steps.
+    """
+
+    sizes: tuple[int, ...]
+    operation: float
+    small: float
+    byte: float
+    stream: float
+    streams: int
+    worth: float
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Costs by which nets are planned for an engine. Each engine gives its own.
+
+    machine: the rates of the processor on which they were measured.
+    fibers: the sizes from which matrices are cut into fibers.
+    blocks: the costs of training in blocks of steps.
+    """
+
+    machine: Machine
+    fibers: FiberCosts
+    blocks: BlockCosts
 
 
 @dataclass(frozen=True)
@@ -106,7 +169,9 @@ class Products:
         each thread reads its share. seconds_per_byte: the time to read a byte of them.
         """
         thread_bytes = self.weights * self.largest(threads) / self.blocks
-        return thread_bytes * overlapped(self.cost(rows) / machine.rate, seconds_per_byte) if rows else 0.0
+        if not rows:
+            return 0.0
+        return thread_bytes * overlapped(self.cost(rows) / machine.rate, seconds_per_byte, machine.overlap)
 
 
 @dataclass(frozen=True)
@@ -160,7 +225,8 @@ class InnerStepWork:
         """
         thread_rows = ceil(rows / threads)
         reading = machine.reading(thread_rows * inner_steps * self.read)
-        seconds = overlapped(thread_rows * self.stage.seconds(inner_steps, 1, machine), reading)
+        computing = thread_rows * self.stage.seconds(inner_steps, 1, machine)
+        seconds = overlapped(computing, reading, machine.overlap)
         if self.steps.waits:
             step_seconds = self.steps.seconds(rows, threads, machine) + machine.step
             seconds += inner_steps * (step_seconds + self.steps.waits * machine.barrier * (threads - 1))
@@ -180,8 +246,6 @@ class CallSize(NamedTuple):
     inner_steps: tuple[int, ...] = ()
 
 
-LANES = 64
-"""The largest number of sequences that a thread runs at the same time."""
 WORDS = 32
 """The assumed number of words per row where a call's words are not known, as in `explain`."""
 
@@ -205,12 +269,12 @@ class Load:
 
         block: the number of steps that run at a time; 0 for as many as there is room for.
 
-        A thread runs up to `LANES` sequences at the same time, and each iteration of the loop does one step
-        of each.
+        A thread runs up to `machine.lanes` sequences at the same time, and each iteration of the loop does
+        one step of each.
         """
         if not size.steps:
             return 0.0
-        lanes = min(size.filled, LANES * sets)
+        lanes = min(size.filled, machine.lanes * sets)
         iterations = max(size.longest, size.steps / lanes)
         rows = size.steps / iterations / sets
         threads = max(sets, together)

@@ -28,11 +28,6 @@ from typing import Literal
 
 from stepnet.compiler.plan.load import CallSize, Load, Machine
 
-WORTH = 0.95
-"""Several threads are used if they take less than this fraction of one thread's time: other processes may
-need the processors.
-"""
-
 How = Literal["alone", "rows", "units"]
 
 
@@ -60,7 +55,7 @@ class CallPartition:
         return self.threads if self.how == "rows" else 1
 
     @property
-    def together(self) -> int:
+    def threads_per_step(self) -> int:
         """The number of threads that share each step in this way to share a call; 1 if they run sequences of
         their own.
         """
@@ -119,7 +114,7 @@ def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) ->
     """Chooses how at most `max_threads` threads share a call of a recurrence: by the least estimated time."""
     ways = tuple(ways_of(load, size, max_threads, machine))
     best = min(ways, key=lambda way: way.seconds)
-    return Partition(best if best.seconds < WORTH * ways[0].seconds else ways[0], ways)
+    return Partition(best if best.seconds < machine.worth * ways[0].seconds else ways[0], ways)
 
 
 def ways_of(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Iterator[CallPartition]:
@@ -236,10 +231,6 @@ class Wavefront:
         )
 
 
-BLOCKS = 4, 8, 16, 32, 64
-"""Steps of a block of a wavefront. With fewer, layers wait less at both ends, but begin more blocks."""
-
-
 def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: Machine) -> Wavefront:
     """Decides whether layers, each of which reads the outputs of the one before, run one after the other, or
     in groups that run at once, some steps apart.
@@ -261,7 +252,7 @@ def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: 
         best.insert(0, min(ways))
     in_turn = sum(way.seconds for way in parts)
     seconds, groups = best[0]
-    if seconds >= WORTH * sum(load.seconds(size, 1, 1, machine) for load in loads):
+    if seconds >= machine.worth * sum(load.seconds(size, 1, 1, machine) for load in loads):
         return Wavefront(((1, 0),) * len(loads), tuple(parts), in_turn, in_turn)
     first = 0
     for count, block in groups:
@@ -285,7 +276,7 @@ def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> t
         # The slowest layer is busy all the time. Each other layer adds one block at the start or the end.
         return max(part_seconds) + (sum(part_seconds) - max(part_seconds)) / blocks + machine.handover
 
-    return min((seconds(block), block) for block in BLOCKS)
+    return min((seconds(block), block) for block in machine.block_sizes)
 
 
 def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:

@@ -27,12 +27,12 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
     numbers: the nodes of the stage, in order.
     fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
     """
-    phase = together(fibers or Fibers(net), numbers)
+    phase = phase_of_nodes(fibers or Fibers(net), numbers)
     levels = sorted(set(phase.values()))
     return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in levels)
 
 
-def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
+def phase_of_nodes(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
     """Maps each node to the index of its phase (nodes that run without waiting for other threads), such that
     work on matrices is in few phases.
 

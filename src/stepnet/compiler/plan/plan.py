@@ -20,7 +20,8 @@ from stepnet.compiler.net.ir import Net, Node, all_nodes
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.fibers import Fibers, fibers
-from stepnet.compiler.plan.passes import optimised
+from stepnet.compiler.plan.load import CostModel, FiberCosts
+from stepnet.compiler.plan.passes import Pipeline, optimised
 from stepnet.compiler.plan.passes.when import When, when
 from stepnet.compiler.plan.phases import phases, units_are_alone
 from stepnet.compiler.plan.views import without_reshape
@@ -37,6 +38,14 @@ known."""
 
 
 @dataclass(frozen=True)
+class Planning:
+    """Passes and costs of an engine, by which nets are planned for it."""
+
+    pipeline: Pipeline
+    costs: CostModel
+
+
+@dataclass(frozen=True)
 class Plan:
     """Plan of a recurrence: the net before and after the passes, and the nodes that each stage computes.
 
@@ -48,6 +57,7 @@ class Plan:
     sequence, before, loop, after, ended: the nodes of these stages, by phase; those of `loop` are nodes of
         the body.
     reduced: the values per row that are reduced over all steps, with which the stage `ended` begins.
+    planning: the passes and costs of the engine that the plan is for.
     """
 
     traced: Net
@@ -62,6 +72,7 @@ class Plan:
     reduced: tuple[int, ...]
     ended: tuple[tuple[int, ...], ...]
     total: tuple[int, ...]
+    planning: Planning
 
     @property
     def recurrence(self) -> Node:
@@ -83,10 +94,14 @@ class Plan:
         (recurrence,) = (node.recur for node in traced.nodes if node.operation == "recur")
         return replace(self, traced=traced, net=directed(self.net, recurrence.reverse))
 
+    def planned(self, planning: Planning) -> "Plan":
+        """Returns the plan of the same net by the passes and costs of another engine."""
+        return self if planning == self.planning else plan(self.traced, planning)
+
     @computed_once
     def fibers(self) -> Fibers:
         """The fibers of matrices in the plan's step: the elements that a reduction combines for one unit."""
-        return step_fibers(self.recurrence)
+        return step_fibers(self.recurrence, self.planning.costs.fibers)
 
     @computed_once
     def units_are_alone(self) -> bool:
@@ -97,7 +112,8 @@ class Plan:
     def key(self) -> str:
         """A digest of the plan, to cache its code; equal for plans that differ only in direction."""
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
-        return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages)
+        costs = self.planning.costs.fibers
+        return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages, costs)
 
     @property
     def unroll(self) -> int:
@@ -138,11 +154,13 @@ class Plan:
         return [self.net.results[index] for index in indices]
 
 
-def plan(traced: Net) -> Plan:
+def plan(traced: Net, planning: Planning) -> Plan:
     """Makes the plan of a net: which node runs in which stage, after all passes. Raises `NetError` if the net
     has not exactly one recurrence, or if one pass over the steps is not enough.
+
+    planning: the passes and costs of the engine that the plan is for.
     """
-    net = optimised(traced)
+    net = optimised(traced, planning.pipeline)
     loops = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     if len(loops) != 1:
         raise NetError(f"a plan needs a net with exactly one recurrence; this net has {len(loops)}")
@@ -169,22 +187,25 @@ def plan(traced: Net) -> Plan:
         phases(net, stages["sequence"]),
         phases(net, stages["before"]),
         phases(
-            body, [n for n in inside if body.nodes[n].types[0].extent != CONST], step_fibers(net.nodes[recur])
+            body,
+            [n for n in inside if body.nodes[n].types[0].extent != CONST],
+            step_fibers(net.nodes[recur], planning.costs.fibers),
         ),
         phases(net, stages["after"]),
         tuple(reduced),
         phases(net, stages["ended"]),
         tuple(stages["total"]),
+        planning,
     )
 
 
-def step_fibers(recurrence: Node) -> Fibers:
+def step_fibers(recurrence: Node, costs: FiberCosts) -> Fibers:
     """Finds how the matrices in a step are cut into fibers: the elements that a reduction combines for one
-    unit. recurrence: the node whose body is the step.
+    unit. recurrence: the node whose body is the step. costs: the sizes from which it pays to cut them.
     """
     recur = recurrence.recur
     statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
-    return fibers(recur.body, carried(recurrence), statics)
+    return fibers(recur.body, carried(recurrence), statics, costs)
 
 
 def carried(recurrence: Node) -> dict[int, int]:
@@ -208,10 +229,14 @@ def directed(net: Net, reverse: bool) -> Net:
 
 
 class Plans:
-    """Cache of plans: nets that differ only in their direction are planned once."""
+    """Cache of plans for one engine: nets that differ only in their direction are planned once."""
 
-    def __init__(self) -> None:
-        """Begins an empty cache of plans, whose keys are a net and the user's line for each node."""
+    def __init__(self, planning: Planning) -> None:
+        """Begins an empty cache of plans, whose keys are a net and the user's line for each node.
+
+        planning: the passes and costs of the engine.
+        """
+        self.planning = planning
         self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
 
     def of(self, traced: Net) -> Plan:
@@ -221,7 +246,7 @@ class Plans:
         forward = directed(traced, reverse=False)
         key = forward, tuple(node.source for node in all_nodes(forward))
         if key not in self.known:
-            self.known[key] = plan(forward)
+            self.known[key] = plan(forward, self.planning)
         return self.known[key].with_traced(traced)
 
 

@@ -6,7 +6,8 @@
     total         a value over all rows, and values computed from it: run by NumPy
     loop          a recurrence whose steps run part by part, each step a schedule of its own
 
-A schedule does not depend on the engine. The parts that an engine runs have a plan each.
+A schedule is cut in the same way for all engines. The parts that an engine runs have a plan each, made by the
+passes and costs of that engine.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +24,7 @@ from stepnet.compiler.plan.inner_sequences import why_in_parts
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
 from stepnet.compiler.plan.passes.when import is_constant, known_once
-from stepnet.compiler.plan.plan import Plan, Plans, plan
+from stepnet.compiler.plan.plan import Plan, Planning, Plans, plan
 from stepnet.compiler.values.once import computed_once
 from stepnet.errors import NetError
 
@@ -79,16 +80,29 @@ class Schedule:
     """Schedule of a net: its parts in the order they run. They are computed at first use.
 
     traced: the net as traced.
+    planning: the passes and costs of the engine for which the parts are planned.
     moved: the net after `lift`, if that pass has run already.
     """
 
     traced: Net
+    planning: Planning
     moved: Net | None = None
+
+    def planned(self, planning: Planning) -> "Schedule":
+        """Returns the schedule of the same net by the passes and costs of another engine; made once."""
+        if planning == self.planning:
+            return self
+        return self.others.setdefault(planning, replace(self, planning=planning))
+
+    @computed_once
+    def others(self) -> "dict[Planning, Schedule]":
+        """The schedules of the net for other engines than that of this one, as made so far."""
+        return {}
 
     @computed_once
     def cut(self) -> "Cut":
         """The net that is cut into parts, which run one after the other, and these parts."""
-        return cut_of(self.traced, self.moved)
+        return cut_of(self.traced, self.moved, self.planning)
 
     @property
     def net(self) -> Net:
@@ -121,35 +135,38 @@ class Schedule:
 Cut = tuple[Net, tuple[Part, ...]]
 
 
-def cut_of(traced: Net, lifted: Net | None) -> Cut:
+def cut_of(traced: Net, lifted: Net | None, planning: Planning) -> Cut:
     """Cuts a net into parts that run one after the other; returns the net that they refer to, and the parts.
 
     lifted: the net after `lift`, if that pass has run already; else None.
+    planning: the passes and costs of the engine for which the parts are planned.
     """
-    single = plan_of_all(traced) if lifted is None else None
+    single = plan_of_all(traced, planning) if lifted is None else None
     if single is not None:
         return traced, (single_part(single),)
     net = unloop(lift(traced)) if lifted is None else lifted
-    return net, parts_of(net)
+    return net, parts_of(net, planning)
 
 
-def schedule(net: Net) -> Schedule:
+def schedule(net: Net, planning: Planning) -> Schedule:
     """Makes the schedule of a net: the parts that engines or NumPy run in turn, found at first use.
 
     There is a single part if one plan (which operation runs when) can run the whole net: it has exactly one
     recurrence, which needs one pass over the steps, and no inner sequences.
+
+    planning: the passes and costs of the engine for which the parts are planned.
     """
-    return Schedule(net)
+    return Schedule(net, planning)
 
 
-def plan_of_all(net: Net) -> Plan | None:
-    """Makes the plan of a net with one recurrence; None if it needs more than one pass over the steps, has
-    inner sequences, or has not exactly one recurrence.
+def plan_of_all(net: Net, planning: Planning) -> Plan | None:
+    """Makes the plan of a net with one recurrence for an engine; None if it needs more than one pass over the
+    steps, has inner sequences, or has not exactly one recurrence.
     """
     if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
         return None
     try:
-        return plan(net)
+        return plan(net, planning)
     except NetError:
         return None
 
@@ -157,15 +174,18 @@ def plan_of_all(net: Net) -> Plan | None:
 def single_part(single: Plan) -> Part:
     """Makes the only part of a schedule, for a net that a single plan runs in one pass over the steps."""
     net, ends = single.traced, single.ends
-    parameters = {net.inputs[index] for index in ends.parameters}
-    reads = tuple(number for number in net.inputs if number not in parameters)
+    parameters = tuple(sorted(net.inputs[index] for index in ends.parameters))
+    reads = tuple(net.inputs[index] for index in (*ends.sequences, *ends.memories, *ends.statics))
+    results = tuple(net.results[index] for index in (*ends.steps, *ends.rows, *ends.totals))
     counts = len(ends.memories), len(ends.statics)
-    return Part("recurrence", reads, net.results, STEPS, single, *counts, tuple(sorted(parameters)))
+    return Part("recurrence", reads, results, STEPS, single, *counts, parameters)
 
 
-def parts_of(net: Net) -> tuple[Part, ...]:
+def parts_of(net: Net, planning: Planning) -> tuple[Part, ...]:
     """Cuts a net into the parts of a schedule, in the order they run. Nodes that are ready at the same time
     and have one extent (such as one value per step) share a part; recurrences and others are parts alone.
+
+    planning: the passes and costs of the engine for which the parts are planned.
     """
     groups = Groups.of(net)
     levels, without_part = waves(net, groups), groups.without_part
@@ -177,7 +197,7 @@ def parts_of(net: Net) -> tuple[Part, ...]:
         alone = 0 if joins else number + 1
         extent = node.types[0].extent if joins else CONST
         together.setdefault((levels[number], alone, extent), []).append(number)
-    plans = Plans()
+    plans = Plans(planning)
     parts = {key: part_of(net, numbers, groups, plans) for key, numbers in together.items()}
     ordered = [parts[key] for key in sorted(parts)]
     return tuple(
@@ -208,13 +228,13 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
     if is_plain(node):
-        return plain_part(net, numbers, groups)
+        return plain_part(net, numbers, groups, plans.planning)
     if node.operation != "recur":
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     if has_inner(body) and why_in_parts(node, extent):
-        return loop_part(net, numbers[0], extent)
+        return loop_part(net, numbers[0], extent, plans.planning)
     return recurrence(net, numbers[0], groups, plans)
 
 
@@ -266,7 +286,7 @@ class LoopBodyBuilder:
         return more
 
 
-def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
+def plain_part(net: Net, numbers: list[int], groups: Groups, planning: Planning) -> Part:
     """Makes the part for the plain nodes `numbers`: a recurrence with one step per value, whose memory is a
     number that nothing reads.
 
@@ -274,6 +294,7 @@ def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
     sequences: the values per sequence are statics, and the sums, if there are any, are its memories.
 
     groups: says which expansions the nodes read through, and which sums belong to this part.
+    planning: the passes and costs of the engine for which the part is planned.
     """
     chosen = set(numbers)
     read = {operand for number in numbers for operand in net.nodes[number].inputs}
@@ -311,7 +332,12 @@ def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
         return Part(
-            "plain", tuple(reads), tuple(results), extent, plan(recurrence_net), parameters=parameters
+            "plain",
+            tuple(reads),
+            tuple(results),
+            extent,
+            plan(recurrence_net, planning),
+            parameters=parameters,
         )
     zeros, outputs = [-1] * len(kinds), [*results, *(sums or [-1])]
     return Part(
@@ -319,7 +345,7 @@ def plain_part(net: Net, numbers: list[int], groups: Groups) -> Part:
         (*reads, *zeros, *rows),
         tuple(outputs),
         extent,
-        plan(recurrence_net),
+        plan(recurrence_net, planning),
         len(kinds),
         len(rows),
         parameters,
@@ -392,8 +418,13 @@ def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
 
 
-def loop_part(net: Net, number: int, extent: Extent) -> Part:
-    """Makes the part of a schedule for a recurrence each step of which is a schedule of its own."""
+def loop_part(net: Net, number: int, extent: Extent, planning: Planning) -> Part:
+    """Makes the part of a schedule for a recurrence each step of which is a schedule of its own.
+
+    planning: the passes and costs of the engine for which that schedule is planned.
+    """
     node = net.nodes[number]
     body: Net = node.attributes["body"]
-    return Part("loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, body))
+    return Part(
+        "loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, planning, body)
+    )

@@ -18,13 +18,15 @@ from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Net, Node, all_nodes, unchecked_net
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import Literal, Type
-from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Cut, Part, Schedule, cut_of
 from stepnet.compiler.values.once import computed_once
 
 FORM = Serializer(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked_net})
 PLANNING = ("compiler/values", "compiler/net", "compiler/plan")
 """The folders whose modules determine a schedule: their sources are part of the key."""
+OWN = "stepnet.compiler.plan."
+"""The beginning of the names of modules whose passes are among these sources."""
 MOST_BYTES = 2**20
 """A net with more bytes of constant arrays than this is not stored: every plan contains a copy of the arrays.
 """
@@ -36,27 +38,35 @@ class StoredSchedule(Schedule):
     @computed_once
     def cut(self) -> Cut:
         """The net that is cut into parts and its parts, read from disk, or computed and stored there."""
-        key = key_of(self.traced)
+        planning = self.planning
+        key = key_of(self.traced, planning)
         if key is None:
-            return cut_of(self.traced, None)
+            return cut_of(self.traced, None, planning)
         data = store.get("schedule", key)
         if data is not None:
-            return cut_from(FORM.unpacked(data), self.traced)
-        cut = cut_of(self.traced, None)
+            return cut_from(FORM.unpacked(data, (planning,)), self.traced)
+        cut = cut_of(self.traced, None, planning)
         try:
-            store.put("schedule", key, FORM.packed(entry_of(cut, self.traced)))
+            store.put("schedule", key, FORM.packed(entry_of(cut, self.traced), (planning,)))
         except NotDataError:  # the net holds an object that cannot be stored
             store.COUNTS["failed"] += 1
         return cut
 
 
-def key_of(traced: Net) -> str | None:
-    """Computes the key of a net's schedule in the disk cache; None if the schedule is not to be stored."""
+def key_of(traced: Net, planning: Planning) -> str | None:
+    """Computes the key of a net's schedule in the disk cache; None if the schedule is not to be stored: if
+    some pass of the engine is of another package, whose sources are not part of the key.
+
+    planning: the passes and costs of the engine.
+    """
+    if not all(rewrite.__module__.startswith(OWN) for rewrite in planning.pipeline):
+        return None
     if not store.is_used() or bytes_of(traced) > MOST_BYTES:
         return None
     named = tuple((node.name, node.source) for node in all_nodes(traced))
+    passes = tuple((rewrite.__module__, rewrite.__qualname__) for rewrite in planning.pipeline)
     try:
-        return digest(sources(*PLANNING), traced, named)
+        return digest(sources(*PLANNING), passes, planning.costs.fibers, traced, named)
     except NotUsableError:
         return None
 
@@ -83,6 +93,7 @@ def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
             inner_schedule
             and (
                 inner_schedule.traced,
+                inner_schedule.planning,
                 inner_schedule.moved,
                 entry_of(inner_schedule.cut, inner_schedule.traced),
             )
@@ -101,7 +112,7 @@ def cut_from(entry: dict[str, Any], traced: Net) -> Cut:
             plan = replace(plan, traced=traced) if entry["whole"] else plan
             vars(plan)["key"] = key  # saves the plan from computing it at first use
         if inner is not None:
-            own = Schedule(*inner[:2])
-            vars(own)["cut"] = cut_from(inner[2], own.traced)
+            own = Schedule(*inner[:3])
+            vars(own)["cut"] = cut_from(inner[3], own.traced)
         parts.append(replace(part, plan=plan, inner=own))
     return entry["net"] or traced, tuple(parts)

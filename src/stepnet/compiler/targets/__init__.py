@@ -7,17 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
+from stepnet.compiler.plan.plan import Planning
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.assignment import common_engine
 from stepnet.compiler.targets.base import (
     Bound,
     Call,
+    CalledKernel,
+    DeviceEngine,
     EarlyEnds,
     Engine,
-    FrozenCall,
     Kernel,
+    PreparedCall,
     Results,
     Steps,
+    planning_of,
 )
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
 from stepnet.compiler.values.arguments import short_repr
@@ -28,27 +32,36 @@ from stepnet.errors import InputError, RefusedError
 # The order of engine="auto". The interpreter is not in it, as it is slow and must be requested by name. Nor
 # is onednn, which pads sequences of different lengths.
 AUTO = ("llvm",)
+REFERENCE = "interpret"
+"""The engine that runs every net. Results of the others are compared with its own."""
 
 Order = str | tuple[str, ...]
 
 __all__ = [
     "AUTO",
+    "REFERENCE",
     "Bound",
     "Call",
+    "CalledKernel",
     "EarlyEnds",
     "Engine",
-    "FrozenCall",
     "Kernel",
     "Order",
+    "PreparedCall",
     "Results",
     "Steps",
     "checked_engine",
     "choose",
+    "compiled",
+    "devices_of",
     "engine_named",
     "engine_names",
     "engines_of",
     "gradient_order",
+    "library_engine",
     "order_of",
+    "planning_for",
+    "planning_of",
 ]
 
 
@@ -56,7 +69,7 @@ def onednn() -> Engine:
     """Makes the engine that runs cells on oneDNN, which is imported only when it is used."""
     from stepnet.compiler.targets.onednn.engine import OneDnnEngine
 
-    return OneDnnEngine()
+    return OneDnnEngine(LlvmEngine())
 
 
 def interpreter() -> Engine:
@@ -119,19 +132,25 @@ def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def gradient_order(asked: Any) -> Order:
-    """Returns the engines for gradients: those requested (as `engine=`) without onednn; llvm if onednn is the
-    only one.
-
-    A gradient is a net whose recurrences also return the values that their gradients read. No cell of oneDNN
-    returns these.
+    """Returns the engines for gradients: those requested (as `engine=`) that run gradients; those of "auto"
+    if none of them does.
 
     >>> gradient_order("onednn"), gradient_order(("onednn", "interpret")), gradient_order("auto")
     (('llvm',), ('interpret',), 'auto')
     """
-    names = order_of(checked_engine(asked))
-    if "onednn" not in names:
-        return checked_engine(asked)
-    return tuple(name for name in names if name != "onednn") or ("llvm",)
+    order = checked_engine(asked)
+    names = order_of(order)
+    fit = tuple(name for name in names if engine_named(name).runs_gradients)
+    return order if fit == names else fit or AUTO
+
+
+def library_engine() -> str:
+    """Returns the name of the engine whose code libraries for C contain.
+
+    >>> library_engine()
+    'llvm'
+    """
+    return next(name for name in ENGINES if engine(name).builds_libraries)
 
 
 def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
@@ -141,9 +160,33 @@ def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
     return tuple(map(engine_named, order_of(checked_engine(asked))))
 
 
+def planning_for(asked: str | Sequence[str]) -> Planning:
+    """Returns the passes and costs of the first of the engines that the user's argument `engine=` names."""
+    return planning_of(engines_of(asked)[0])
+
+
+def compiled(schedule: Schedule, asked: str | Sequence[str]) -> Kernel:
+    """Compiles a schedule by the engine that `choose` chooses, planned for that engine."""
+    engine, _ = choose(schedule, asked)
+    return engine.compile(schedule.planned(planning_of(engine)))
+
+
+def devices_of(asked: str | Sequence[str]) -> frozenset[str]:
+    """Returns the types of devices, by PyTorch's names, on which engines take tensors where they lie: "cpu",
+    which all take, and those of any `DeviceEngine` among them.
+
+    asked: the argument `engine=`: a name, "auto", or several in order of preference.
+
+    >>> devices_of("auto")
+    frozenset({'cpu'})
+    """
+    own = (engine.devices for engine in engines_of(asked) if isinstance(engine, DeviceEngine))
+    return frozenset({"cpu"}).union(*own)
+
+
 def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
-    """Chooses the first requested engine that does not refuse a schedule; several are joined into one engine
-    if the schedule's parts need different ones.
+    """Chooses the first requested engine that does not refuse a schedule, planned for it; several are joined
+    into one engine if the schedule's parts need different ones.
 
     asked: the argument `engine=`: a name, "auto", or several in order of preference.
 
@@ -158,9 +201,9 @@ def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Eng
     ):
         return several, reasons
     for engine in engines:
-        reason = engine.refuse(schedule)
+        reason = engine.refuse(schedule.planned(planning_of(engine)))
         if reason is None:
             return engine, reasons
         reasons[engine.name] = reason
     lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
-    raise RefusedError(f"no engine runs this net; engine=(..., 'interpret') would, slowly{lines}")
+    raise RefusedError(f"no engine runs this net; engine=(..., {REFERENCE!r}) would, slowly{lines}")

@@ -19,14 +19,17 @@ import numpy as np
 
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.memory import HOST, TargetMemory
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.plan.groups import Groups, flat_recurrences, results_of
+from stepnet.compiler.plan.load import CostModel
+from stepnet.compiler.plan.passes import Pipeline
 from stepnet.compiler.plan.passes.absorb import Absorbed, absorb
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
 from stepnet.compiler.plan.plan import Plan, Plans
 from stepnet.compiler.plan.schedule import Schedule, recurrence, schedule
-from stepnet.compiler.targets.base import Engine, Kernel, first_refusal
+from stepnet.compiler.targets.base import Engine, Kernel, first_refusal, planning_of
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 
 Array = np.ndarray
@@ -44,7 +47,7 @@ def choice(plan: Plan, engines: Sequence[Engine]) -> EngineChoice:
     """Chooses the first engine that runs a plan, None if all refuse; returns it with their refusals."""
     refusals: Refusals = {}
     for engine in engines:
-        reason = engine.refuse_plan(plan)
+        reason = engine.refuse_plan(plan.planned(planning_of(engine)))
         if reason is None:
             return EngineChoice(engine, refusals)
         refusals[engine.name] = reason
@@ -61,6 +64,36 @@ class AssignedEngines:
     def name(self) -> str:
         """The names of the engines that this one joins, separated by commas, for messages."""
         return ", ".join(engine.name for engine in self.engines)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The passes of the first engine. Each part is planned by those of its own engine."""
+        return self.engines[0].pipeline
+
+    @property
+    def costs(self) -> CostModel:
+        """The costs of the first engine. Each part is planned by those of its own engine."""
+        return self.engines[0].costs
+
+    @property
+    def memory(self) -> TargetMemory:
+        """The memory of the host: engines with memory of their own are not joined."""
+        return HOST
+
+    @property
+    def runs_gradients(self) -> bool:
+        """Tells whether all engines run the nets of gradients."""
+        return all(engine.runs_gradients for engine in self.engines)
+
+    @property
+    def has_same_bits(self) -> bool:
+        """Returns False: a part may run on another engine in another net."""
+        return False
+
+    @property
+    def builds_libraries(self) -> bool:
+        """Returns False: a library contains the code of one engine."""
+        return False
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns the reasons why all engines refuse some part of a schedule; None if none is refused."""
@@ -79,7 +112,7 @@ class AssignedEngines:
         """Compiles the plan of one part by the first engine that does not refuse it; returns its kernel."""
         engine = choice(plan, self.engines).engine
         assert engine is not None
-        return engine.compile_plan(plan)
+        return engine.compile_plan(plan.planned(planning_of(engine)))
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """Computes the value of a node that combines all rows, from the values of its inputs, with NumPy."""
@@ -87,11 +120,15 @@ class AssignedEngines:
 
 
 def common_engine(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
-    """Returns an engine, or several as one, that runs all parts of a schedule; None if all refuse a part."""
+    """Returns an engine, or several as one, that runs all parts of a schedule; None if all refuse a part, or
+    if some of several have memory of their own, where the others cannot read values.
+    """
     used = {choice(plan, engines).engine for plan in schedule.plans}
-    if None in used:
+    if len(used) == 1:
+        return next(iter(used))
+    if any(engine is None or engine.memory != HOST for engine in used):
         return None
-    return next(iter(used)) if len(used) == 1 else AssignedEngines(tuple(engines))
+    return AssignedEngines(tuple(engines))
 
 
 def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
@@ -99,11 +136,12 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
     absorbed into recurrences unless a recurrence then needs a later engine. If the first engine runs the net
     with all such work absorbed, nothing else is tried. engines: the engines in order of preference.
     """
-    absorbed_schedule = schedule(absorb(net))
+    planning = planning_of(engines[0])
+    absorbed_schedule = schedule(absorb(net), planning)
     if all(engines[0].refuse_plan(plan) is None for plan in absorbed_schedule.plans):
         return absorbed_schedule
 
-    known, plans = dict[str, int](), Plans()
+    known, plans = dict[str, int](), Plans(planning)
 
     def rank(net: Net, number: int) -> int:
         """Returns the position, in `engines`, of the first engine that runs a recurrence, a node of `net`,
@@ -133,4 +171,4 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
             before, number
         )
 
-    return Schedule(net, absorb(unloop(lift(net)), accepts))
+    return Schedule(net, planning, absorb(unloop(lift(net)), accepts))

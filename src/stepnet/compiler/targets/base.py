@@ -1,14 +1,17 @@
 """The interface of an engine: it refuses a schedule with a reason, or compiles it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from stepnet.compiler.plan.load import Load, Machine
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.memory import TargetMemory
+from stepnet.compiler.plan.load import CostModel, Load, Machine
+from stepnet.compiler.plan.passes import Pipeline
 from stepnet.compiler.plan.passes.narrow import narrow_weights
-from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.waves import Across
 from stepnet.ragged.positions import Positions
@@ -33,7 +36,7 @@ class EarlyEnds:
 @dataclass(frozen=True)
 class Call:
     """Checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs, in their
-    order.
+    order. The kernel of a part, on a target with memory of its own, gets buffers of that memory instead.
 
     positions: where the steps of the sequences lie in their arrays. Outputs lie at the same positions.
     sequences: for each sequence an array [total, features...]. For inner sequences, the array has the values
@@ -103,12 +106,13 @@ OptionalArrays = Sequence[Array | None]
 
 
 @dataclass(frozen=True)
-class FrozenCall:
+class PreparedCall:
     """Prepared call of a kernel, to be run on other arrays by one thread at a time.
 
     run: runs it on the arrays that a call gives: sequences, initial memories (None for zeros) and statics.
-        Returns its results in new arrays. The second argument is where the sequences lie end to end, none of
-        them empty; None if their lengths are fixed. Raises `InputError` if an index is outside its table.
+        Returns its results in new arrays; both are buffers where those of the call are. The second argument
+        is where the sequences lie end to end, none of them empty; None if their lengths are fixed. Raises
+        `InputError` if an index is outside its table.
     bytes: the number of bytes of memory that the prepared call holds.
     longest: the largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed, as are
         then the shapes of the arrays.
@@ -138,13 +142,16 @@ class Links(NamedTuple):
 
     kernels: the numbers that each kernel reads and computes.
     inputs: the numbers of the values that a call gives.
-    results: the numbers of the values that a call returns.
+    results: the numbers of the values that a call returns: outputs, results per row and totals.
+    outputs, rows: the positions among the results at which the outputs and the results per row end.
     across: the numbers that each operation across extents reads and computes.
     """
 
     kernels: tuple[KernelLinks, ...]
     inputs: tuple[int, ...]
     results: tuple[int, ...]
+    outputs: int
+    rows: int
     across: tuple[tuple[int, int], ...] = ()
 
 
@@ -156,28 +163,6 @@ class BetweenKernels(NamedTuple):
 
     across: Across
     needs: frozenset[int]
-
-
-class FrozenRun(Protocol):
-    """Prepared chain, to be run on other arrays by one thread at a time; see `FrozenCall`."""
-
-    @property
-    def bytes(self) -> int:
-        """The number of bytes of memory that the chain holds."""
-        ...
-
-    @property
-    def longest(self) -> int:
-        """The largest length that a sequence may have, if lengths are arguments of `run`; 0 if fixed."""
-        ...
-
-    def run(self, inputs: OptionalArrays, offsets: Array | None = None, /) -> list[Array]:
-        """Runs the chain on other arrays; returns its results in new arrays.
-
-        inputs: the arrays of all values that the chain takes; None for an initial memory of zeros.
-        offsets: where the sequences lie end to end; None if their lengths are fixed.
-        """
-        ...
 
 
 class StartedRun(Protocol):
@@ -197,7 +182,7 @@ class StartedRun(Protocol):
         """Runs the kernels, one after the other, on the calls added for each, which fills all results."""
         ...
 
-    def frozen(self, links: Links, positions: Positions | None = None, /) -> FrozenRun | None:
+    def prepare(self, links: Links, positions: Positions | None = None, /) -> PreparedCall | None:
         """Prepares the chain for later runs on other arrays; None if they would not be faster.
 
         links: the values that each kernel reads and computes, and those that a run is given and returns.
@@ -268,7 +253,7 @@ class Bound(Protocol):
         """Prepares single steps of some rows of a call, whose results are written into `results`."""
         ...
 
-    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
         """Prepares later calls with other arrays, which are then faster; None if they would not be faster.
 
         call: a call like those to come.
@@ -276,6 +261,104 @@ class Bound(Protocol):
             Their number is the same in any case.
         """
         ...
+
+
+class CalledKernel:
+    """Bound kernel that does everything by calls: `base.Bound` for engines that write `__call__` alone."""
+
+    ends_early = False
+
+    def __call__(self, call: Call) -> Results:
+        """Runs the kernel on the arrays of a call, and returns its results in new arrays."""
+        raise NotImplementedError
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Returns False: the parameters (weights) cannot be replaced, and the kernel must be bound anew."""
+        return False
+
+    def release(self) -> None:
+        """Does nothing: the kernel has no memory that must be freed."""
+
+    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
+        """Returns None: a prepared call would not be faster than others."""
+        return None
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """Returns a function that runs this call on the current contents of its arrays, into `results`."""
+        return called_again(self, call, results)
+
+    def steps(self, call: Call, results: Results) -> Steps:
+        """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
+        return CalledSteps(self, call, results)
+
+
+class RepeatedCall:
+    """Runs calls of a kernel at the same positions. The second is prepared, if the kernel can prepare it."""
+
+    def __init__(self, bound: Bound) -> None:
+        """Takes a kernel with its parameters, which has not been called yet."""
+        self.bound, self.calls = bound, 0
+        self.prepared: PreparedCall | None = None
+
+    def __call__(self, call: Call) -> Results:
+        """Runs a call, whose arrays have the shapes of those of earlier calls; returns its results."""
+        self.calls += 1
+        if self.calls == 2 and call.step_offset is None and call.until is None:
+            self.prepared = self.bound.prepare(call)
+        return self.bound(call) if self.prepared is None else self.prepared.run(call.given, None)
+
+
+def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:
+    """Makes a function that runs a call of a kernel anew and copies its results into `results`. It works for
+    every kernel. bound: the kernel with its parameters.
+    """
+    repeated = RepeatedCall(bound)
+
+    def once() -> None:
+        """Runs the call on the current contents of its arrays, and copies its results."""
+        for target, value in zip(results.arrays, repeated(call).arrays, strict=True):
+            target[...] = value
+
+    return once
+
+
+class CalledSteps:
+    """Single steps of some rows of a call, each run as a call of its own: `base.Steps` for every kernel.
+
+    Memories and statics of the rows are gathered before, and final memories scattered after each step.
+    """
+
+    def __init__(self, bound: Bound, call: Call, results: Results) -> None:
+        """Takes a bound kernel, a call with all rows, and the arrays for its results."""
+        self.bound, self.call, self.results = bound, call, results
+
+    def of(self, rows: Array) -> Callable[[], None]:
+        """Makes a function that runs one step of some rows (sequences), given by index, on the current
+        contents of the call's arrays. The first `len(rows)` entries of inputs and outputs belong to them;
+        memories, statics and step offsets are read, and final memories written, at the indices `rows`.
+        """
+        count, call, results, repeated = len(rows), self.call, self.results, RepeatedCall(self.bound)
+        positions = Positions.end_to_end(np.arange(count + 1))
+        step = Call(positions, [array[:count] for array in call.sequences])
+
+        def once() -> None:
+            """Runs the step and copies its outputs and final memories into `results`."""
+            initial = [None if array is None else array[rows] for array in call.initial]
+            statics = [array[rows] for array in call.statics]
+            before = None if call.step_offset is None else call.step_offset[rows]
+            new_results = repeated(replace(step, initial=initial, statics=statics, step_offset=before))
+            for target, value in zip(results.outputs, new_results.outputs, strict=True):
+                target[:count] = value
+            for target, value in zip(results.final, new_results.final, strict=True):
+                target[rows] = value
+
+        return once
+
+    def renew(self, rows: Array) -> None:
+        """Does nothing: each step reads all statics (constant inputs) again, so changes need no notice.
+
+        rows: the rows whose statics have changed.
+        """
 
 
 class Kernel(Protocol):
@@ -306,6 +389,38 @@ class Engine(Protocol):
         """The name of the engine in the user's argument `engine=`."""
         ...
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """The passes that nets for this engine go through, in order; those of the CPU are `PIPELINE`."""
+        ...
+
+    @property
+    def costs(self) -> CostModel:
+        """The costs by which nets are planned for this engine; those of the CPU are `cpu.costs.COSTS`."""
+        ...
+
+    @property
+    def memory(self) -> TargetMemory:
+        """The memory in which values between the parts of a schedule lie; `HOST` for arrays of NumPy."""
+        ...
+
+    @property
+    def runs_gradients(self) -> bool:
+        """Tells whether the engine runs the nets of gradients: their recurrences also return the values that
+        the way back reads.
+        """
+        ...
+
+    @property
+    def has_same_bits(self) -> bool:
+        """Tells whether sums have one order in every net, so that a step has the same bits in any of them."""
+        ...
+
+    @property
+    def builds_libraries(self) -> bool:
+        """Tells whether libraries for C can contain the engine's code."""
+        ...
+
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns the reason why this engine cannot run a schedule (a net cut into parts); None if it can."""
         ...
@@ -321,6 +436,19 @@ class Engine(Protocol):
     def compile_plan(self, plan: Plan) -> Kernel:
         """Compiles the plan of one part of a schedule, which `refuse_plan` must accept."""
         ...
+
+
+class TotalEngine(Engine, Protocol):
+    """Engine that also computes totals, so that another engine can leave parts of a schedule to it."""
+
+    def total(self, node: Node, operands: Sequence[Array]) -> Array:
+        """Computes the value of a node that combines all rows, such as the gradient of a weight."""
+        ...
+
+
+def planning_of(engine: Engine) -> Planning:
+    """Returns the passes and costs of an engine, by which nets are planned for it."""
+    return Planning(engine.pipeline, engine.costs)
 
 
 def first_refusal(engine: Engine, schedule: Schedule) -> str | None:
@@ -341,7 +469,11 @@ class SharedEngine(Engine, Protocol):
     """Engine that divides a call among threads by estimated times. Explanations then show the estimates."""
 
     def machine(self) -> Machine:
-        """Returns the rates and cache sizes of the processor, from which the time of a call is estimated."""
+        """Returns the rates and cache sizes of this processor, from which the time of a call is estimated."""
+        ...
+
+    def threads(self) -> int:
+        """Returns the number of threads that a call may use."""
         ...
 
     def load(self, plan: Plan) -> Load:
@@ -352,6 +484,16 @@ class SharedEngine(Engine, Protocol):
         """Describes the instruction set that this engine generates code for, as text for the user; None if it
         is this machine's own.
         """
+        ...
+
+
+@runtime_checkable
+class DeviceEngine(Engine, Protocol):
+    """Engine that takes tensors on other devices than the CPU where they lie."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The types of these devices by PyTorch's names, such as "cuda"."""
         ...
 
 

@@ -1,35 +1,31 @@
 """The interpreter as an engine: it runs every net, slowly. It is used only if the user requests it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.interpret import interpret
 from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.net.memory import HOST, TargetMemory
 from stepnet.compiler.net.totals import total_of
-from stepnet.compiler.plan.passes import narrowed
+from stepnet.compiler.plan.load import CostModel
+from stepnet.compiler.plan.passes import PIPELINE, Pipeline, narrowed
 from stepnet.compiler.plan.passes.narrow import any_low
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import (
     Array,
     Call,
-    FrozenCall,
+    CalledKernel,
     Kernel,
     LowPrecisionCell,
     Results,
-    Steps,
     narrow_cell,
 )
-from stepnet.compiler.targets.packed import (
-    CalledSteps,
-    NetForm,
-    PackedCall,
-    called_again,
-    parameters_of,
-    varying_of,
-)
+from stepnet.compiler.targets.cpu.costs import COSTS
+from stepnet.compiler.targets.packed import CallPacking, NetForm, parameters_of, varying_of
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 from stepnet.compiler.values.once import computed_once
 
@@ -39,6 +35,12 @@ class Interpreter:
     """Engine that interprets nets: the reference for all other engines."""
 
     name: str = "interpret"
+    pipeline: Pipeline = PIPELINE
+    costs: CostModel = COSTS
+    memory: TargetMemory = HOST
+    runs_gradients: bool = True
+    has_same_bits: bool = False  # the order of NumPy's sums depends on the shapes of products
+    builds_libraries: bool = False
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns None, for no reason to refuse: the interpreter runs every net."""
@@ -60,10 +62,12 @@ class Interpreter:
 
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
         """Makes the kernel of one part. In low precision, products use weights rounded by their encoding."""
-        return InterpreterKernel(narrowed(plan.traced) if any_low(plan.traced) else plan.traced)
+        return InterpreterKernel(
+            narrowed(plan.traced, self.pipeline) if any_low(plan.traced) else plan.traced
+        )
 
 
-def apart(results: Sequence[Array], inputs: Sequence[Array | None]) -> list[Array]:
+def unshared(results: Sequence[Array], inputs: Sequence[Array | None]) -> list[Array]:
     """Returns results as arrays that the caller may change. Results that share memory with an input or an
     earlier result are copied, and so are broadcast ones, in which several elements share memory.
 
@@ -96,43 +100,21 @@ class InterpreterKernel:
 
 
 @dataclass(frozen=True)
-class InterpretedNet:
+class InterpretedNet(CalledKernel):
     """Net with its parameters, which NumPy computes when it is called."""
 
     net: Net
     parameters: tuple[Array, ...]
-    ends_early: bool = False
 
     @computed_once
-    def packed_form(self) -> NetForm:
+    def form(self) -> NetForm:
         """The net's inputs and results by kind (sequence, memory, static), to order a call's arrays by."""
         return NetForm(self.net)
 
     def __call__(self, call: Call) -> Results:
         """Interprets the net on the arrays of a call, and returns its results in new arrays."""
-        packed = PackedCall.of(call)
-        values = dict(zip(parameters_of(self.net), self.parameters, strict=True))
-        values.update(zip(varying_of(self.net), packed.arrays(self.packed_form), strict=True))
+        packing = CallPacking.of(call)
+        values: dict[int, Any] = dict(zip(parameters_of(self.net), self.parameters, strict=True))
+        values.update(zip(varying_of(self.net), packing.inputs(self.form, call.given), strict=True))
         inputs = [values[number] for number in self.net.inputs]
-        return packed.results(self.packed_form, apart(interpret(self.net, inputs, packed.segments), inputs))
-
-    def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Returns False: parameters of an interpreted net cannot be replaced. To bind the net anew costs
-        nothing.
-        """
-        return False
-
-    def release(self) -> None:
-        """Does nothing: an interpreted net holds no memory that must be freed."""
-
-    def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Returns a function that runs this call on the current contents of its arrays, into `results`."""
-        return called_again(self, call, results)
-
-    def steps(self, call: Call, results: Results) -> Steps:
-        """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
-        return CalledSteps(self, call, results)
-
-    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
-        """Returns None: preparing a call would not make the interpreter faster."""
-        return None
+        return packing.results(self.form, unshared(interpret(self.net, inputs, packing.segments), inputs))

@@ -1,4 +1,4 @@
-"""Frozen calls shared by the steps of a loop: a part is prepared once and run at every step.
+"""Prepared calls shared by the steps of a loop: a part is prepared once and run at every step.
 
 In a recurrence whose steps run part by part, each part does little work per step. So its plain parts run on
 arrays that are allocated once. When a sequence ends, its row leaves. Its entries in the arrays are still

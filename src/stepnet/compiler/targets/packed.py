@@ -1,110 +1,137 @@
-"""Packed calls: sequences end to end without padding, and zeros filled in for omitted initial memories.
+"""Packing: sequences end to end without padding in the memory of a target, and zeros for omitted memories.
 
     [a a a . .]          a a a b b c   with offsets 0 3 5 6   ->   results end to end
     [b b . . .]    ->                                              -> at the positions of the caller's steps
     [c . . . .]
 
 The interpreter and schedules of several parts take calls in this form. Machine code reads sequences in place.
+Arrays are copied to the memory as the caller has them, and steps are moved there.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.interpret import LevelSizes
 from stepnet.compiler.net.ir import Net, ancestors
-from stepnet.compiler.net.types import CONST, Type
-from stepnet.compiler.targets.base import Bound, Call, Results
+from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.targets.base import Array, Call, OptionalArrays, Results
 from stepnet.compiler.values.once import computed_once
-from stepnet.ragged.offsets import ends_of, offsets_of
+from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 
-Array = np.ndarray
 PIECE, PIECES = 64, 128
 """Without a recurrence, values are divided into at most PIECES sequences of at least PIECE values."""
 
 
 @dataclass(frozen=True)
-class PackedCall:
-    """Call with its sequences end to end.
+class CallPacking:
+    """Moves of the arrays of calls into the memory of a target, sequences end to end, and of results back.
 
-    call: the call with packed sequences; with gaps, the call as given.
-    segments: the offsets of the packed sequences.
-    indices: for each packed step, its index in the caller's arrays; None if nothing moved.
-    gaps: the positions, if the sequences have gaps between them and are used in place; else None.
+    call: a call at the positions of the caller's steps; its arrays are not read.
+    memory: the memory of the target.
+    positions: where the steps lie in the memory: end to end, or as the caller has them.
+    indices: for each step, its index in the caller's arrays; None if they are end to end there.
     """
 
     call: Call
-    segments: LevelSizes
+    memory: AnyMemory
+    positions: Positions
     indices: Array | None = None
-    gaps: Positions | None = None
 
     @classmethod
-    def of(cls, call: Call, pack: bool = True) -> "PackedCall":
-        """Copies the sequences of a call end to end, without the gaps of padded arrays. If `pack` is false,
-        they are used in place.
+    def of(cls, call: Call, memory: AnyMemory = HOST, pack: bool = True) -> Self:
+        """Describes the moves of a call's arrays. If `pack` is false, padded sequences are not packed, but
+        used with the gaps between them.
         """
         positions = call.positions
-        offsets = positions.offsets, *positions.inner
-        segments = LevelSizes(positions.rows, offsets, call.step_offset, positions.beside)
         if positions.is_packed:
-            return cls(call, segments)
+            return cls(call, memory, positions)
         # Only padded arrays have gaps, and these have one level: the values of Raggeds always lie end to end.
-        indices = positions.all_step_indices
-        if not pack:
-            return cls(call, segments, indices, positions)
-        sequences = [np.ascontiguousarray(sequence[indices]) for sequence in call.sequences]
-        return cls(replace(call, sequences=sequences), segments, indices)
+        packed = Positions.end_to_end(positions.offsets) if pack else positions
+        return cls(call, memory, packed, positions.all_step_indices)
 
-    def arrays(self, net_form: "NetForm") -> list[Array]:
-        """Lists the call's arrays in the order of the net's inputs, parameters left out. Zeros replace
-        initial memories that were omitted. net_form: the kinds of the net's inputs.
+    @property
+    def segments(self) -> LevelSizes:
+        """The offsets of the sequences, which do not depend on where they lie."""
+        positions, call = self.call.positions, self.call
+        offsets = positions.offsets, *positions.inner
+        return LevelSizes(positions.rows, offsets, call.step_offset, positions.beside)
+
+    @property
+    def gaps(self) -> Positions | None:
+        """The positions, if the sequences have gaps between them in the memory; else None."""
+        return None if self.positions.is_packed else self.positions
+
+    def leaves(self, form: "NetForm", clean: Container[int]) -> bool:
+        """Tells whether arrays stay as they are: neither sequences nor outputs are moved or cleared.
+
+        form: the kinds of the net's results. clean: those that are zeros in the gaps between sequences.
         """
-        ends = net_form.ends
-        initial = [
-            np.zeros((self.call.positions.rows, *type_.shape), type_.dtype) if array is None else array
-            for array, type_ in zip(self.call.initial, net_form.memories, strict=True)
-        ]
-        indices = (*ends.sequences, *ends.memories, *ends.statics)
-        arrays = dict(zip(indices, (*self.call.sequences, *initial, *self.call.statics), strict=True))
-        return [arrays[index] for index in sorted(arrays)]
+        return self.indices is None or (
+            self.gaps is not None and all(place in clean for place in form.ends.steps)
+        )
 
-    def results(
-        self, net_form: "NetForm", net_results: Sequence[Array], clean: Collection[int] = ()
-    ) -> Results:
-        """Converts the results of a net on packed sequences to those of the caller: moves outputs to the
-        positions of the caller's steps, or reduces them to the last step of each sequence.
+    def put(self, form: "NetForm", given: OptionalArrays) -> list[Buffer | None]:
+        """Puts the arrays of a call into the memory, sequences packed; None stays for a memory of zeros.
 
-        net_form: the kinds of results of the traced net, and the direction of each output.
-        net_results: the results in the net's order.
+        form: the kinds of the net's inputs. given: the sequences, initial memories and statics.
+        """
+        memory = self.memory
+        buffers = [None if array is None else memory.put(array) for array in given]
+        if self.indices is not None and self.gaps is None:
+            for place in range(len(form.ends.sequences)):
+                buffers[place] = memory.take(buffers[place], self.indices)
+        return buffers
+
+    def inputs(self, form: "NetForm", given: OptionalArrays) -> list[Buffer]:
+        """Puts the arrays of a call into the memory; returns them in the order of the net's inputs,
+        parameters left out. Zeros replace initial memories that were omitted.
+
+        form: the kinds of the net's inputs. given: the sequences, initial memories and statics.
+        """
+        net, inputs = form.net, dict[int, Buffer]()
+        for place, buffer in zip(form.given, self.put(form, given), strict=True):
+            if buffer is None:
+                type_ = net.type_of(net.inputs[place])
+                buffer = self.memory.zeros((self.positions.rows, *type_.shape), type_.dtype)
+            inputs[place] = buffer
+        return [inputs[place] for place in sorted(inputs)]
+
+    def results(self, form: "NetForm", buffers: Sequence[Buffer], clean: Container[int] = ()) -> Results:
+        """Returns the results of a net as arrays of the host, with outputs at the positions of the caller's
+        steps, or reduced to the last step of each sequence.
+
+        form: the kinds of results of the traced net, and the direction of each output.
+        buffers: the results in the net's order.
         clean: the positions of the results that are already zeros in the gaps between sequences.
         """
-        ends = net_form.ends
+        ends, get = form.ends, self.memory.get
         outputs = [
-            self.in_caller_order(net_results[index], net_form.backward[index], index in clean)
-            for index in ends.steps
+            get(self.in_caller_order(form, place, buffers[place], place in clean)) for place in ends.steps
         ]
-        rows, totals = ([net_results[index] for index in indices] for indices in (ends.rows, ends.totals))
+        rows, totals = ([get(buffers[place]) for place in places] for places in (ends.rows, ends.totals))
         return Results(outputs, rows, totals)
 
-    def in_caller_order(self, output: Array, backward: bool, clean: bool) -> Array:
+    def in_caller_order(self, form: "NetForm", place: int, output: Buffer, clean: bool) -> Buffer:
         """Moves the steps of one output to the caller's positions, with zeros in the gaps; with `last_only`,
-        takes the last step of each sequence instead.
+        takes the last step of each sequence instead: the first, if its recurrence runs from the last one.
 
-        backward: whether its recurrence runs from the last step, so that the first step is computed last.
+        form: the kinds of results of the traced net. place: the position of the output among these.
         clean: whether the output is already zeros in the gaps between sequences.
         """
-        if self.call.last_only and self.gaps is not None:
-            return self.gaps.ends(output, backward)
+        memory, positions, type_ = self.memory, self.positions, form.net.type_of(form.net.results[place])
         if self.call.last_only:
-            return ends_of(output, self.segments.offsets[0], backward)
-        if self.indices is None or (self.gaps is not None and clean):
+            rows, indices = positions.end_step_indices(form.backward[place])
+            return scattered(memory, type_, positions.rows, rows, memory.take(output, indices))
+        if self.indices is None or (clean and self.gaps is not None):
             return output
-        caller_output = np.zeros((self.call.positions.total, *output.shape[1:]), output.dtype)
-        caller_output[self.indices] = output if self.gaps is None else output[self.indices]
-        return caller_output
+        steps = output if self.gaps is None else memory.take(output, self.indices)
+        return scattered(memory, type_, self.call.positions.total, self.indices, steps)
 
 
 @dataclass(frozen=True)
@@ -119,9 +146,15 @@ class NetForm:
         return Ends.of(self.net)
 
     @computed_once
-    def memories(self) -> list[Type]:
-        """The types of the initial memories, in order, to make zeros for those that a call leaves out."""
-        return [self.net.type_of(self.net.inputs[index]) for index in self.ends.memories]
+    def given(self) -> tuple[int, ...]:
+        """The positions of the inputs in the order in which a call has their arrays (`Call.given`)."""
+        ends = self.ends
+        return *ends.sequences, *ends.memories, *ends.statics
+
+    @computed_once
+    def results(self) -> tuple[tuple[int, ...], ...]:
+        """The positions of the results by kind: one value per step, one per row, and totals (`Results`)."""
+        return self.ends.steps, self.ends.rows, self.ends.totals
 
     @computed_once
     def backward(self) -> list[bool]:
@@ -155,56 +188,3 @@ def plain_call(arrays: Sequence[Array], count: int) -> Call:
     pieces = max(1, min(count // PIECE, PIECES)) if count else 0
     lengths = count // max(1, pieces) + (np.arange(pieces) < count % max(1, pieces))
     return Call(Positions.end_to_end(offsets_of(lengths)), arrays, [None])
-
-
-def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:
-    """Makes a function that runs a call of a kernel anew and copies its results into `results`. Nothing is
-    prepared, so that this works for every kernel. bound: the kernel with its parameters.
-    """
-
-    def once() -> None:
-        """Runs the call on the current contents of its arrays, and copies its results."""
-        new_results = bound(call)
-        for target, value in zip(results.arrays, new_results.arrays, strict=True):
-            target[...] = value
-
-    return once
-
-
-class CalledSteps:
-    """Single steps of some rows of a call, each run as a call of its own: `base.Steps` without preparation.
-
-    Memories and statics of the rows are gathered before, and final memories scattered after each step.
-    """
-
-    def __init__(self, bound: Bound, call: Call, results: Results) -> None:
-        """Takes a bound kernel, a call with all rows, and the arrays for its results."""
-        self.bound, self.call, self.results = bound, call, results
-
-    def of(self, rows: Array) -> Callable[[], None]:
-        """Makes a function that runs one step of some rows (sequences), given by index, on the current
-        contents of the call's arrays. The first `len(rows)` entries of inputs and outputs belong to them;
-        memories, statics and step offsets are read, and final memories written, at the indices `rows`.
-        """
-        count, call, results = len(rows), self.call, self.results
-        positions = Positions.end_to_end(np.arange(count + 1))
-        sequences = [array[:count] for array in call.sequences]
-
-        def once() -> None:
-            """Runs the step and copies its outputs and final memories into `results`."""
-            initial = [None if array is None else array[rows] for array in call.initial]
-            statics = [array[rows] for array in call.statics]
-            before = None if call.step_offset is None else call.step_offset[rows]
-            new_results = self.bound(Call(positions, sequences, initial, statics, step_offset=before))
-            for target, value in zip(results.outputs, new_results.outputs, strict=True):
-                target[:count] = value
-            for target, value in zip(results.final, new_results.final, strict=True):
-                target[rows] = value
-
-        return once
-
-    def renew(self, rows: Array) -> None:
-        """Does nothing: each step reads all statics (constant inputs) again, so changes need no notice.
-
-        rows: the rows whose statics have changed.
-        """

@@ -2,24 +2,24 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stepnet.compiler.net.interpret import LevelSizes, by_steps, expand, windowed
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.memory import HOST, Buffer, TargetMemory
+from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.groups import has_inner
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import Call, Chain, Results, StartedRun
 from stepnet.compiler.targets.loop_buffers import LoopBuffers, reused_outputs, reused_results
-from stepnet.compiler.targets.packed import PIECE, PackedCall, plain_call
+from stepnet.compiler.targets.packed import PIECE, CallPacking, plain_call
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
-Values = dict[int, Any]
+Values = dict[int, Buffer | None]
 """The values of a net's nodes so far; None for an initial memory of zeros."""
 ENDS = ("first", "last")
 """Reductions that select one step, so that gaps between sequences do not matter."""
@@ -39,20 +39,20 @@ class Frame:
 
     segments: LevelSizes
     gaps: Positions | None = None
-    memory: TargetMemory = HOST
+    memory: AnyMemory = HOST
     loop_buffers: LoopBuffers | None = None
     calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
     plain_calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
 
     @classmethod
-    def of(cls, packed: PackedCall, memory: TargetMemory) -> "Frame":
-        """Makes the frame (the positions of all values) for running a schedule on a packed call.
+    def of(cls, packing: CallPacking) -> "Frame":
+        """Makes the frame (the positions of all values) for running a schedule on a call.
 
-        memory: the memory that the values lie in.
+        packing: has the positions of the call's steps, and the memory that the values lie in.
         """
-        call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
-        if packed.indices is None:
-            frame.calls[STEPS] = call.with_arrays((), ())
+        frame = cls(packing.segments, packing.gaps, packing.memory)
+        if packing.indices is None:
+            frame.calls[STEPS] = packing.call.with_arrays((), ())
         return frame
 
     def values(self, extent: Extent) -> Call:
@@ -107,13 +107,13 @@ def lent_indices(net: Net, constants: Collection[int]) -> tuple[int, ...]:
     )
 
 
-def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: TargetMemory) -> list[Array]:
-    """Returns the arrays of a net's results, each in a buffer of its own, so that the caller may keep them.
+def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: AnyMemory) -> list[Buffer]:
+    """Returns a net's results, each in a buffer of its own, so that the caller may keep them.
 
     values: the values of the net's nodes. lent: the positions of the results that share a buffer with
         something else, and so are copied. memory: the memory that the values lie in.
     """
-    results = [values[number] for number in net.results]
+    results = [cast("Buffer", values[number]) for number in net.results]
     for index in lent:
         results[index] = memory.copy(results[index])
     return results
@@ -150,7 +150,10 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
     values: the values computed so far, by node of the net. frame: the positions of their sequences.
     """
     contiguous = frame.memory.contiguous
-    arrays = [None if n < 0 or values[n] is None else contiguous(values[n]) for n in part.reads]
+    # A kernel takes buffers of its target's memory as the arrays of its calls.
+    arrays: list[Array | None] = [
+        None if n < 0 or values[n] is None else contiguous(values[n]) for n in part.reads
+    ]
     first, last = memories_of(part)
     sequences, statics = ([a for a in some if a is not None] for some in (arrays[:first], arrays[last:]))
     return frame.sequences(part.extent).with_arrays(sequences, arrays[first:last], statics, part.last_only)
@@ -284,9 +287,7 @@ def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
     type_, memory = net.type_of(part.results[0]), frame.memory
     positions = frame.sequences(net.type_of(part.reads[0]).extent).positions
     rows, indices = positions.end_step_indices(part.node.attributes["how"] == "first")
-    out = memory.zeros((positions.rows, *type_.shape), type_.dtype)
-    memory.write(out, rows, memory.take(value, indices))
-    return out
+    return scattered(memory, type_, positions.rows, rows, memory.take(value, indices))
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:

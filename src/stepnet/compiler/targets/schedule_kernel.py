@@ -13,7 +13,7 @@ import numpy as np
 
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.memory import HOST, TargetMemory
+from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
@@ -23,21 +23,13 @@ from stepnet.compiler.targets.base import (
     BetweenKernels,
     Bound,
     Call,
+    CalledKernel,
     Chain,
-    FrozenCall,
     Kernel,
+    PreparedCall,
     Results,
-    Steps,
 )
-from stepnet.compiler.targets.frozen_parts import frozen_parts
-from stepnet.compiler.targets.packed import (
-    CalledSteps,
-    NetForm,
-    PackedCall,
-    called_again,
-    parameters_of,
-    varying_of,
-)
+from stepnet.compiler.targets.packed import CallPacking, NetForm, parameters_of, varying_of
 from stepnet.compiler.targets.part_execution import (
     KINDS,
     Frame,
@@ -48,9 +40,12 @@ from stepnet.compiler.targets.part_execution import (
     run_chain,
     takes_gaps,
 )
+from stepnet.compiler.targets.prepared_parts import prepared_parts
 from stepnet.compiler.values.once import computed_once
 
 Array = np.ndarray
+Arrays = dict[int, Array]
+"""Constants of a net on the host, by node."""
 Compile = Callable[[Plan], Kernel]
 Total = Callable[[Node, Sequence[Array]], Array]
 """Computes a total: the value of a node over all rows, from its operands."""
@@ -82,7 +77,7 @@ class Means:
     compile: Compile
     total: Total
     chained: Chained = no_chain
-    memory: TargetMemory = HOST
+    memory: AnyMemory = HOST
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
@@ -137,27 +132,34 @@ class PartsKernel:
         net = self.schedule.net
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
-    def constant_values(self, parameters: Values) -> Values:
-        """Computes the values that depend on parameters alone, once for all calls; returns them and the
-        parameters by node of the net. Values that are repeated or reduced over steps are C-contiguous.
+    def constant_values(self, parameters: Arrays) -> Arrays:
+        """Computes the values that depend on parameters alone; returns them and the parameters by node of the
+        net. They are arrays of the host, as kernels are bound to these, and are computed once for all calls:
+        by the interpreter, so that they have the same bits on all targets.
         """
-        values = evaluated(self.schedule.net, parameters, self.known)
-        read = {part.reads[0] for part in self.schedule.parts if part.kind == "across"}
-        return values | {n: np.asarray(values[n], order="C") for n in read if n in values}
+        return evaluated(self.schedule.net, parameters, self.known)
 
-    def bound_to(self, parameters: Values) -> "BoundParts":
+    def put(self, constants: Arrays) -> Values:
+        """Puts constants, given by node of the net, into the memory of the target. Those that are repeated or
+        reduced over steps lie there with their rows one after the other.
+        """
+        memory = self.means.memory
+        read = {part.reads[0] for part in self.schedule.parts if part.kind == "across"}
+        values = {number: memory.put(array) for number, array in constants.items()}
+        return values | {number: memory.contiguous(values[number]) for number in read & values.keys()}
+
+    def bound_to(self, parameters: Arrays) -> "BoundParts":
         """Makes a kernel that can be called, with parameters (weights) given by node of the net."""
         constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (
             None if part.is_bound_per_call else bound_part(part, kernel, constants) for part, kernel in pairs
         )
-        put = self.means.memory.put
-        return BoundParts(self, {n: put(value) for n, value in constants.items()}, tuple(bound))
+        return BoundParts(self, self.put(constants), tuple(bound))
 
 
 def bound_part(
-    part: Part, kernel: "Kernel | PartsKernel | None", values: Values
+    part: Part, kernel: "Kernel | PartsKernel | None", values: Arrays
 ) -> "Bound | BoundParts | None":
     """Binds the kernel of one part to the parameters that it reads; returns None for a part that NumPy runs.
 
@@ -171,7 +173,7 @@ def bound_part(
     return None if kernel is None else kernel.bind([values[number] for number in part.parameters])
 
 
-def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
+def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Arrays:
     """Returns the constants that a part reads, by node, as host arrays, to bind the part in this call.
 
     values: the values computed so far, by node of the net. frame: has the memory that they lie in.
@@ -182,7 +184,7 @@ def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
 
 
 @dataclass(frozen=True)
-class BoundParts:
+class BoundParts(CalledKernel):
     """Kernel of a schedule with its parameters.
 
     constants: the values that do not depend on the call, by node of the net, in the engine's memory.
@@ -193,7 +195,6 @@ class BoundParts:
     kernel: PartsKernel
     constants: Values
     bound: "tuple[Bound | BoundParts | None, ...]"
-    ends_early: bool = False
 
     @property
     def schedule(self) -> Schedule:
@@ -216,6 +217,12 @@ class BoundParts:
         return varying_of(self.net)
 
     @computed_once
+    def given(self) -> tuple[int, ...]:
+        """The inputs that differ by call, as nodes, in the order in which a call gives their arrays."""
+        places = sorted(self.traced_form.given)
+        return tuple(self.varying[places.index(place)] for place in self.traced_form.given)
+
+    @computed_once
     def takes_gaps(self) -> bool:
         """Tells whether padded sequences are read in place; if not, they are packed without gaps."""
         return takes_gaps(self.schedule)
@@ -230,21 +237,24 @@ class BoundParts:
 
     def __call__(self, call: Call) -> Results:
         """Runs all parts on the arrays of a call, and returns the results in new arrays."""
-        packed = PackedCall.of(call, pack=not self.takes_gaps)
+        packing = self.packing(call)
         # The traced net's kinds of inputs: if a pass has removed a recurrence, this net lacks its memory.
-        memory = self.kernel.means.memory
-        arrays = map(memory.put, packed.arrays(self.traced_form))
-        values = self.values(dict(zip(self.varying, arrays, strict=True)), Frame.of(packed, memory))
-        results = list(map(memory.get, own_results(self.net, values, self.lent, memory)))
-        return packed.results(self.traced_form, results, self.clean)
+        inputs = packing.inputs(self.traced_form, call.given)
+        values = self.values(dict(zip(self.varying, inputs, strict=True)), Frame.of(packing))
+        results = own_results(self.net, values, self.lent, packing.memory)
+        return packing.results(self.traced_form, results, self.clean)
+
+    def packing(self, call: Call) -> CallPacking:
+        """Describes the moves of a call's arrays into the memory of the engine, and of its results back."""
+        return CallPacking.of(call, self.kernel.means.memory, pack=not self.takes_gaps)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters in place, for later calls. Returns False if the kernel of a part cannot do
         this, such as that of a loop; the caller must then bind the kernel anew.
         """
         by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
-        constants, put = self.kernel.constant_values(by_number), self.kernel.means.memory.put
-        self.constants.update((number, put(value)) for number, value in constants.items())
+        constants = self.kernel.constant_values(by_number)
+        self.constants.update(self.kernel.put(constants))
         return all(
             not isinstance(bound, BoundParts) and bound.rebind([constants[n] for n in part.parameters])
             for part, bound in zip(self.schedule.parts, self.bound, strict=True)
@@ -257,24 +267,14 @@ class BoundParts:
             if run is not None:
                 run.release()
 
-    def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Returns a function that runs this call on the current contents of its arrays, into `results`."""
-        return called_again(self, call, results)
-
-    def steps(self, call: Call, results: Results) -> Steps:
-        """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
-        return CalledSteps(self, call, results)
-
-    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
         """Prepares calls with other arrays, of the lengths of this one or of any; None if that would not be
         faster.
         """
-        if self.kernel.means.memory is not HOST:
-            return None
-        arguments = self.schedule, self.constants, self.bound, self.runs, self.part_results, call
-        return frozen_parts(*arguments, any_lengths)
+        net, parts = (self.schedule, self.traced_form, self.given), (self.bound, self.runs, self.part_results)
+        return prepared_parts(*net, self.constants, *parts, self.packing(call), self.clean, any_lengths)
 
-    def results(self, inputs: Values, frame: Frame) -> list[Array]:
+    def results(self, inputs: Values, frame: Frame) -> list[Buffer | None]:
         """Runs all parts of the schedule; returns the results of the net. If these are computed for a step of
         a loop, they are valid until the next step.
 

@@ -14,7 +14,16 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, Recur, without_unused
 from stepnet.compiler.net.precision import Precision
-from stepnet.compiler.net.types import AXES, CONST, ROWS, Extent, Type, extent_of, is_static_extent
+from stepnet.compiler.net.types import (
+    AXES,
+    CONST,
+    ROWS,
+    Extent,
+    Type,
+    extent_of,
+    is_sequence_axis,
+    is_static_extent,
+)
 from stepnet.compiler.trace.draws import traced_purely
 from stepnet.compiler.trace.indexing import indexed
 from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
@@ -86,7 +95,7 @@ def axis_name(axis: Any) -> str:
     """Returns the name of the axis of a static sequence unchanged; raises `InputError` if it is no string, or
     is the name of one of the usual axes.
     """
-    if not isinstance(axis, str) or axis in AXES:
+    if not isinstance(axis, str) or is_sequence_axis(axis):
         raise InputError(
             f"axis is a name for the steps of a static, other than {', '.join(AXES)}, not {short_repr(axis)}"
         )
@@ -252,7 +261,7 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
         if not isinstance(returned, tuple) or len(pair := cast("tuple[Any, ...]", returned)) != 2:
             raise refuse("a step returns (output, memory), as one tuple of two")
         output, after = pair
-        following = next_memories(memory, before, after)
+        following = next_memories(before, after)
         results = [
             row_value(builder, leaf, f"output `{name}`" if name else "the output")
             for name, leaf in named_leaves(output)
@@ -333,10 +342,10 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
     return builder.add("expand", leaf.number, extent=ROWS) if leaf.is_constant else leaf.number
 
 
-def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
+def next_memories(before: Any, after: Any) -> list[int]:
     """Lists the numbers of the nodes that are the memories after a step, as results of its body.
 
-    before, after: the structures of memories that the step takes and returns. specs: not read.
+    before, after: the structures of memories that the step takes and returns.
     Raises `StepError` if structure, shape or dtype differ from those before the step.
     """
     after = arranged(after, before)

@@ -251,7 +251,7 @@ def array_of(value: Any, what: str) -> Array:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise InputError(f"{what} is {kind(value)} that is no array: {error}") from None
+        raise InputError(f"{what} is {kind(value)} that is not an array: {error}") from None
 
 
 def is_tensor(value: Any) -> bool:

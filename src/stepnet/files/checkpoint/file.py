@@ -88,7 +88,7 @@ def read(path: str | Path) -> dict[str, Array]:
     with named(file, prefix):
         if not ends_as_table(file):
             beside = "" if is_v2 else f", and there is no {prefix}.index"
-            raise FileError(f"this is no TensorFlow checkpoint: it does not end as one{beside}")
+            raise FileError(f"this is not a TensorFlow checkpoint: it does not end as one{beside}")
         data = memoryview(file.read_bytes())
         store = Store(None, len(data))
         variables = bundle(prefix, data, store) if is_v2 else single_table(data, store)
@@ -214,7 +214,7 @@ def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
     entries = dict(table(data, store))
     header = message(entries.pop(b"", memoryview(b"")), store)
     if header.submessage(3).number(2) > 1 or not header.number(1):
-        raise FileError("it is no index of a checkpoint, or one of a newer kind")
+        raise FileError("it is not the index of a checkpoint, or is one of a newer kind")
     shards = Shards(prefix, header.number(1), ">" if header.number(2) else "<", {})
     variables: dict[str, Array] = {}
     for key, value in entries.items():

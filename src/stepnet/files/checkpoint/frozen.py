@@ -118,7 +118,7 @@ def graphs_of(data: memoryview, store: Store) -> list[Message]:
     graphs = [meta.submessage(GRAPH) for meta in proto.messages(META_GRAPHS)] if is_model else [proto]
     nodes = [node for graph in graphs for node in graph.messages(NODES)]
     if not nodes or not all(node.text(NAME) and node.text(OP) for node in nodes):
-        raise FileError("this is no graph of TensorFlow: it has no nodes with names and operators")
+        raise FileError("this is not a graph of TensorFlow: it has no nodes with names and operators")
     return graphs
 
 

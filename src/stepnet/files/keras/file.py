@@ -134,7 +134,7 @@ def archive(stream: BufferedReader) -> KerasFile:
     store, members = Store(None, size), zips.members(stream, size)
     for name in (CONFIG, WEIGHTS):
         if name not in members:
-            raise FileError(f"this is no .keras file: its zip has no {name}")
+            raise FileError(f"this is not a .keras file: its zip has no {name}")
     config = parsed(
         zips.bytes_at(stream, byte_range_of(stream, members[CONFIG], size)).tobytes(), CONFIG, store
     )

@@ -122,7 +122,7 @@ def root(file: FileBytes) -> int:
     """
     start = file.peek(0, min(file.size, 100))
     if not start.startswith(SIGNATURE):
-        raise FileError("this is no HDF5 file: it does not begin as one")
+        raise FileError("this is not an HDF5 file: it does not begin as one")
     version = start[8]
     if version > 3:
         raise FileError(f"the file has version {version} of HDF5's superblock, and stepnet reads 0 to 3")

@@ -28,9 +28,7 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
     configs = [configuration(module, cell, last) for last in [*[False] * (len(by_layer) - 1), True]]
     if both:
         if module.merge is None:
-            raise FileError(
-                f"{path}: nobody says what becomes of the outputs of both directions of {module.name!r}"
-            )
+            raise FileError(f"{path}: how {module.name!r} merges the outputs of its directions is not known")
         mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
         inner: list[dict[str, Any]] = [{"class_name": CLASSES[cell], "config": config} for config in configs]
         configs = [{"merge_mode": mode, "layer": layer} for layer in inner]

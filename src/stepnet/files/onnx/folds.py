@@ -86,7 +86,7 @@ def constant(operands: Operands) -> Array:
     ):
         if name in operands.attributes:
             return np.array(operands.attributes[name], dtype)
-    raise ValueError("this constant is no array of numbers")
+    raise ValueError("this constant is not an array of numbers")
 
 
 def reshape(operands: Operands) -> Array:

@@ -112,7 +112,7 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
     value = jsons.parsed(data, "program", store)
     try:
         if value["base_code"]["magic"] != "pir":
-            raise FileError("this is no program of Paddle (its magic is not pir)")
+            raise FileError("this is not a program of Paddle (its magic is not pir)")
         blocks = [block for region in value["program"]["regions"] for block in region["blocks"]]
         if len(blocks) != 1:
             raise FileError(f"its program has {len(blocks)} blocks, and stepnet reads programs of one block")

@@ -35,7 +35,7 @@ def read(path: str | Path) -> dict[str, Array]:
         files = torch_legacy.members(tar, tar.seek(0, SEEK_END))
         weights = [byte_range for name, byte_range in files.items() if PurePosixPath(name).name == WEIGHTS]
         if len(weights) != 1:
-            raise FileError(f"this is no .nemo file: it is a tar with {len(weights)} files {WEIGHTS}")
+            raise FileError(f"this is not a .nemo file: it is a tar with {len(weights)} files {WEIGHTS}")
         return arrays_in(open_range(tar, weights[0]), weights[0].size)
 
 

@@ -53,7 +53,7 @@ def described(
         case (data, PickledCall(name="numpy.dtype") as dtype, shape, "C" | "F" as letter):
             order = str(letter)
         case _:
-            raise FileError(f"{name!r} is no array in a form that stepnet knows; {advice}")
+            raise FileError(f"{name!r} is not an array in a form that stepnet knows; {advice}")
     if not is_shape(shape):
         raise FileError(f"{name!r} has a shape that no array can have")
     return dtype_of(name, dtype, dtypes), cast(tuple[int, ...], shape), order, data

@@ -81,7 +81,7 @@ def read(path: str | Path) -> dict[str, Array]:
             size = os.fstat(stream.fileno()).st_size
             if stream.peek(1)[:1] != b"\x80":
                 raise FileError(
-                    "this is no file of paddle.save, which writes pickles of protocol 2 and later"
+                    "this is not a file of paddle.save, which writes pickles of protocol 2 and later"
                 )
             value = load(FileRange(stream, 0, size), NAMES, ADVICE, encoding="latin-1")
         return arrays_in(value, size)

@@ -77,7 +77,7 @@ def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
         return torch_legacy.tarred(stream, size)
     if torch_legacy.is_stream(head):
         return torch_legacy.streamed(stream, size)
-    raise FileError("this is no file of torch.save; write one with torch.save(model.state_dict(), path)")
+    raise FileError("this is not a file of torch.save; write one with torch.save(model.state_dict(), path)")
 
 
 def zipped(stream: BufferedIOBase, size: int) -> TorchFile:

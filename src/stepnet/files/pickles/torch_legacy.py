@@ -66,7 +66,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
         return value_outside
 
     if (load(source), load(source)) != (MAGIC, PROTOCOL):
-        raise FileError("this is no file of torch.save's protocol 1001")
+        raise FileError("this is not a file of torch.save's protocol 1001")
     load(source)
     value = load(source, persistent=storage)
     keys = load(source)

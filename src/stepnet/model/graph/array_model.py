@@ -5,16 +5,22 @@
 A model rarely states the kinds of its axes, so the usual ones are tried until all operators fit.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
+import numpy as np
+
+from stepnet.compiler.trace.lines import written_at
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import short_repr
-from stepnet.errors import InputError, ModelError
+from stepnet.errors import InputError, ModelError, StepnetError, printable
 from stepnet.importers.axes import FEATURE, LETTERS, AxesError, axes_of
-from stepnet.importers.placed import LENGTHS, Placed
+from stepnet.importers.padding import MISFITS
+from stepnet.importers.placed import LENGTHS, Placed, Unusable, check_apart
+from stepnet.importers.sizes import STEPS
 from stepnet.model.graph.graph import Graph
 
 MOST_WAYS = 200
@@ -112,7 +118,12 @@ def graph_of(model: ArrayModel) -> Graph:
     return Graph(cast(Any, model), inputs=inputs, statics=statics or None)
 
 
-def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequence[str]], Graph]) -> Graph:
+def first_fitting(
+    path: str,
+    ways: Iterable[Sequence[str]],
+    make: Callable[[Sequence[str]], Graph],
+    remedy: str = "axes= says what the axes of the inputs are, as axes={'x': 'NT'}",
+) -> Graph:
     """Returns the graph for the first combination of axes that fits the operators of the model in a file.
 
     Raises `ModelError` if none fits, with the reason why the first does not.
@@ -120,6 +131,7 @@ def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequ
     path: the file, for messages.
     ways: combinations of the axes of all inputs, in order of preference; at most `MOST_WAYS` are tried.
     make: makes the graph for one combination, or raises `AxesError`.
+    remedy: what the user can do if none fits, for the message.
     """
     problem: Exception | None = None
     for axes in islice(ways, MOST_WAYS):
@@ -129,8 +141,7 @@ def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequ
             problem = problem or error
     if problem is None:
         raise ModelError(f"{path}: none of its inputs has an axis of steps")
-    remedy = "axes= says what the axes of the inputs are, as axes={'x': 'NT'}"
-    raise ModelError(f"{problem}\n  {remedy}") from problem
+    raise ModelError("\n  ".join(filter(None, (str(problem), remedy)))) from problem
 
 
 def axes_of_rank(rank: int) -> list[str]:
@@ -175,6 +186,59 @@ def check_agree(inputs: Iterable[ModelInput]) -> None:
             if other != size:
                 what = f"{symbol}: {size} in {input_.name!r}, {other} in {name!r}"
                 raise AxesError(f"inputs state different numbers of {what}")
+
+
+def outputs_of(path: str, values: Mapping[str, Placed]) -> Any:
+    """Returns the outputs of a model by name to build its graph from; of one output, that alone. Raises
+    `ModelError` for an output that is a placeholder or a number of steps, and for one with joined axes.
+
+    path: the file, for messages. values: the outputs by name.
+    """
+    for name, value in values.items():
+        if isinstance(value.value, Unusable):
+            raise ModelError(f"{path}: output {name!r} cannot be computed: {value.value.reason}")
+        if value.value.dtype.kind == "O":
+            raise ModelError(f"{path}: output {name!r} is the number of sequences or of steps")
+        check_apart(f"output {name!r}", value.axes)
+    results = {name: value.value for name, value in values.items()}
+    return next(iter(results.values())) if len(results) == 1 else results
+
+
+@contextmanager
+def located(where: str) -> Generator[None]:
+    """Context manager that adds to errors of an operator's rule where the operator stands, and makes those of
+    NumPy, for operands that do not fit, to `ModelError`s.
+
+    where: the operator, by the names of the file, and the file.
+    """
+    where = printable(where)
+    try:
+        with written_at(where):
+            yield
+    except StepnetError as error:
+        reason = str(error).partition("\n  at ")[0]
+        kind = AxesError if isinstance(error, AxesError) else ModelError
+        raise kind(f"{reason}\n  at {where}") from error
+    except MISFITS as error:
+        raise ModelError(f"its operands or attributes do not fit: {error}\n  at {where}") from error
+
+
+def check_factor(value: np.ndarray, inputs: Iterable[ModelInput]) -> None:
+    """Raises `ModelError` for a factor that may be the number of steps for which a model was exported.
+
+    Exporters fold it into a mean over the steps: it would be wrong for sequences of other lengths. value: the
+    factor; nothing is checked if it is several numbers. inputs: those whose declared sizes may fix the number
+    of steps.
+    """
+    if value.size != 1 or value.dtype.kind not in "fiu":
+        return
+    factor = float(value.reshape(()))
+    for steps in {size for each in inputs for symbol, size in each.stated if symbol == STEPS}:
+        if np.isclose(factor, [steps, 1 / steps], rtol=1e-6, atol=0).any():
+            raise ModelError(
+                f"it has the factor {factor:.6g}, and the file fixes the number of steps to {steps}, from "
+                "which that may be computed: export the model with a dynamic number of steps"
+            )
 
 
 def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:

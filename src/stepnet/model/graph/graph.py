@@ -2,27 +2,32 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import specs
-from stepnet.compiler.values.arguments import check_signature, function
+from stepnet.compiler.values.arguments import check_signature, flag, function
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.compiler.values.structure import skeleton, transform
-from stepnet.errors import InputError
+from stepnet.compiler.values.structure import named_leaves, skeleton, transform
+from stepnet.errors import InputError, named
+from stepnet.model.batch import Batch, Statics
+from stepnet.model.control import Controls
+from stepnet.model.declared import check_masked
+from stepnet.model.executables import Form
 from stepnet.model.gradients import UncheckedCall
-from stepnet.model.graph.programs import GraphProgram, GraphPrograms
+from stepnet.model.graph.programs import GraphProgram, GraphPrograms, has_steps, with_ends
 from stepnet.model.graph.trace import ModelFunction
 from stepnet.model.model import Declaration, Model, parameter, same_parameters
 from stepnet.model.nested import is_traced
 from stepnet.model.program import Asked
-from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading
-from stepnet.ragged import Ragged
-from stepnet.ragged.offsets import ends_of
 
 if TYPE_CHECKING:
+    from stepnet.model.graph.stream import GraphStep
+    from stepnet.model.scopes import Scopes
     from stepnet.model.streams.layers import StreamedRecurrence
 
 
@@ -75,62 +80,81 @@ class Graph(Model):
         self.model = model
         self.params = transform(parameter, params)
         self.inputs, self.statics = specs(inputs), specs(statics)
-        self._programs = GraphPrograms(model, self.params, self.inputs, self.statics)
+        self.programs = GraphPrograms(model, self.params, self.inputs, self.statics)
 
     @property
     def program(self) -> GraphProgram:
         """The program for the latest inputs: the net, the structure of its outputs, and the parameters."""
-        return self._programs.program
+        return self.programs.program
+
+    def unprepared(
+        self,
+        form: Form | None,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        **control: Unpack[Controls],
+    ) -> Any:
+        """Runs a call that was not prepared; returns the outputs of the model, in its structure.
+
+        With `initial`, `mask` or `begun` the graph runs as one recurrence, whose outputs are those of a
+        stream: a value that a sequence has once is that of its last step.
+        """
+        stepwise = {"initial": initial, "mask": control.get("mask"), "begun": control.get("begun")}
+        names = [name for name, value in stepwise.items() if value is not None]
+        if is_traced(sequences):
+            check_in_model(lengths, last_only, engine, names, **control)
+            return self.in_model(sequences, statics)
+        check_masked(control.get("masked", "repeat"))
+        order, last_only = self.engine_order(engine), flag(last_only, "last_only")
+        time_major = control.get("time_major", False)
+        reading = self.read(sequences, None, statics, lengths, time_major=time_major)
+        levels = reading.program.levels
+        ends = has_steps(reading.program) if last_only else [False] * len(levels)
+        if names:
+            ends = [last_only or not level for level in levels]
+            with named(f"with {names[0]}= a graph runs step by step"):
+                if 0 in levels:
+                    check_per_sequence(reading, control.get("mask"))
+                layers, begins = self.as_layers(sequences, initial, statics, order, time_major)
+            outputs, _ = layers(sequences, begins, statics, lengths, False, order, **control)
+        else:
+            outputs, _ = reading.run(order, self.programs.calls, form)
+        return with_ends(outputs, ends, reading.batch) if any(ends) else outputs
+
+    def in_model(self, sequences: Any, statics: Any) -> Any:
+        """Calls the model inside another one that is being traced, on values of it; returns such values."""
+        return self.model(sequences, self.params, **({} if statics is None else {"statics": statics}))
+
+    def as_layers(
+        self, sequences: Any, initial: Any, statics: Any, engine: Order, time_major: bool = False
+    ) -> tuple[Model, Any]:
+        """Returns the graph as one recurrence, and the memory that a call begins with.
+
+        Raises `InputError` for a graph that a stream cannot run, with the operation that prevents it.
+
+        sequences, initial, statics, engine, time_major: the arguments of the call.
+        """
+        step = self.step_for(engine)
+        batch = Batch.of(step.as_declared(sequences), None, time_major)
+        return step.recurrence(batch, Statics.of(statics, batch.count), initial)
+
+    def step_for(self, engine: Order) -> "GraphStep":
+        """Returns the graph as the step of a recurrence, made once for these engines."""
+        with IMPORTS:  # late: few processes have streams
+            from stepnet.model.graph.stream import GraphStep
+
+        if engine not in self.programs.steps:
+            self.programs.steps[engine] = GraphStep(self.programs, engine, self.name)
+        return self.programs.steps[engine]
 
     @property
-    def programs_by_kind(self) -> Programs[GraphProgram]:
-        """The compiled programs of the graph, one for each kind of inputs, with the latest one."""
-        return self._programs.programs
-
-    def __call__(
-        self,
-        sequences: Any,
-        statics: Any = None,
-        lengths: Any = None,
-        engine: Asked = "auto",
-        *,
-        time_major: bool = False,
-    ) -> Any:
-        """Runs the model; returns its outputs, in its structure.
-
-        Args:
-            sequences: A `Ragged`, an array [batch, time, features...], or a structure of these.
-            statics: Values that each sequence has once: arrays [batch, features...].
-            lengths: The length of each sequence of an array, [batch], where they differ.
-            engine: An engine, or several in order of preference: each part runs on the first that does not
-                refuse it.
-            time_major: Whether arrays of sequences and outputs of each step are [time, batch, ...].
-
-        Returns:
-            Outputs of each step in the form of the sequences: a `Ragged` for a `Ragged`, an array with zeros
-            beyond the lengths for an array. Outputs that each sequence has once: [batch, features...].
-
-        Raises:
-            InputError: For arguments that do not fit the model or one another.
-            StepError: For a model that cannot be traced, at the first call with such inputs.
-        """
-        if is_traced(sequences):
-            return self._in_model(sequences, statics, lengths, engine, time_major)
-        return self._programs.run(sequences, statics, lengths, self.engine_order(engine), time_major)
-
-    def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """Calls the model inside another model that is being traced; returns values of the other model.
-
-        Raises `StepError` for the arguments that only an outer call takes: lengths, engine and time_major.
-
-        sequences, statics: values of the other model.
-        """
-        if lengths is not None or engine != "auto" or time_major:
-            raise refuse(
-                "lengths=, engine= and time_major= are not for a graph inside a model: "
-                "give them to the outer one"
-            )
-        return self.model(sequences, self.params, **({} if statics is None else {"statics": statics}))
+    def name(self) -> str:
+        """The name of the model function."""
+        return getattr(self.model, "__name__", type(self.model).__name__)
 
     # ---- members of every model
 
@@ -150,20 +174,7 @@ class Graph(Model):
         gradient or loss reuses prepared code; None for a model without such a check (`check_unchanged`),
         which modules of PyTorch have.
         """
-        return self._programs.check_model if hasattr(self.model, "check_unchanged") else None
-
-    def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[GraphProgram]:
-        """Checks a call's sequences and statics; returns them with a program. `last_only` has no effect."""
-        return self._programs.read(sequences, statics)
-
-    def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the model; returns its outputs.
-
-        last_only: whether to return only the last step of outputs that have a value per step.
-        engine: an engine, or several in order of preference.
-        """
-        outputs = self(sequences, engine=engine)
-        return transform(last_step, outputs) if last_only else outputs
+        return self.programs.check_model if hasattr(self.model, "check_unchanged") else None
 
     def for_stream(self, engine: Order) -> "StreamedRecurrence":
         """Returns the whole model as one recurrence, for a stream; raises `InputError` if it has no stream.
@@ -171,22 +182,80 @@ class Graph(Model):
         engine: the engines in order of preference.
         """
         with IMPORTS:  # late: few processes have streams
-            from stepnet.model.graph.stream import GraphStep
             from stepnet.model.streams.composed import check_stream
             from stepnet.model.streams.layers import StreamedRecurrence
 
-        if (known := self._programs.programs.latest) is not None:
+        if (known := self.programs.latest) is not None:
             check_stream(known.net)
-        return StreamedRecurrence(GraphStep(self._programs, engine))
+        return StreamedRecurrence(self.step_for(engine))
+
+    def trace_steps(
+        self,
+        sequences: Any,
+        initial: Any = None,
+        statics: Any = None,
+        lengths: Any = None,
+        **control: Unpack[Controls],
+    ) -> "Scopes":
+        """Runs the model and returns the value of every named variable at every step, for debugging.
+
+        The names are `inputs`, `statics` and `outputs`, each local variable of the model, `function.name` for
+        one of a function that it calls, and those of `RNN.trace_steps` for each recurrence, as `gru.h`. A
+        value that a sequence has once stands at each of its steps.
+
+        Args:
+            sequences: A `Ragged`, an array [batch, time, features...], or a structure of these.
+            initial: Not for a graph, and refused as `mask` and `begun` are.
+            statics: Values that each sequence has once: arrays [batch, features...].
+            lengths: The length of each sequence of an array, [batch], where they differ.
+            time_major: Whether arrays of sequences are [time, batch, ...].
+
+        Returns:
+            `Scopes`, as `RNN.trace_steps` returns them.
+
+        Raises:
+            InputError: For arguments that do not fit the model or one another, and for a quantized graph.
+            StepError: For a model that cannot be traced, and inside another model.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=())
+        >>> def model(x, params):
+        ...     doubled = 2 * x
+        ...     sums, _ = total(doubled)
+        ...     return sn.reduce(sums, "max")
+        >>> scopes = sn.Graph(model).trace_steps(sn.Ragged.from_list([[1.0, 2.0], [3.0]]))
+        >>> scopes["doubled"].to_list(), scopes["total.before"].to_list()
+        ([array([2., 4.]), array([6.])], [array([0., 2.]), array([0.])])
+        >>> scopes["outputs"].to_list()
+        [array([6., 6.]), array([6.])]
+        """
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.model.graph.scopes import model_scopes
+
+        if is_traced(sequences):
+            raise refuse(
+                "trace_steps is not for a graph inside a model: trace the steps of the one around it, whose "
+                "scopes have the values of this one too"
+            )
+        given: dict[str, Any] = {"initial": initial, **control}
+        for name in ("initial", "mask", "begun"):
+            if given.get(name) is not None:
+                raise InputError(f"{name}= is not for trace_steps of a graph: trace one of its recurrences")
+        check_masked(control.get("masked", "repeat"))
+        time_major = control.get("time_major", False)
+        reading = self.read(sequences, None, statics, lengths, time_major=time_major)
+        return model_scopes(self.model, self.params, reading, statics)
 
     def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[GraphProgram], None]:
         """Checks the arguments of a call whose gradient is taken; returns them with their program, and None.
 
         None stands for the cut sequences of a call with early ends: here no sequence ends early.
         """
-        check_no_layers(call)
+        check_gradient(call)
         time_major = call.control.get("time_major", False)
-        return self._programs.read(call.sequences, call.statics, call.lengths, time_major), None
+        reading = self.read(call.sequences, None, call.statics, call.lengths, time_major=time_major)
+        return reading, None
 
     def with_params(self, params: Any) -> "Graph":
         """Returns a copy of the model with other parameters. Nothing is traced, planned or compiled again.
@@ -200,44 +269,69 @@ class Graph(Model):
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made.params = same_parameters(params, self.params, self.noun)
-        made._programs = self._programs.with_params(made.params)
+        made.programs = self.programs.with_params(made.params)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the arguments of the constructor: a copy is traced and compiled again."""
         return partial(Graph, inputs=self.inputs, statics=self.statics), (self.model, self.params)
 
-    def __repr__(self) -> str:
-        """Returns the class, the name of the model function, and the structure of the parameters."""
-        name = getattr(self.model, "__name__", type(self.model).__name__)
-        return f"{type(self).__name__}({name}, params={skeleton(self.params)})"
+    @property
+    def described(self) -> list[str]:
+        """The name of the model function, and the structure of the parameters."""
+        return [self.name, f"params={skeleton(self.params)}"]
 
     def __str__(self) -> str:
         return str(self.net)
 
 
-def last_step(output: Any) -> Any:
-    """Returns the output at the last step of each sequence, zeros for an empty one.
+def check_in_model(
+    lengths: Any, last_only: Any, engine: Asked, stepwise: list[str], **control: Unpack[Controls]
+) -> None:
+    """Raises `StepError` for call arguments that a graph inside another model does not take, by name.
 
-    output: the output; one that is an array has no steps, and is returned unchanged.
+    lengths, last_only, engine, control: the arguments of the inner call.
+    stepwise: the names of further arguments that are given.
     """
-    if not isinstance(output, Ragged):
-        return output
-    if output.levels > 1:
+    unusual = {
+        "lengths": lengths is not None,
+        "last_only": last_only is not False,
+        "engine": engine != "auto",
+        "masked": control.get("masked", "repeat") != "repeat",
+        "time_major": control.get("time_major", False) is not False,
+    }
+    names = [*stepwise, *(name for name, given in unusual.items() if given)]
+    if names:
+        raise refuse(f"{names[0]}= is not for a graph inside a model: give it to the outer one")
+
+
+def check_per_sequence(reading: Reading[GraphProgram], mask: Any) -> None:
+    """Raises `InputError` for a call step by step of a graph with an output that a sequence has once, if a
+    step under a mask, or an empty sequence, leaves that output open.
+
+    reading: the checked call.
+    mask: the argument of the call.
+    """
+    titles = [name or "output" for name, _ in named_leaves(reading.program.output)]
+    title = titles[reading.program.levels.index(0)]
+    if mask is not None:
         raise InputError(
-            "the last output is not defined where each step has a sequence of outputs: ask for 'outputs', "
-            "not 'last'"
+            f"{title} is a value that each sequence has once, and a mask says what steps give: leave masked "
+            "steps out of the sequences"
         )
-    return ends_of(output.values, output.offsets[0], first=False)
+    empty = np.flatnonzero(reading.batch.positions.lengths == 0)
+    if len(empty):
+        raise InputError(
+            f"{title} is that of the last step, and sequence {empty[0]} has no steps: leave it out"
+        )
 
 
-def check_no_layers(call: UncheckedCall) -> None:
-    """Raises `InputError` for arguments of a call that only layers take, such as `initial`."""
+def check_gradient(call: UncheckedCall) -> None:
+    """Raises `InputError` for arguments of a call that a gradient of a graph does not take."""
     control = {name: value for name, value in call.control.items() if name != "time_major"}
-    of_layers = {"initial": call.initial, "last_only": call.last_only or None, **control}
-    for name, value in of_layers.items():
+    for name, value in {"initial": call.initial, "last_only": call.last_only or None, **control}.items():
         if value is not None:
             raise InputError(
-                f"{name}= is for layers, not for a graph: the model itself says how its recurrences run, "
+                f"{name}= is not for the gradient of a graph: the model itself says how its recurrences run, "
                 "and may take what they begin with from its statics"
             )

@@ -4,22 +4,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.groups import flat_recurrences
 from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets import Order, checked_engine, engines_of, order_of
+from stepnet.compiler.targets import Order, engines_of, order_of
 from stepnet.compiler.targets.assignment import assign_engines
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.once import computed_once
-from stepnet.compiler.values.structure import leaves, skeleton
+from stepnet.compiler.values.structure import leaves, rebuild, skeleton
+from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, check_inputs, with_default_dtypes, with_dtypes
+from stepnet.model.executables import Form
 from stepnet.model.graph.trace import ModelFunction, TracedModel, trace_model
 from stepnet.model.nets import call_on
-from stepnet.model.program import Asked, Program
+from stepnet.model.program import Program
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
+from stepnet.ragged import Ragged
 
 UNKNOWN_INPUTS = "the inputs are not known yet: call the graph once, or make it with inputs="
 
@@ -80,9 +85,39 @@ def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
     return replace(traced, net=in_precisions(traced.net, dict(marks)))
 
 
-class GraphPrograms:
+def has_steps(program: GraphProgram) -> list[bool]:
+    """Returns for each output whether it has a value per step, of which the last may be asked for.
+
+    Raises `InputError` if an output has more: a sequence at each step.
+    """
+    if max(program.levels) > 1:
+        raise InputError("the last output is not defined where each step has a sequence of outputs")
+    return [level == 1 for level in program.levels]
+
+
+def with_ends(outputs: Any, ends: Sequence[bool], batch: Batch) -> Any:
+    """Returns outputs of which some are reduced to the value of each sequence at its last step, zeros for an
+    empty sequence.
+
+    ends: for each output whether it is reduced; it then has a value per step.
+    batch: the sequences of the call.
+    """
+    where = batch.positions
+
+    def end(output: Any) -> np.ndarray:
+        """Returns the value of an output at the last step of each sequence."""
+        if isinstance(output, Ragged):
+            return where.ends(output.values, first=False)
+        return where.ends(output.reshape(where.total, *output.shape[2:]), first=False)
+
+    pairs = zip(leaves(outputs), ends, strict=True)
+    return rebuild(outputs, [end(leaf) if is_end else leaf for leaf, is_end in pairs])
+
+
+class GraphPrograms(Programs[GraphProgram]):
     """The programs of a graph, one for each kind of inputs so far.
 
+    steps: by the engines in order of preference, the graph as one recurrence, which streams run.
     inputs, statics: the declared `Spec`s (features and dtypes), or None.
     precisions: the precision of each recurrence of the model; empty for a model that is not quantized.
     """
@@ -101,8 +136,9 @@ class GraphPrograms:
         precisions: the precision of each recurrence, as `quantize` chose them; empty for none.
         """
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
+        super().__init__()
         self.precisions = precisions
-        self.programs = Programs[GraphProgram]()
+        self.steps = dict[Order, Any]()
         if inputs is not None:
             inputs = with_dtypes(inputs, leaves(params))
             self.program_of(inputs, with_default_dtypes(statics, inputs, leaves(params)))
@@ -110,7 +146,7 @@ class GraphPrograms:
     @property
     def program(self) -> GraphProgram:
         """The program for the latest inputs; raises `InputError` before inputs are known."""
-        return self.programs.known(UNKNOWN_INPUTS)
+        return self.known(UNKNOWN_INPUTS)
 
     def program_of(self, inputs: Any, statics: Any) -> GraphProgram:
         """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
@@ -125,40 +161,51 @@ class GraphPrograms:
             return program
 
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
-        return self.programs.for_specs(key, made)
+        return self.for_specs(key, made)
 
     def read(
-        self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool = False,
+        *,
+        time_major: bool = False,
     ) -> Reading[GraphProgram]:
         """Checks the arguments of a call of the graph; returns them with the program that runs them.
 
-        Raises `InputError` for arguments that do not fit.
+        Raises `InputError` for arguments that do not fit. Those of a call step by step, such as `initial`,
+        and `last_only` have no effect on the program.
         """
         self.check_model()
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         checked_statics = Statics.of(statics, batch.count)
         key = *batch.key, *checked_statics.key
-        program = self.programs.for_arrays(key, lambda: self.program_of(batch.specs, checked_statics.specs))
+        program = self.for_arrays(key, lambda: self.program_of(batch.specs, checked_statics.specs))
+        if program.has_derived:
+            batch = batch.end_to_end()
         call = call_of(batch, [], [checked_statics], False, None, None)
         # A static with which a recurrence begins is an initial memory of the net.
         call = call_on(program, [*batch.arrays, *checked_statics.arrays, *program.params], call, None)
         return Reading(batch, program, program, call, ends=False)
 
-    def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
-        """Runs a call of the graph; returns the outputs.
+    def prepared(
+        self, sequences: Any, initial: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
+    ) -> tuple[Form | None, Any]:
+        """Runs a call if it was prepared; returns its cache key, and its outputs or None.
 
-        Without statics and lengths, a call that was prepared for such arguments is run if there is one.
-
-        sequences, statics, lengths, engine, time_major: the arguments of the call.
+        Calls with `initial` are not prepared. With `last_only` all outputs are computed. The arguments are
+        those of the call.
         """
         self.check_model()
-        programs, form = self.programs, None
-        if statics is None and lengths is None:
-            form, results = programs.prepared(sequences, None, False, engine, "repeat", time_major)
-            if results is not None:
-                return results[0]
-        reading = self.read(sequences, statics, lengths, time_major)
-        return reading.run(checked_engine(engine), programs.calls, form)[0]
+        if initial is not None or type(last_only) is not bool:
+            return None, None
+        form, results = super().prepared(sequences, None, False, engine, masked, time_major)
+        if results is None or not last_only:
+            return form, None if results is None else results[0]
+        ends = has_steps(self.program)
+        return form, with_ends(results[0], ends, Batch.of(sequences, None, time_major))
 
     def check_model(self) -> None:
         """Raises `InputError` for a model that has changed since it was traced, as a module may."""
@@ -167,7 +214,7 @@ class GraphPrograms:
 
     def with_params(self, params: Any) -> "GraphPrograms":
         """Returns a copy with other parameters of the model, which shares plans and machine code."""
-        return self.changed(
+        return self.with_changes(
             params,
             self.precisions,
             lambda program: program.with_params((params, program.traced.captured)),
@@ -175,13 +222,13 @@ class GraphPrograms:
 
     def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
         """Returns a copy whose recurrences run in these precisions, which `quantize` chose."""
-        return self.changed(
+        return self.with_changes(
             self.params,
             precisions,
             lambda program: GraphProgram(marked(program.traced, precisions), self.params),
         )
 
-    def changed(
+    def with_changes(
         self,
         params: Any,
         precisions: tuple[Precision, ...],
@@ -195,5 +242,6 @@ class GraphPrograms:
         """
         made = GraphPrograms(self.model, params, None, None, precisions)
         made.inputs, made.statics = self.inputs, self.statics
-        made.programs = self.programs.changed(change)
+        changed = self.changed(change)
+        made.by_specs, made.by_arrays, made.latest = changed.by_specs, changed.by_arrays, changed.latest
         return made

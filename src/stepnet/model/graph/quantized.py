@@ -6,6 +6,7 @@ from typing import Any
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.lines import refuse
+from stepnet.errors import InputError
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.report import Quantization
 from stepnet.model.program import Asked
@@ -39,7 +40,7 @@ class QuantizedGraph(Graph):
         """
         made = object.__new__(cls)
         vars(made).update(vars(graph))
-        made._programs = graph._programs.in_precisions(precisions)
+        made.programs = graph.programs.in_precisions(precisions)
         made.report, made.engines = report, engines
         return made
 
@@ -51,14 +52,18 @@ class QuantizedGraph(Graph):
         """
         return self.engines if asked == "auto" else checked_engine(asked)
 
-    def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
+    def in_model(self, sequences: Any, statics: Any) -> Any:
         """Raises `StepError`: inside another model, the recurrences would lose their precisions."""
         raise refuse("a quantized graph is no part of a model: put the graph there, and quantize the whole")
+
+    def trace_steps(self, sequences: Any, *arguments: Any, **options: Any) -> Any:
+        """Raises `InputError`: the values at its steps would be those of float32."""
+        raise InputError("the steps of a quantized graph are not traced: trace those of the graph itself")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the arguments of the constructor, the precisions and the report."""
         made = partial(Graph, inputs=self.inputs, statics=self.statics)
-        return remade, (made, self.model, self.params, self._programs.precisions, self.report, self.engines)
+        return remade, (made, self.model, self.params, self.programs.precisions, self.report, self.engines)
 
 
 def remade(

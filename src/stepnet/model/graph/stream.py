@@ -1,13 +1,82 @@
-"""A graph as the step of one recurrence, which a stream runs."""
+"""A graph as the step of one recurrence: for streams, generation, and calls that memories are given to."""
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
 from stepnet.compiler.targets import Order
-from stepnet.model.batch import arranged_as
+from stepnet.compiler.trace.step import Spec, TracedStep
+from stepnet.compiler.trace.traced import Traced, builder_of
+from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.model.batch import Batch, Statics, arranged_as, check_inputs
 from stepnet.model.graph.programs import GraphPrograms
 from stepnet.model.program import Program, StepProgram
+from stepnet.model.programs import keep
+from stepnet.model.recurrence import RNN
 from stepnet.model.streams.composed import check_engines, composed
+
+NO_MEMORY = Spec((), "bool")
+"""The memory of the recurrence that a graph without memories becomes, which stays as it is."""
+
+
+@dataclass(frozen=True)
+class ComposedStep:
+    """The step that computes a step of a graph, as a function.
+
+    traced: the net of the step of the whole graph.
+    name: the name of the model function.
+    """
+
+    traced: TracedStep
+    name: str
+
+    @property
+    def __name__(self) -> str:
+        """The name of this object, which stands for a function, in messages."""
+        return self.name
+
+    def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
+        """Runs the step; returns the output and the next memory."""
+        body, carried = self.traced.body, memory if leaves(self.traced.memory) else ()
+        given = [*leaves(x), *leaves(carried), *leaves(statics), *leaves(params)]
+        builder = builder_of(given)
+        places = dict(zip(body.inputs, [leaf.number for leaf in given], strict=True))
+        for place, node in enumerate(body.nodes):
+            if place not in places:
+                places[place] = builder.copy(node, [places[operand] for operand in node.inputs])
+        results = [Traced(builder, places[result]) for result in body.results]
+        count = len(leaves(self.traced.output))
+        after = rebuild(carried, results[count:]) if results[count:] else memory
+        return rebuild(self.traced.output, results[:count]), after
+
+
+@dataclass(frozen=True)
+class ComposedProgram:
+    """The program of one step of a graph, as `GraphStep` caches it.
+
+    whole: the program of the graph.
+    step: the program of one step of it.
+    name: the name of the model function.
+    """
+
+    whole: Program
+    step: StepProgram
+    name: str
+
+    @computed_once
+    def recurrence(self) -> RNN:
+        """The graph as one recurrence, whose outputs and memory are the outputs and the state of a stream."""
+        traced = self.step.traced
+        return RNN(
+            ComposedStep(traced, self.name),
+            traced.params,
+            memory=traced.memory if leaves(traced.memory) else NO_MEMORY,
+            inputs=traced.inputs,
+            statics=traced.statics,
+        )
 
 
 @dataclass(frozen=True)
@@ -16,15 +85,15 @@ class GraphStep:
 
     programs: the programs of the graph.
     engine: the engines that were requested.
+    name: the name of the model function.
     made: by the id of a program of the graph, this program and that of its step.
     """
 
     noun: ClassVar[str] = "graph"
     programs: GraphPrograms
     engine: Order
-    made: dict[int, tuple[Program, StepProgram]] = field(
-        default_factory=dict[int, tuple[Program, StepProgram]]
-    )
+    name: str
+    made: OrderedDict[int, ComposedProgram] = field(default_factory=OrderedDict[int, ComposedProgram])
 
     @property
     def inputs(self) -> Any:
@@ -48,12 +117,35 @@ class GraphStep:
         It is made at first use. Raises `InputError` if the model has no stream, or if the engine of the step
         is not that of calls.
         """
+        return self.composed_for(inputs, statics).step
+
+    def composed_for(self, inputs: Any, statics: Any) -> ComposedProgram:
+        """Returns the program of a step, with the recurrence of that step; the arguments are as above."""
         self.programs.check_model()
         program = self.programs.program_of(inputs, statics)
-        if id(program) not in self.made:
+        made = self.made.get(id(program))
+        if made is None:
             output = program.traced.output
             schedule = program.schedule_for(self.engine)
             step = composed(schedule, inputs, statics, program.params, output)
-            check_engines(schedule, step.schedule, self.engine)
-            self.made[id(program)] = program, step
-        return self.made[id(program)][1]
+            check_engines(schedule, step.schedule_for(self.engine), self.engine)
+            made = ComposedProgram(program, step, self.name)
+            keep(self.made, id(program), made)
+        return made
+
+    def recurrence(self, batch: Batch, statics: Statics, initial: Any) -> tuple[RNN, Any]:
+        """Returns the graph as one recurrence, and the memory that a call begins with; None for zeros.
+
+        Raises `InputError` as `program_of` does.
+
+        batch, statics: the sequences and statics of the call.
+        initial: its argument; None for the memory with which the graph itself begins.
+        """
+        check_inputs(self.inputs, batch.specs, owner=self.noun)
+        made = self.composed_for(batch.specs, statics.specs)
+        rnn, program, specs = made.recurrence, made.step, leaves(made.step.memory)
+        if initial is not None or program.begin is None:
+            return rnn, initial if specs else None
+        begun = program.begin.memories(statics.arrays, batch.count, self.engine)
+        zeros = [np.zeros((batch.count, *spec.shape), spec.dtype) for spec in specs]
+        return rnn, rebuild(program.memory, [begun.get(place, own) for place, own in enumerate(zeros)])

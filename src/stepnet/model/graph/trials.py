@@ -15,7 +15,7 @@ from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.groups import flat_recurrences
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets import Bound, Call, Order, choose, engines_of
+from stepnet.compiler.targets import Bound, Call, Order, compiled, engines_of
 from stepnet.compiler.targets.assignment import assign_engines
 from stepnet.compiler.targets.base import LowEngine, LowPrecisionCell
 from stepnet.compiler.targets.calibration import check_keep, data_scale
@@ -359,7 +359,7 @@ def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
 
     engines: the engines in order of preference.
     """
-    return choose(parts, engines)[0].compile(parts).bind(program.params)
+    return compiled(parts, engines).bind(program.params)
 
 
 def run(bound: Bound, program: GraphProgram, call: Call) -> list[Array]:

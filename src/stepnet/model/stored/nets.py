@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from stepnet.compiler.net.derived import is_derived_name
 from stepnet.compiler.net.ir import Builder, Net, Node, unchecked_net
 from stepnet.compiler.net.ops import OPERATIONS
 from stepnet.compiler.net.precision import Precision
-from stepnet.compiler.net.types import AXES, ROWS, Extent, Literal, Type
+from stepnet.compiler.net.types import AXES, ROWS, Extent, Literal, Type, is_sequence_axis
 from stepnet.compiler.trace.step import MOST_FEATURES, sizes_of
 from stepnet.compiler.values.arguments import is_integer, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
@@ -74,7 +75,8 @@ STORED: dict[str, Attributes] = {
     "result": Attributes(("of",)),
     "expand": Attributes(("extent",), ("how",)),
     "reduce": Attributes(("how",)),
-    "windows": Attributes(("size", "dilation", "before")),
+    "windows": Attributes(("size", "dilation", "before"), ("stride", "lost", "same")),
+    "overlap": Attributes(("size", "dilation", "before"), ("stride", "lost", "same", "steps")),
     "recur": Attributes(("body", "memories", "reverse", "sequences"), ("precision", "unroll")),
 }
 """The operations of traced steps and models. Those that passes add are never stored."""
@@ -188,7 +190,7 @@ def operands_of(name: str) -> int | None:
     """Returns the number of operands of an operation; None where it may be any."""
     if name in ("concatenate", "recur"):
         return None
-    one, none = ("result", "expand", "reduce", "windows"), ("input", "constant", "index")
+    one, none = ("result", "expand", "reduce", "windows", "overlap"), ("input", "constant", "index")
     known = {"where": 3, **dict.fromkeys(one, 1), **dict.fromkeys(none, 0)}
     if name in known:
         return known[name]
@@ -247,9 +249,21 @@ def dtype_of(value: Any, what: str) -> str:
 def extent_of(value: Any, what: str) -> Extent:
     """Returns an extent, the axes along which a value has entries; raises `ModelError` for other axes."""
     axes = several(text, value, what)
-    if axes != AXES[: len(axes)] and (axes[:1] != ROWS or len(axes) != 2 or not axes[1] or axes[1] in AXES):
-        raise ModelError(f"{what} is no path of axes: {short_repr(axes)}")
-    return axes
+    if axes == AXES[: len(axes)] or (axes[:1] == ROWS and len(axes) == 2 and is_axis(axes[1])):
+        return axes
+    raise ModelError(f"{what} is no path of axes: {short_repr(axes)}")
+
+
+def is_axis(name: str) -> bool:
+    """Tells whether a name is that of a static sequence's steps, or of an axis derived from the steps."""
+    return is_derived_name(name) or (bool(name) and not is_sequence_axis(name))
+
+
+def steps_of(value: Any, what: str) -> str:
+    """Returns the name of an axis of a model's sequences; raises `ModelError` for other axes."""
+    if text(value, what) not in AXES[1:] and not is_derived_name(value):
+        raise ModelError(f"{what} is not an axis of steps: {short_repr(value)}")
+    return value
 
 
 def type_of(value: Any, what: str) -> Type:
@@ -304,6 +318,10 @@ READ: dict[str, Callable[[Any, str], Any]] = {
     "size": count,
     "dilation": count,
     "before": count,
+    "stride": count,
+    "lost": integer,
+    "same": text,
+    "steps": steps_of,
     "extent": extent_of,
     "how": text,
     "memories": count,

@@ -60,9 +60,9 @@ def model_data(model: Model, arrays: Collected) -> Object:
     if isinstance(model, RNN):
         return rnn_data(model, model.program, "", arrays)
     if isinstance(model, Combined):
-        latest: LayersProgram = model.programs_by_kind.latest or cast("Any", model.program)
+        latest: LayersProgram = model.programs.latest or cast("Any", model.program)
         return layers_data(model, iter(latest.of_parts), "", arrays)
-    raise InputError(f"a {type(model).__name__} is no model that is stored in a file")
+    raise InputError(f"a {type(model).__name__} is not a model that can be stored in a file")
 
 
 def layers_data(model: Combined, programs: Iterator[StepProgram], prefix: str, arrays: Collected) -> Object:
@@ -88,7 +88,7 @@ def layers_data(model: Combined, programs: Iterator[StepProgram], prefix: str, a
             "report": report_data(model.report),
         }
     if not isinstance(model, Stack):
-        raise InputError(f"a {type(model).__name__} is no model that is stored in a file")
+        raise InputError(f"a {type(model).__name__} is not a model that can be stored in a file")
     return {"kind": "Stack", "layers": parts, "report": report_data(model.report)}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_derived
 from stepnet.compiler.net.windows import Window
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
@@ -35,12 +35,10 @@ from stepnet.model.layers import LayersProgram
 from stepnet.model.nets import run_net
 from stepnet.model.one_step import OneStep, reads_index, refusal
 from stepnet.model.program import NetProgram, StepProgram
+from stepnet.model.streams.memories import has_only_zeros
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
-SAME_BITS = "llvm"
-"""The engine whose sums have the same order in every net: the interpreter's depend on the shapes of products.
-"""
 AT_EACH_STEP = "; a stream has one step at a time"
 
 
@@ -80,6 +78,8 @@ def wrong_operation(net: Net, node: Node) -> str | None:
 
     net, node: the net of the model, and the operation in it.
     """
+    if any(is_derived(type_.extent) for type_ in node.types):
+        return "it has other numbers of steps than its inputs, as after a stride"
     if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
         return "it has inner sequences"
     if node.operation == "recur" and node.recur.reverse:
@@ -222,7 +222,7 @@ class Composition:
         if new:
             self.before += new
             self.after += step.following
-            self.start += [None if is_zeros(builder, number) else number for number in step.begins]
+            self.start += [None if begins_at_zeros(builder, number) else number for number in step.begins]
             self.specs.append(memory_specs(kept))
 
     def operands(self, part: Part, plan: Plan) -> list[int]:
@@ -247,7 +247,7 @@ class Composition:
         return self.builder.add("expand", zeros, extent=ROWS)
 
 
-def is_zeros(builder: Builder, number: int) -> bool:
+def begins_at_zeros(builder: Builder, number: int) -> bool:
     """Returns whether a value of a net is zeros for each row, made from a constant; -0.0 is not zero here.
 
     builder: the net.
@@ -255,8 +255,8 @@ def is_zeros(builder: Builder, number: int) -> bool:
     """
     node = builder.nodes[number]
     if node.operation in ("expand", "detach"):
-        return is_zeros(builder, node.inputs[0])
-    return node.operation == "constant" and not any(node.attributes["value"].value.tobytes())
+        return begins_at_zeros(builder, node.inputs[0])
+    return node.operation == "constant" and has_only_zeros(node.attributes["value"].value)
 
 
 def memory_specs(nodes: Sequence[Node]) -> Any:
@@ -372,8 +372,9 @@ def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepP
             [*results, *composed_net.after],
         )
         step = program_of(body, inputs, tuple(memory), None, program.params, program.output)
-        check_engines(schedule, step.schedule, engine)
-        if choose(step.schedule, engine)[0].name != SAME_BITS:
+        step_schedule = step.schedule_for(engine)
+        check_engines(schedule, step_schedule, engine)
+        if not choose(step_schedule, engine)[0].has_same_bits:
             return None
     except (InputError, RefusedError):  # what the layers refuse on their own they refuse themselves
         return None

@@ -58,7 +58,7 @@ class CalledRecurrence(Stepped, Protocol):
     ) -> Reading[Any]:
         """Checks the arguments of a call of the recurrence; returns them with the program that runs it.
 
-        The arguments are those of `RNN.__call__`. A stream makes such a call for each step.
+        The arguments are those of `Model.__call__`. A stream makes such a call for each step.
         """
         ...
 
@@ -83,7 +83,7 @@ class StreamedRecurrence:
         """
         return [value]
 
-    def together(self, values: Sequence[Any]) -> Any:
+    def joined(self, values: Sequence[Any]) -> Any:
         """Joins the results of a stream's recurrences; here that of the only one is returned unchanged.
 
         values: the results, a list of one.
@@ -124,7 +124,7 @@ class Layers:
                 values_by_layer += layer.split(part, what)
         return values_by_layer
 
-    def together(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def joined(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Joins the results of all recurrences in the structure of the layers: a tuple with one entry per
         layer.
 
@@ -133,6 +133,6 @@ class Layers:
         values_by_part: list[Any] = []
         for layer in self.layers:
             count = len(layer.named_recurrences)
-            values_by_part.append(layer.together(values[:count]))
+            values_by_part.append(layer.joined(values[:count]))
             values = values[count:]
         return tuple(values_by_part)

@@ -12,6 +12,11 @@ from stepnet.model.streams.moment import Moment
 Array = np.ndarray
 
 
+def has_only_zeros(array: Array) -> bool:
+    """Returns whether all bits of an array are zero; -0.0 has a nonzero bit."""
+    return not np.ascontiguousarray(array).view(np.uint8).any() if array.size else True
+
+
 class Memories:
     """The memories of one layer of a stream, as arrays [slots, features...] with a slot per row.
 

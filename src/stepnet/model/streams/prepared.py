@@ -107,7 +107,8 @@ class PreparedStep:
         memories, capacity = self.memories, self.capacity
         positions = Positions.end_to_end(np.arange(capacity + 1))
         before, after = memories.sides[side], memories.sides[1 - side]
-        call = Call(positions, self.inputs, before, self.statics, step_offset=memories.begun[side])
+        begun = memories.begun[side] if self.counts else None
+        call = Call(positions, self.inputs, before, self.statics, step_offset=begun)
         return self.bind().steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":

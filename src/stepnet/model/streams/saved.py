@@ -32,6 +32,7 @@ from stepnet.files.store import Store
 from stepnet.model.batch import MOST_BEGUN
 from stepnet.model.streams.beginning import LayerStep, New, kind_for
 from stepnet.model.streams.layers import Names, Stepped
+from stepnet.model.streams.memories import has_only_zeros
 from stepnet.model.streams.moment import Moment
 from stepnet.model.streams.prepared import StepKind
 from stepnet.model.streams.statics import kinds
@@ -79,7 +80,7 @@ def write(
         values = [*step.memories.of(moment), *parts(step.statics_of(moment.slots))]
         arrays |= zip([*layer.memory, *layer.statics], values, strict=True)
         first = step.memories.first_of(moment.slots)
-        arrays |= {name: own for name, own in zip(layer.first, first, strict=True) if not is_zeros(own)}
+        arrays |= {name: own for name, own in zip(layer.first, first, strict=True) if not has_only_zeros(own)}
         layers.append(
             {
                 "step": step_digest(step.kind),
@@ -90,11 +91,6 @@ def write(
         )
     described = {"format": FORMAT, "version": str(VERSION), "stepnet": __version__}
     safetensors.write(path, arrays, force, {**described, LAYERS: json.dumps({LAYERS: layers})})
-
-
-def is_zeros(array: Array) -> bool:
-    """Returns whether all bits of an array are zero, so that it need not be saved; -0.0 has a nonzero bit."""
-    return not np.ascontiguousarray(array).view(np.uint8).any() if array.size else True
 
 
 def parts(statics: Sequence[Any]) -> Iterator[Array]:
@@ -216,7 +212,7 @@ def layer_descriptions(metadata: Mapping[str, str], count: int) -> list[dict[str
     """
     if metadata.get("format") != FORMAT:
         raise FileError(
-            f"this is no saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"
+            f"this is not a saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"
         )
     if metadata.get("version") != str(VERSION):
         raise FileError(
@@ -406,5 +402,5 @@ def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]
         own = iter(names.statics)
         new.append(New(memory, first, [static(spec, own) for spec in leaves(kind.statics)]))
     if left:
-        raise FileError(f"it has an array {min(left)!r}, which is nobody's")
+        raise FileError(f"it has an array {min(left)!r}, which no recurrence of this stream has")
     return new

@@ -460,7 +460,7 @@ class Stream:
         """
         if self._steps is None:
             raise InputError("nothing was stepped yet: the memory is known from the first step on")
-        return self.layers.together([step.memories.state(self._moment) for _, step in self._steps])
+        return self.layers.joined([step.memories.state(self._moment) for _, step in self._steps])
 
     def __reduce__(self) -> Any:
         """Raises `InputError`, as a stream cannot be copied or pickled."""

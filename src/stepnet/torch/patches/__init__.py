@@ -21,7 +21,8 @@ class Patched:
 
     Attributes:
         kind: The class that the layer is to have, with an `Origin` as its attribute `stepnets`; None if the
-            layer is left unchanged.
+            layer is left unchanged. Its attribute `engine` is "auto"; `accelerate` sets it on a layer to the
+            engines that it was asked for.
         left: The reasons why functions of the layer are not run by stepnet, by name; "" is the whole layer.
     """
 

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from planned import schedule
 from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler.net import Net
-from stepnet.compiler.plan import schedule, waves_of
+from stepnet.compiler.plan import waves_of
 from stepnet.compiler.plan.passes.absorb import absorb
 from stepnet.model.nets import run_net
 from stepnet.model.program import NetProgram
@@ -47,8 +48,8 @@ def test_nets_compute_the_same(model: RandomModel) -> None:
     random = np.random.default_rng(0)
     lengths = [3, 0, 5]
     words = sn.Ragged(random.integers(0, WORDS, 8), (np.cumsum([0, *lengths]),))
-    reading = graph._programs.read(words)
-    arrays = [*reading.batch.arrays, *graph._programs.program.params]
+    reading = graph.reading(words)
+    arrays = [*reading.batch.arrays, *graph.program.params]
     before, after = (
         run_net(NetProgram(net), arrays, reading.call, "interpret") for net in (graph.net, absorb(graph.net))
     )

@@ -65,7 +65,7 @@ def test_a_net_made_twice_is_the_same_net_and_the_same_text(step: RandomStep) ->
 @settings(max_examples=15)
 @given(random_steps())
 def test_widened_has_no_float32_left(step: RandomStep) -> None:
-    net = widened(optimised(step.rnn("float32").net))
+    net = widened(optimised(step.rnn("float32").net, PIPELINE))
     assert "f32" not in str(net)
     assert "float32" not in str(net)
 
@@ -159,7 +159,7 @@ def test_spelling_does_not_matter(step: Callable[..., Any]) -> None:
 
 
 def counted(net: Net) -> list[int]:
-    """How many results each product of a net has, those over parameters alone aside."""
+    """The number of results of each product of a net, except products over parameters alone."""
     return [
         len(node.types) for node in net.nodes if node.kind == "matmul" and all(t.extent for t in node.types)
     ]

@@ -13,7 +13,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler.net import CONST, STEPS, Builder, Net, Type, interpret
-from stepnet.compiler.plan import optimised
+from stepnet.compiler.plan import PIPELINE, optimised
 from stepnet.compiler.plan.passes.absorb import absorb
 from stepnet.compiler.plan.passes.chain import chain
 from stepnet.compiler.plan.recognise import Recognised, recognise
@@ -154,7 +154,7 @@ def test_it_is_a_pass_and_the_product_of_parameters_is_known_when_these_are_boun
     assert_close(graph(x), graph(x, engine="interpret"), 1, 7)
     assert "once: 72 flop" in graph.explain()
     (plan,) = graph.schedule.plans
-    assert products(optimised(plan.traced)) == [(3, 3)]
+    assert products(optimised(plan.traced, PIPELINE)) == [(3, 3)]
 
 
 # ---- cells -------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Spelling:
     tanh: str = "tanh"
     choice: str = "z p + (1 - z) q"
     flipped: bool = False
-    """Whether the update gate of a GRU, or the forget gate, is computed as 1 - sigmoid(-a)."""
+    """True if the update gate of a GRU, or the forget gate, is computed as 1 - sigmoid(-a)."""
     memory: str = "hc"
     peephole: bool = False
     coupled: bool = False
@@ -174,7 +174,7 @@ class Spelling:
         return ways.get(name, ACTIVATIONS[name])(a)
 
     def given(self, gate: str, x: Any, h: Any, params: dict[str, Any]) -> Any:
-        """What a gate is given."""
+        """The input of a gate."""
         if self.matrices in ("x|h", "h|x"):
             both = np.concatenate([x, h] if self.matrices == "x|h" else [h, x], axis=-1)
             a = self.columns(both @ params["K"], gate)

@@ -21,7 +21,7 @@ layers: Any = keras.layers
 
 
 def recognised(rnn: sn.RNN, text: str) -> Recognised:
-    """What a recurrence is recognised as; asserts that this is `text`, and computes the same."""
+    """The name of the cell that is recognised; asserts that it is `text`, and that the results agree."""
     recur = rnn.program.traced.recur()
     known = recognise(recur)
     assert isinstance(known, Recognised), str(known)

@@ -1,4 +1,4 @@
-"""What is nearly a known cell is not taken for one: by hand, and by random changes of known cells."""
+"""Steps that are nearly a known cell are not taken for one: by hand, and by random changes of known cells."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def params(**shapes: tuple[int, ...]) -> dict[str, Any]:
 
 
 def gate(name: str, x: Any, h: Any, p: Any) -> Any:
-    """What a gate is given."""
+    """The input of a gate."""
     place = "rznifgo".index(name)
     return x @ p["W"][place] + h @ p["R"][place] + p["b"][place]
 

@@ -1,6 +1,6 @@
-"""How far the elementary functions of the llvm engine are from the truth, for every float32 that there is.
+"""The errors of the elementary functions of the llvm engine, for every float32 that there is.
 
-    python -m tests.compiler.targets.cpu.every_float              all functions, this machine's best target
+    python -m tests.compiler.targets.cpu.every_float              all functions, this machine's best processor
     python -m tests.compiler.targets.cpu.every_float sigmoid tanh some of them
     python -m tests.compiler.targets.cpu.every_float exp --target generic    no fused multiply-add
 
@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from stepnet.compiler.targets.cpu import Processor, available_targets
+from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from tests.compiler.targets.cpu.test_maths import BOUNDS, WIDE, Function, compiled, lanes_of, spacing
 
@@ -82,22 +82,22 @@ def worst_of(function: Function, name: str, bits: NDArray) -> Worst:
     return Worst(float(away[place]), float(x[place]), int(np.count_nonzero(~same & ~finite)))
 
 
-def target_named(name: str) -> Processor:
-    """The target of that name, among those that this machine runs."""
-    return next(target for target in available_targets() if target.name == name)
+def processor_named(name: str) -> Processor:
+    """The processor of that name, among those that this machine runs."""
+    return next(processor for processor in available_processors() if processor.name == name)
 
 
 def worst_of_block(job: tuple[str, str, int]) -> Worst:
-    """The worst of a block of arguments: the function, the target and the first bits."""
-    name, target_name, first = job
-    target = target_named(target_name)
-    function = compiled(target, "f4", lanes_of(target, "f4"))[name]
+    """The worst of a block of arguments: the function, the processor and the first bits."""
+    name, processor_name, first = job
+    processor = processor_named(processor_name)
+    function = compiled(processor, "f4", lanes_of(processor, "f4"))[name]
     return worst_of(function, name, np.arange(first, first + BLOCK, dtype="u8"))
 
 
-def worst_of_all(pool: Pool, name: str, target: str) -> Worst:
+def worst_of_all(pool: Pool, name: str, processor: str) -> Worst:
     """The worst of all arguments."""
-    jobs = [(name, target, first) for first in range(0, PATTERNS, BLOCK)]
+    jobs = [(name, processor, first) for first in range(0, PATTERNS, BLOCK)]
     found: Iterable[Worst] = pool.imap_unordered(worst_of_block, jobs)
     shown = track(
         found, description=f"{name:8}", total=len(jobs), console=Console(stderr=True), transient=True
@@ -111,12 +111,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("functions", nargs="*", metavar="FUNCTION", help="all where none is named")
-    targets = [target.name for target in available_targets()]
-    parser.add_argument("--target", choices=targets, default=targets[0])
+    processors = [processor.name for processor in available_processors()]
+    parser.add_argument("--target", choices=processors, default=processors[0])
     options = parser.parse_args()
     if unknown := set(options.functions) - set(ELEMENTARY):
         parser.error(f"no such function: {', '.join(sorted(unknown))}; there are {', '.join(ELEMENTARY)}")
-    table = Table(title=f"{PATTERNS:,} numbers each, on {target_named(options.target)}")
+    table = Table(title=f"{PATTERNS:,} numbers each, on {processor_named(options.target)}")
     for heading in ("function", "greatest error, ulp", "at", "bound", "wrong inf or NaN", "seconds"):
         table.add_column(heading, justify="left" if heading == "function" else "right")
     kept = True

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constants import Constants
 from same_bits import assert_same_bits
 from zoo import rnn_of, uniform
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu.running import frozen, prepared_chain
+from stepnet.compiler.targets.cpu.running import chain, chain_call, prepared_chain
 from stepnet.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("same_threads")
@@ -90,38 +91,57 @@ def gradients(run: Any, x: Any) -> Any:
     return outputs, vars(backward(outputs, final))
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_of_padded_sequences_are_prepared(name: str, monkeypatch: pytest.MonkeyPatch):
+    """With gaps between sequences in place, or packed where a part reads all steps."""
+    run, x = sn.vjp(MODELS[name]()), uniform(3, 6, 4)
+
+    def call() -> Any:
+        results, backward = run(x, lengths=[6, 2, 5])
+        gradients = backward(results) if isinstance(run.model, sn.Graph) else backward(*results)
+        return results, vars(gradients)
+
+    expected = call()
+    call()
+    monkeypatch.setattr(chain.KernelChain, "started", None)  # the way of calls that are not prepared
+    for _ in range(2):
+        assert_same_bits(call(), expected)
+
+
 @pytest.mark.parametrize("large", [True, False])
 def test_contracts_and_sums_are_tasks_of_a_prepared_gradient(
-    large: bool, tasks_of_waves: list[int], monkeypatch: pytest.MonkeyPatch
+    large: bool, tasks_of_waves: list[int], monkeypatch: pytest.MonkeyPatch, constants: Constants
 ):
     if large:  # new arrays of values between the loop and these, and one buffer of all totals
-        monkeypatch.setattr(frozen, "LARGE", 0)
-        monkeypatch.setattr(f"{frozen.ChainArrays.__module__}.MOSTLY_FULL", 0)
+        constants(chain_call, LARGE=0)
+        monkeypatch.setattr(f"{chain_call.ChainArrays.__module__}.MOSTLY_FULL", 0)
     values = [uniform(9, 6, 4, seed=seed) for seed in range(3)]
     expected = [gradients(sn.vjp(rnn_of("gru", 4, 8)), x) for x in values]
     run = sn.vjp(rnn_of("gru", 4, 8))
     for _ in range(PREPARED):
         gradients(run, values[0])
-    monkeypatch.setattr(frozen.FinishCall, "run", None)  # nothing is left for Python
+    monkeypatch.setattr(chain_call.FinishCall, "run", None)  # nothing is left for Python
     tasks_of_waves.clear()
     assert_same_bits([gradients(run, x) for x in values], expected)
     assert set(tasks_of_waves) == {1}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_large_values_between_kernels_are_not_kept(name: str, monkeypatch: pytest.MonkeyPatch):
-    made, of, x = list[frozen.FrozenChain](), frozen.FrozenChain.of, uniform(2, 6, 4)
+def test_large_values_between_kernels_are_not_kept(
+    name: str, monkeypatch: pytest.MonkeyPatch, constants: Constants
+):
+    made, of, x = list[chain_call.PreparedChainCall](), chain_call.PreparedChainCall.of, uniform(2, 6, 4)
 
-    def noted(*given: Any) -> frozen.FrozenChain | None:
+    def noted(*given: Any) -> chain_call.PreparedChainCall | None:
         chain = of(*given)
         made.extend([] if chain is None else [chain])
         return chain
 
-    monkeypatch.setattr(frozen.FrozenChain, "of", noted)
+    monkeypatch.setattr(chain_call.PreparedChainCall, "of", noted)
     expected = MODELS[name]()(x)
     prepared(MODELS[name](), x)
     small, made[:] = sum(chain.bytes for chain in made), []
-    monkeypatch.setattr(frozen, "LARGE", 0)
+    constants(chain_call, LARGE=0)
     model = prepared(MODELS[name](), x)
     assert sum(chain.bytes for chain in made) < small or name == "one"
     for _ in range(2):
@@ -146,19 +166,19 @@ class Subclass(np.ndarray):
 @pytest.mark.parametrize("kind", ["subclass", "read-only", "missing"])
 def test_arrays_of_every_kind_are_read_in_place(kind: str, threads: int, monkeypatch: pytest.MonkeyPatch):
     """Only those that are no plain arrays take the slower way, of which machine code or Python says so."""
-    whole, slower = frozen.whole, list[Any]()
-    monkeypatch.setattr(frozen, "whole", lambda *given: slower.append(kind) or whole(*given))
+    whole, slower = chain_call.with_zeros, list[Any]()
+    monkeypatch.setattr(chain_call, "with_zeros", lambda *given: slower.append(kind) or whole(*given))
     sn.set_threads(threads)
     rnn, x = rnn_of("gru", 4, 8), uniform(2, 6, 4)
     expected = rnn(x)
     call = rnn.read(x, None, None, None, False, mask=None, masked="repeat", begun=None, time_major=False)
-    frozen_call = call.running.bound(("llvm",)).frozen(call.call)
-    assert frozen_call is not None
+    prepared_call = call.running.bound(("llvm",)).prepare(call.call)
+    assert prepared_call is not None
     given = {"subclass": x.view(Subclass), "read-only": x.copy()}.get(kind, x).reshape(-1, 4)
     given.flags.writeable = kind != "read-only"
     memory = None if kind == "missing" else np.zeros((2, 8), "f4")
     for _ in range(2):
-        (outputs,), (final,), _ = frozen_call.run([given, memory], None)
+        (outputs,), (final,), _ = prepared_call.run([given, memory], None)
         assert_same_bits((outputs.reshape(*x.shape[:2], 8), final), expected)
     assert slower == [] if kind == "read-only" else slower == [kind, kind]
 
@@ -173,7 +193,7 @@ def test_gaps_between_padded_sequences_are_zeros(
     control: Any = {"mask": None, "masked": "repeat", "begun": None, "time_major": False}
     reading = rnn.read(x, None, None, lengths, False, **control)
     call = replace(reading.call, separate_outputs=separate_outputs)
-    prepared = reading.running.bound(("llvm",)).frozen(call)
+    prepared = reading.running.bound(("llvm",)).prepare(call)
     assert prepared is not None
     for seed in range(3):
         values = uniform(3, 7, 4, seed=seed)
@@ -184,9 +204,9 @@ def test_gaps_between_padded_sequences_are_zeros(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_calls_that_pause_after_every_block_give_the_same_bits_and_say_how_far_they_are(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, constants: Constants
 ):
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    constants(prepared_chain, SLICE=1e-9)
     x = uniform(1, 2000, 4)
     model = MODELS[name]()
     expected = model(x)
@@ -202,8 +222,8 @@ def test_calls_that_pause_after_every_block_give_the_same_bits_and_say_how_far_t
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_an_interrupt_leaves_nothing_behind(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+def test_an_interrupt_leaves_nothing_behind(name: str, constants: Constants):
+    constants(prepared_chain, SLICE=1e-9)
     x = uniform(1, 2000, 4)
     model = MODELS[name]()
     expected = model(x)
@@ -235,8 +255,10 @@ def prepared_for_lengths(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["one", "stack", "directions", "sums between"])
-def test_calls_prepared_for_any_lengths_pause_too(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+def test_calls_prepared_for_any_lengths_pause_too(
+    name: str, monkeypatch: pytest.MonkeyPatch, constants: Constants
+):
+    constants(prepared_chain, SLICE=1e-9)
     model = prepared_for_lengths(name)
     for lengths in ([900, 700], [600, 1100]):
         x, seen = of_lengths(*lengths), list[sn.Progress]()
@@ -250,8 +272,8 @@ def test_calls_prepared_for_any_lengths_pause_too(name: str, monkeypatch: pytest
         assert_same_bits(found, MODELS[name]()(x))
 
 
-def test_an_interrupt_of_a_call_prepared_for_any_lengths(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+def test_an_interrupt_of_a_call_prepared_for_any_lengths(constants: Constants):
+    constants(prepared_chain, SLICE=1e-9)
     model = prepared_for_lengths("directions")
 
     def interrupt(now: sn.Progress) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from callers import on_threads
+from constants import Constants
 from same_bits import assert_same_bits
 from zoo import rnn_of, sequences
 
@@ -128,11 +129,13 @@ def test_memory_is_prepared_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch
     assert len(made) == 1
 
 
-def test_calls_that_pause_between_all_their_blocks_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
+def test_calls_that_pause_between_all_their_blocks_give_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+):
     model = MODELS["layers of directions"]()
     inputs = [sequences(lengths, 8) for lengths in ([2000], [900, 40], [300] * 5)]
     expected = one_by_one(monkeypatch, model, inputs)
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    constants(prepared_chain, SLICE=1e-9)
     for count in (1, 2, 4):
         sn.set_threads(count)
         for x, right in zip(inputs, expected, strict=True):

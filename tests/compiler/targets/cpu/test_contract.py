@@ -1,32 +1,31 @@
-"""The contract kernel: the sum of outer products, against float64, for every target, layout and thread."""
+"""The contract kernel: the sum of outer products, against float64, for every processor, layout and thread."""
 
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from constants import Constants
 from hypothesis import given, settings
 from same_bits import assert_same_bits
 from tolerance import assert_close
 from zoo import rnn_of, uniform
 
 import stepnet as sn
+from stepnet.compiler.net import totals
 from stepnet.compiler.net.encodings import rounded
-from stepnet.compiler.net.totals import BLOCK
-from stepnet.compiler.net.totals import contract as contract_in_numpy
-from stepnet.compiler.targets.cpu import Processor, available_targets
+from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.products import contract as module
-from stepnet.compiler.targets.cpu.products.contract import Contract, contract
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 Array = np.ndarray
-TARGETS = available_targets()
+PROCESSORS = available_processors()
 SHAPES = [
     (1, 1, 1),
     (5, 3, 7),
-    (BLOCK, 8, 48),
-    (BLOCK + 1, 9, 50),
-    (2 * BLOCK + 3, 17, 33),
+    (totals.BLOCK, 8, 48),
+    (totals.BLOCK + 1, 9, 50),
+    (2 * totals.BLOCK + 3, 17, 33),
     (700, 64, 1),
     (3, 1, 130),
 ]
@@ -38,10 +37,10 @@ def vectors(rows: int, *columns: int, dtype: str = "float32", seed: int = 0) -> 
 
 
 def of_places(
-    left: Array, other: Array, places: Array, target: Processor, weights: str | None = None
+    left: Array, other: Array, places: Array, processor: Processor, weights: str | None = None
 ) -> Array:
     """The sum over the rows at some places, in this order."""
-    work = Contract(left.shape[1], other.shape[1], left.dtype.name, places, target, weights)
+    work = module.Contract(left.shape[1], other.shape[1], left.dtype.name, places, processor, weights)
     result = np.full((left.shape[1], other.shape[1]), np.nan, left.dtype)
     work.point(*(array.ctypes.data for array in (left, other, result)))
     work()
@@ -54,34 +53,36 @@ def right(left: Array, other: Array) -> Array:
 
 
 @pytest.mark.long(each=True)
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("rows", "m", "n"), SHAPES)
-def test_it_is_the_sum_of_outer_products(target: Processor, dtype: str, rows: int, m: int, n: int) -> None:
+def test_it_is_the_sum_of_outer_products(processor: Processor, dtype: str, rows: int, m: int, n: int) -> None:
     a, b = vectors(rows, m, n, dtype=dtype)
-    result = contract(a, b, target)
+    result = module.contract(a, b, processor)
     assert (result.dtype, result.shape) == (a.dtype, (m, n))
     assert_close(result, right(a, b), 1, rows)
 
 
 @pytest.mark.long(each=True)
-@pytest.mark.parametrize("target", [*TARGETS, Processor("generic", "", "", 16, 16)], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "processor", [*PROCESSORS, Processor("generic", "", "", 16, 16)], ids=lambda t: t.name
+)
 @pytest.mark.parametrize(("rows", "m", "n"), SHAPES)
-def test_sides_in_bfloat16_are_rounded(target: Processor, rows: int, m: int, n: int) -> None:
+def test_sides_in_bfloat16_are_rounded(processor: Processor, rows: int, m: int, n: int) -> None:
     a, b = vectors(rows, m, n)
-    result = contract(a, b, target, weights="bfloat16")
+    result = module.contract(a, b, processor, weights="bfloat16")
     assert (result.dtype, result.shape) == (a.dtype, (m, n))
     assert_close(result, right(rounded(a), rounded(b)), 1, rows)
-    assert_close(contract_in_numpy(a, b, weights="bfloat16"), right(rounded(a), rounded(b)), 1, rows)
+    assert_close(totals.contract(a, b, weights="bfloat16"), right(rounded(a), rounded(b)), 1, rows)
 
 
 def test_rows_in_bfloat16_are_read_by_their_places() -> None:
     """An odd number of them too, of which the last one has none beside it."""
-    a, b = vectors(2 * BLOCK + 7, 19, 37)
-    for count in (1, 2, BLOCK + 1, len(a)):
+    a, b = vectors(2 * totals.BLOCK + 7, 19, 37)
+    for count in (1, 2, totals.BLOCK + 1, len(a)):
         places = np.random.default_rng(count).permutation(len(a))[:count]
-        made = of_places(a, b, places, TARGETS[0], "bfloat16")
-        there = contract(a[places], b[places], TARGETS[0], weights="bfloat16")
+        made = of_places(a, b, places, PROCESSORS[0], "bfloat16")
+        there = module.contract(a[places], b[places], PROCESSORS[0], weights="bfloat16")
         np.testing.assert_array_equal(made, there, strict=True)
 
 
@@ -96,8 +97,8 @@ def test_rows_in_bfloat16_are_read_by_their_places() -> None:
 def test_rows_are_read_by_their_places(rows: int, m: int, n: int, seed: int, threads: int) -> None:
     """Where rows lie, what lies between them and how many threads there are changes no bit."""
     a, b = vectors(rows, m, n, seed=seed)
-    target = TARGETS[0]
-    expected = contract(a, b, target)
+    processor = PROCESSORS[0]
+    expected = module.contract(a, b, processor)
     assert_close(expected, right(a, b), 1, max(1, rows))
     places = np.random.default_rng(seed).permutation(2 * rows + 1)[:rows]
     elsewhere = [np.full((2 * rows + 1, size), np.nan, "float32") for size in (m, n)]
@@ -107,21 +108,21 @@ def test_rows_are_read_by_their_places(rows: int, m: int, n: int, seed: int, thr
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SHARED", 0)
         left, other = elsewhere
-        found = of_places(left, other, places, target) if m and n else contract(a, b, target)
+        found = of_places(left, other, places, processor) if m and n else module.contract(a, b, processor)
         np.testing.assert_array_equal(found, expected, strict=True)
 
 
 def test_vectors_of_several_axes_are_contracted_one_by_one() -> None:
     a, b = vectors(60, 5, 6)
-    expected = contract(a, b, TARGETS[0])
+    expected = module.contract(a, b, PROCESSORS[0])
     a, b = a.reshape(20, 3, 5), b.reshape(20, 3, 6)
-    np.testing.assert_array_equal(contract(a, b, TARGETS[0]), expected, strict=True)
+    np.testing.assert_array_equal(module.contract(a, b, PROCESSORS[0]), expected, strict=True)
 
 
 def test_what_is_no_number_stays_in_its_row_and_column() -> None:
     a, b = vectors(300, 9, 20)
     a[7, 2], b[9, 3] = np.nan, np.inf
-    result, expected = contract(a, b, TARGETS[0]), right(a, b)
+    result, expected = module.contract(a, b, PROCESSORS[0]), right(a, b)
     assert np.array_equal(np.isnan(result), np.isnan(expected))
     assert np.isnan(result[2]).all()
     assert not np.isnan(np.delete(result, 2, axis=0)).any()
@@ -131,30 +132,30 @@ def test_what_is_no_number_stays_in_its_row_and_column() -> None:
 @pytest.mark.parametrize("dtypes", [("int32", "int32"), ("float32", "float64"), ("float16", "float16")])
 def test_other_dtypes_are_left_to_numpy(dtypes: tuple[str, str]) -> None:
     a, b = (np.arange(12).reshape(4, 3).astype(dtype) for dtype in dtypes)
-    result = contract(a, b, TARGETS[0])
+    result = module.contract(a, b, PROCESSORS[0])
     assert result.dtype == np.result_type(*dtypes)
     assert result.tolist() == (a.T @ b).tolist()
 
 
-def test_more_rows_than_are_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = vectors(5 * BLOCK + 7, 4, 20)
-    expected = contract(a, b, TARGETS[0])
-    monkeypatch.setattr(module, "AT_ONCE", 2 * BLOCK * 4 * 20)
-    np.testing.assert_array_equal(contract(a, b, TARGETS[0]), expected, strict=True)
+def test_more_rows_than_are_done_at_once(constants: Constants) -> None:
+    a, b = vectors(5 * totals.BLOCK + 7, 4, 20)
+    expected = module.contract(a, b, PROCESSORS[0])
+    constants(module, AT_ONCE=2 * totals.BLOCK * 4 * 20)
+    np.testing.assert_array_equal(module.contract(a, b, PROCESSORS[0]), expected, strict=True)
 
 
 @pytest.mark.parametrize("how", ["threads", "pieces"])
 def test_a_prepared_gradient_whose_contracts_take_several_calls_has_the_same_bits(
-    how: str, monkeypatch: pytest.MonkeyPatch
+    how: str, constants: Constants
 ):
     sn.set_threads(1)
     values = [uniform(9, 60, 4, seed=seed) for seed in range(3)]
     expected = [gradients(sn.vjp(rnn_of("gru", 4, 40)), x) for x in values]
     if how == "threads":
         sn.set_threads(3)
-        monkeypatch.setattr(module, "SHARED", 0)
+        constants(module, SHARED=0)
     else:
-        monkeypatch.setattr(module, "AT_ONCE", 1)
+        constants(module, AT_ONCE=1)
     run = sn.vjp(rnn_of("gru", 4, 40))
     for _ in range(2):
         assert_same_bits([gradients(run, x) for x in values], expected)

@@ -9,9 +9,9 @@ from command_line import stepnet
 from same_bits import assert_same_bits
 from zoo import rnn_of
 
-from stepnet.build.targets import build_target
-from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets, host_target
-from stepnet.compiler.targets.cpu.machine.target import NAMED, VARIABLE, supported_targets, up_to
+from stepnet.build.platforms import platform_named
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_processors, host_processor
+from stepnet.compiler.targets.cpu.machine.processor import NAMED, VARIABLE, supported_processors, up_to
 from stepnet.errors import InputError
 
 V4, V3, ARM = NAMED["x86-64-v4"], NAMED["x86-64-v3"], NAMED["aarch64"]
@@ -69,8 +69,8 @@ def test_refusals_name_the_choices(name: str, supported: tuple[Processor, ...], 
 
 def forget() -> None:
     """The variable is read once per process; this has it read again."""
-    host_target.cache_clear()
-    available_targets.cache_clear()
+    host_processor.cache_clear()
+    available_processors.cache_clear()
 
 
 @pytest.fixture
@@ -86,40 +86,44 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in ("x86-64-v4", "x86-64-v3") if NAMED[name].name in {t.name for t in supported_targets()}]
+    [
+        name
+        for name in ("x86-64-v4", "x86-64-v3")
+        if NAMED[name].name in {t.name for t in supported_processors()}
+    ]
     + ["generic"],
 )
 def test_calls_run_the_code_of_the_chosen_processor(name: str, chosen: Callable[[str], None]) -> None:
-    target = up_to(name, supported_targets())[0]
+    processor = up_to(name, supported_processors())[0]
     x = np.random.default_rng(0).normal(size=(3, 20, 8)).astype("f4")
     chosen(name)
-    assert host_target() == target
+    assert host_processor() == processor
     rnn = rnn_of("gru", 8, 33)
     made, _ = rnn(x)
     reading = rnn.read(x, None, None, None, False)
     schedule = reading.running.schedule_for("llvm")
-    bound = LlvmEngine(target).compile(schedule).bind(reading.running.params)
+    bound = LlvmEngine(processor).compile(schedule).bind(reading.running.params)
     assert_same_bits(made.reshape(-1, 33), bound(reading.call).arrays[0])
     (plan,) = schedule.plans
-    assert LlvmEngine().key(plan) == LlvmEngine(target).key(plan)
+    assert LlvmEngine().key(plan) == LlvmEngine(processor).key(plan)
 
 
 def test_machine_code_without_fused_multiply_adds_rounds_products(chosen: Callable[[str], None]) -> None:
     """The bits show which code ran."""
-    if not supported_targets()[-1].is_x86:
+    if not supported_processors()[-1].is_x86:
         pytest.skip("every processor here has fused multiply-add")
     x = np.random.default_rng(0).normal(size=(3, 20, 8)).astype("f4")
     made = dict[str, np.ndarray]()
     for name in ("native", "generic"):
         chosen(name)
         made[name], _ = rnn_of("gru", 8, 33)(x)
-    assert host_target().has_fused is False
+    assert host_processor().has_fused is False
     assert (made["native"] != made["generic"]).any()
 
 
 def test_doctor_and_explain_show_it(chosen: Callable[[str], None]) -> None:
     chosen("generic")
-    line = f"code for    {supported_targets()[-1]}: STEPNET_CPU is generic"
+    line = f"code for    {supported_processors()[-1]}: STEPNET_CPU is generic"
     assert f"  {line}\n  llvm        chosen\n" in str(rnn_of("gru", 8, 33).explain())
     code, said, _ = stepnet("doctor")
     assert code == 0
@@ -135,7 +139,7 @@ def test_a_wrong_name_is_an_error_of_the_call(chosen: Callable[[str], None]) -> 
 
 def test_libraries_are_built_for_the_chosen_processor(chosen: Callable[[str], None]) -> None:
     chosen("generic")
-    assert build_target("native").code == build_target("generic").code == supported_targets()[-1]
-    if "avx512" in {target.name for target in supported_targets()}:
+    assert platform_named("native").code == platform_named("generic").code == supported_processors()[-1]
+    if "avx512" in {processor.name for processor in supported_processors()}:
         chosen("x86-64-v4")
-        assert build_target("native").needs == build_target("x86-64-v4").needs
+        assert platform_named("native").needs == platform_named("x86-64-v4").needs

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constants import Constants
 from controlled_loop import assert_right, right
 from same_bits import assert_same_bits
 
@@ -37,10 +38,10 @@ pytestmark = pytest.mark.alone  # threads that wait for one another, on all proc
 
 
 @pytest.fixture(autouse=True)
-def few_lanes(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+def few_lanes(constants: Constants) -> Generator[None]:
     before, WORKER_POOL.lateness = threads(), Lateness()
-    monkeypatch.setattr(ending, "LANES", LANES)
-    monkeypatch.setattr(sequence_layout, "LANES", LANES)
+    constants(ending, LANES=LANES)
+    constants(sequence_layout, LANES=LANES)
     yield
     sn.set_threads(before)
     WORKER_POOL.lateness = Lateness()
@@ -48,7 +49,7 @@ def few_lanes(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How threads share every call."""
+    """The way in which threads share every call."""
     share_in(WAYS[request.param], monkeypatch)
 
 
@@ -203,7 +204,7 @@ def test_no_sequences_and_none_with_steps() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 40])
 @pytest.mark.usefixtures("way")
 def test_a_step_behind_an_end_indexes_nothing(rows: int) -> None:
-    """What lies behind the end is outside of the table. A step before the end may not be."""
+    """The values behind the end are outside of the table. A step before the end may not read there."""
     random = np.random.default_rng(0)
     table = random.uniform(-1, 1, (5, 20)).astype(F32)
 
@@ -282,7 +283,9 @@ def test_sequences_that_may_be_long_take_no_memory_for_it() -> None:
 @pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.usefixtures("way")
-def test_pauses_and_more_room_change_nothing(last_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_and_more_room_change_nothing(
+    last_only: bool, monkeypatch: pytest.MonkeyPatch, constants: Constants
+) -> None:
     given = Given(300, 0.05, statics=True, begun=True)
     expected = given.rnn()(*given.arguments(), last_only=last_only)
     rooms, got = list[int](), ending.Room.get
@@ -292,11 +295,10 @@ def test_pauses_and_more_room_change_nothing(last_only: bool, monkeypatch: pytes
         got(room, space)
 
     monkeypatch.setattr(ending.Room, "get", spied)
-    monkeypatch.setattr(ending, "ROOM_BYTES", 1)
-    monkeypatch.setattr(ending, "ENDING_ROWS", LANES)
-    monkeypatch.setattr(workspace, "ENDING_ROWS", LANES)
+    constants(ending, ROOM_BYTES=1, ENDING_ROWS=LANES)
+    constants(workspace, ENDING_ROWS=LANES)
     for seconds in (1e-9, 60):
-        monkeypatch.setattr(prepared_chain, "SLICE", seconds)
+        constants(prepared_chain, SLICE=seconds)
         rooms.clear()
         assert_same_bits(given.rnn()(*given.arguments(), last_only=last_only), expected)
         assert set(rooms) == (set() if last_only else {LANES})
@@ -304,8 +306,8 @@ def test_pauses_and_more_room_change_nothing(last_only: bool, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("way")
-def test_a_call_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+def test_a_call_says_how_far_it_is(constants: Constants) -> None:
+    constants(prepared_chain, SLICE=1e-9)
     given, seen = Given(200, 0.05, statics=True, begun=True), list[sn.Progress]()
     with sn.progress(seen.append):
         given.rnn()(*given.arguments())
@@ -322,8 +324,8 @@ def test_a_call_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_an_interrupted_call_leaves_the_next_one_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+def test_an_interrupted_call_leaves_the_next_one_right(constants: Constants) -> None:
+    constants(prepared_chain, SLICE=1e-9)
     given = Given(100, 0.05, statics=True, begun=True)
     rnn = given.rnn()
     expected, turns = rnn(*given.arguments()), 0

@@ -17,8 +17,8 @@ from zoo import rnn_of
 import stepnet as sn
 from stepnet.compiler.net import Precision
 from stepnet.compiler.net.encodings import rounded, whole_numbers
-from stepnet.compiler.plan.passes import narrowed
-from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets
+from stepnet.compiler.plan.passes import PIPELINE, narrowed
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_processors
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
@@ -28,26 +28,26 @@ DTYPES = pytest.mark.parametrize("dtype", ENCODINGS)
 SIZES = ((1, 1), (3, 17), (17, 3), (130, 65))
 
 
-def other_targets() -> Iterator[Processor]:
+def other_processors() -> Iterator[Processor]:
     """This processor, the narrower ones that it runs, one with AVX-512 and nothing for few bits, and one of
     no family.
     """
-    for target in available_targets():
-        yield target
-        if target.name == "avx512":
+    for processor in available_processors():
+        yield processor
+        if processor.name == "avx512":
             yield Processor("avx512", "skylake-avx512", "-prefer-256-bit", 64, 32)
     yield Processor("generic", "", "", 16, 16)
 
 
-TARGETS = tuple(other_targets())
-EACH = tuple(product(SIZES, TARGETS))
+PROCESSORS = tuple(other_processors())
+EACH = tuple(product(SIZES, PROCESSORS))
 
 
 def name_of(case: Any) -> str:
     if isinstance(case, str):
         return case
-    (inputs, units), target = case
-    return f"{inputs}-{units}-{target.name}-{target.cpu or 'any'}"
+    (inputs, units), processor = case
+    return f"{inputs}-{units}-{processor.name}-{processor.cpu or 'any'}"
 
 
 normal = partial(random_normal, seed=RANDOM)
@@ -67,11 +67,11 @@ def products(inputs: int, units: int, dtype: str) -> sn.RNN:
     return encoded_rnn(both_products, params, dtype, memory=inputs, inputs=inputs)
 
 
-def run_on(target: Processor | None, rnn: sn.RNN, x: Any, **options: Any) -> Any:
-    """The outputs on a target: that of this processor where there is none."""
+def run_on(processor: Processor | None, rnn: sn.RNN, x: Any, **options: Any) -> Any:
+    """The outputs on a processor: that of this processor where there is none."""
     reading = rnn.read(x, None, None, options.get("lengths"))
     program = reading.running
-    kernel = LlvmEngine(target).compile(program.schedule)
+    kernel = LlvmEngine(processor).compile(program.schedule)
     return kernel.bind(program.params)(reading.call).outputs
 
 
@@ -105,12 +105,12 @@ EXACT = {"bfloat16": pairs, "int8": quads}
 @pytest.mark.long(every=2)
 @pytest.mark.parametrize(("case", "dtype"), in_turns(EACH, ENCODINGS), ids=name_of)
 def test_products_have_the_bits_of_the_encoding(case: Any, dtype: str) -> None:
-    """`make test` runs each size on each target in one encoding, and the test of steps in the other one."""
-    (inputs, units), target = case
+    """`make test` runs each size on each processor in one encoding, and the test of steps in the other."""
+    (inputs, units), processor = case
     rnn = products(inputs, units, dtype)
     for rows in (1, 2, 7, 13):
         x = normal(rows, 2, inputs)
-        made, h = (output.reshape(rows, 2, units) for output in run_on(target, rnn, x))
+        made, h = (output.reshape(rows, 2, units) for output in run_on(processor, rnn, x))
         np.testing.assert_array_equal(made[:, 1], EXACT[dtype](x[:, 1], rnn.params["W"]))
         np.testing.assert_array_equal(h[:, 1], EXACT[dtype](x[:, 0], rnn.params["R"]))
 
@@ -128,8 +128,8 @@ def test_products_of_several_left_sides_are_added(dtype: str) -> None:
     assert (products.attributes["lefts"], products.attributes["weights"]) == (2, dtype)
     x = {"a": normal(7, 1, 19), "b": 100 * normal(7, 1, 6)}
     right = EXACT[dtype](x["b"][:, 0], params["B"], EXACT[dtype](x["a"][:, 0], params["A"]))
-    for target in TARGETS:
-        np.testing.assert_array_equal(run_on(target, rnn, x)[0], right)
+    for processor in PROCESSORS:
+        np.testing.assert_array_equal(run_on(processor, rnn, x)[0], right)
 
 
 def test_sums_of_a_wide_product_in_int8_are_exact() -> None:
@@ -138,8 +138,8 @@ def test_sums_of_a_wide_product_in_int8_are_exact() -> None:
     rnn = rnn.with_params({name: np.abs(array) + 1 for name, array in rnn.params.items()})
     x = 1 + np.abs(normal(3, 1, 20_000)) / 50
     right = quads(x[:, 0], rnn.params["W"])
-    for target in TARGETS:
-        made = run_on(target, rnn, x)[0]
+    for processor in PROCESSORS:
+        made = run_on(processor, rnn, x)[0]
         np.testing.assert_array_equal(made, right)
 
 
@@ -149,9 +149,9 @@ def test_rows_of_zeros_small_numbers_and_nothing_finite(dtype: str) -> None:
     x = np.stack([np.zeros(19), np.full(19, 1e-33), *normal(4, 19), np.full(19, 3e30)]).astype("f4")[:, None]
     x[2, 0, 18] = np.nan
     x[3, 0, 0] = np.inf
-    for target in TARGETS:
+    for processor in PROCESSORS:
         with np.errstate(all="ignore"):
-            made = run_on(target, rnn, x)[0]
+            made = run_on(processor, rnn, x)[0]
             right = EXACT[dtype](x[:, 0], rnn.params["W"])
         np.testing.assert_array_equal(made[0], 0)
         assert np.isnan(made[2]).all()
@@ -165,8 +165,8 @@ def test_what_lies_behind_a_row_is_not_read(dtype: str) -> None:
     """A vector of 1 / x has infinity behind the last number of x, where zeros are."""
     rnn = encoded_rnn(lambda x, h, p: ((1 / x) @ p, h), normal(19, 21), dtype, memory=(), inputs=19)
     x = 1 + np.abs(normal(3, 1, 19))
-    for target in TARGETS:
-        made = run_on(target, rnn, x)[0]
+    for processor in PROCESSORS:
+        made = run_on(processor, rnn, x)[0]
         np.testing.assert_array_equal(made, EXACT[dtype](1 / x[:, 0], rnn.params))
 
 
@@ -245,7 +245,7 @@ def test_masked_and_last_steps(dtype: str) -> None:
 
 
 def from_each_memory(rnn: sn.RNN, x: np.ndarray, memories: list[Any], engine: str) -> Any:
-    """What one step makes of each input and the memory that was there before it: rows of one step."""
+    """The results of one step for each input and the memory before it, as rows of one step."""
     count, steps = x.shape[:2]
     rows = x.reshape(count * steps, 1, *x.shape[2:])
     before = [memory.reshape(count * steps, *memory.shape[2:]) for memory in memories]
@@ -274,11 +274,11 @@ def simple(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(("case", "dtype"), in_turns(EACH, ENCODINGS[::-1]), ids=name_of)
 def test_each_step_is_that_of_the_interpreter(case: Any, dtype: str) -> None:
     """From the same memory, so that no step begins with numbers that another rounding has moved."""
-    (inputs, units), target = case
+    (inputs, units), processor = case
     params = {"W": normal(inputs, units), "R": normal(units, units) / 2, "b": normal(units)}
     rnn = encoded_rnn(simple, params, dtype, memory=units, inputs=inputs)
     x = normal(5, 4, inputs)
-    h = run_on(target, rnn, x)[0].reshape(5, 4, units)
+    h = run_on(processor, rnn, x)[0].reshape(5, 4, units)
     before = np.concatenate([np.zeros((5, 1, units), "f4"), h[:, :-1]], axis=1)
     right = from_each_memory(rnn, x, [before], "interpret")
     assert_close(h.reshape(-1, units), right[:, 0], width=inputs + units)
@@ -308,7 +308,7 @@ def test_a_cell_of_ones_own(dtype: str, inputs: int, units: int) -> None:
 @DTYPES
 def test_every_product_with_parameters_is_encoded(dtype: str) -> None:
     rnn = encoded_rnn(own_cell, own_parameters(4, 6), dtype, memory=6, inputs=4)
-    body = next(node.recur.body for node in narrowed(rnn.net).nodes if node.operation == "recur")
+    body = next(node.recur.body for node in narrowed(rnn.net, PIPELINE).nodes if node.operation == "recur")
     assert [n.attributes.get("weights") for n in body.nodes if n.kind == "matmul"] == [dtype] * 5
     nodes = [*rnn.plan.net.nodes, *rnn.plan.body.nodes]
     assert {node.attributes.get("weights") for node in nodes if node.kind == "matmul"} == {dtype}
@@ -338,8 +338,8 @@ def test_products_of_float64_beside_encoded_ones(dtype: str) -> None:
     memory = sn.Spec((), "float32")
     rnn = encoded_rnn(step, params, dtype, memory=memory, inputs=sn.Spec((9,), "float32"))
     x = normal(5, 2, 9)
-    for target in TARGETS:
-        d, made = run_on(target, rnn, x)
+    for processor in PROCESSORS:
+        d, made = run_on(processor, rnn, x)
         np.testing.assert_array_equal(made, EXACT[dtype](x.reshape(-1, 9), params["W"]))
         assert_close(d, x.reshape(-1, 9).astype("f8") @ params["D"], width=9)
 

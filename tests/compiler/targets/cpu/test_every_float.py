@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stepnet.compiler.targets.cpu import Processor
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from tests.compiler.targets.cpu.every_float import PATTERNS, truth, worst_of
-from tests.compiler.targets.cpu.test_maths import BOUNDS, TARGETS, compiled, lanes_of, unfused
+from tests.compiler.targets.cpu.test_maths import BOUNDS, PROCESSORS, compiled, lanes_of, unfused
 
 EVERY = 4093
 AROUND = 64
@@ -34,10 +34,10 @@ def sample() -> NDArray:
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @NAMES
-def test_a_sample_of_all_numbers(target: Processor, name: str):
-    worst = worst_of(compiled(target, "f4", lanes_of(target, "f4"))[name], name, sample())
+def test_a_sample_of_all_numbers(processor: Processor, name: str):
+    worst = worst_of(compiled(processor, "f4", lanes_of(processor, "f4"))[name], name, sample())
     assert (worst.ulp <= BOUNDS[name], worst.wrong) == (True, 0), worst
 
 

@@ -1,5 +1,5 @@
-"""What else reads or moves the memories that lie fiber by fiber: results that show them, lanes that take the
-place of others, and concatenations.
+"""Other readers of memories that lie fiber by fiber: results that show them, lanes that take the place of
+others, and concatenations.
 """
 
 from time import process_time
@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from planned import plan
 from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler.net import Net
-from stepnet.compiler.plan import plan
-from stepnet.compiler.targets.cpu import host_target
+from stepnet.compiler.targets.cpu import host_processor
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from tests.compiler.targets.cpu.test_fibers import Case, heads, loop, vectors
 
@@ -114,7 +114,7 @@ def test_several_vectors_are_stored_into_a_part_of_a_concatenation() -> None:
 
 
 def test_large_matrices_are_planned_soon() -> None:
-    """Which numbers lie where is asked of a quarter of a million of them, many times."""
+    """The planner looks up where numbers lie many times, here among a quarter of a million."""
     times = list[float]()
     for size in (32, 128):
         shapes = {"q": (16, size), "k": (16, size), "v": (16, size), "g": (16,), "b": (16,)}
@@ -124,7 +124,7 @@ def test_large_matrices_are_planned_soon() -> None:
 
 
 def seconds(net: Net) -> float:
-    """How long planning and lowering take."""
+    """The seconds that planning and lowering take."""
     begin = process_time()
-    lowered(plan(net), host_target())
+    lowered(plan(net), host_processor())
     return process_time() - begin

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from planned import plan
 from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.plan import Plan, plan
-from stepnet.compiler.targets.cpu import host_target
+from stepnet.compiler.plan import Plan
+from stepnet.compiler.targets.cpu import host_processor
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Register
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.model.control import Control
@@ -146,14 +147,15 @@ def test_no_matrix_is_written_but_memories(case: Static) -> None:
 
 def phases_of(made: Plan) -> list[Any]:
     """The loops of a step."""
-    phases = lowered(made, host_target()).program.loop
+    phases = lowered(made, host_processor()).program.loop
     return [each for phase in phases if isinstance(phase, list) for each in phase]
 
 
 def test_a_static_lies_fiber_by_fiber_if_all_its_readers_agree() -> None:
     lie = {
         name: [
-            field.is_fibered for _, field, _ in lowered(plan(case.rnn().net), host_target()).program.statics
+            field.is_fibered
+            for _, field, _ in lowered(plan(case.rnn().net), host_processor()).program.statics
         ]
         for name, case in CASES.items()
     }
@@ -201,13 +203,13 @@ def test_a_matrix_of_a_recurrence_with_until_is_kept_in_place() -> None:
         n for n, node in enumerate(made.body.nodes) if node.operation == "where" and node.type.size > 1
     )
     stored = [operand for each in loops for turn in each.passes for operand, _ in turn.stores]
-    matrix = lowered(made, host_target()).program.memories[0][2]
+    matrix = lowered(made, host_processor()).program.memories[0][2]
     assert stored == [Register(where, "float32")]
     assert (matrix.record, len(made.loop)) == ("lane", 2)
 
 
 def kept_where(x: Any, memory: Any, params: Any) -> Any:
-    """Whether the matrix changes depends on a sum over other units: it waits for that as a whole."""
+    """A matrix whose change depends on a sum over other units: it waits for that as a whole."""
     is_large = (memory["n"].sum(1) > 0)[:, None, None]
     S = 0.5 * memory["S"] + x["k"][:, :, None] * x["v"][:, None, :]
     S = np.where(is_large, S * np.tanh((S * x["k"][:, :, None]).sum(1))[:, None, :], memory["S"])

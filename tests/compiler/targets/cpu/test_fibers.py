@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import wide_machine
 from hypothesis import given, settings
+from planned import plan
 from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.plan import Plan, plan
-from stepnet.compiler.targets.cpu import Processor, engine, host_target
+from stepnet.compiler.plan import Plan
+from stepnet.compiler.targets.cpu import Processor, engine, host_processor
 from stepnet.compiler.targets.cpu.lower.fibers import FiberStorage, group_width
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop
 from stepnet.compiler.targets.cpu.lower.program import lowered
-from stepnet.compiler.targets.cpu.machine.target import NAMED
+from stepnet.compiler.targets.cpu.machine.processor import NAMED
 from stepnet.compiler.values import transform
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
@@ -140,7 +141,7 @@ def turned(x: Any, memory: Any, params: Any) -> Any:
 
 
 def old(x: Any, memory: Any, params: Any) -> Any:
-    """What was in the matrix is read when the next value is known: it is not put in its place."""
+    """The old value of the matrix is read when the next value is known: it is not overwritten in place."""
     S = 0.5 * memory["S"] + x["k"][:, :, None] * x["v"][:, None, :]
     written = np.tanh((S * x["k"][:, :, None]).sum(1))
     return (memory["S"] * written[:, None, :]).sum(1), {"S": S}
@@ -272,7 +273,9 @@ def test_threads_that_share_units(name: str) -> None:
 
 
 def test_sharing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "host_target", lambda: wide_machine.TARGET)  # wide vectors have fewer blocks
+    monkeypatch.setattr(
+        engine, "host_processor", lambda: wide_machine.PROCESSOR
+    )  # wide vectors have fewer blocks
     sn.set_threads(2)
     case = Case(scan, {"dt": (512,), "u": (512,), "B": (16,), "C": (16,)}, {"h": (512, 16)})
     assert "2 threads share the units (up to 16 blocks each), no barrier per step" in str(
@@ -306,20 +309,20 @@ def test_streams(case: Case) -> None:
     ],
 )
 def test_the_first_turn_of_a_step_runs_with_the_last_one_of_the_step_before(name: str, ahead: bool) -> None:
-    (phase,) = lowered(CASES[name].plan(), host_target()).program.loop
+    (phase,) = lowered(CASES[name].plan(), host_processor()).program.loop
     assert isinstance(phase, list)
     (loop,) = phase
     assert isinstance(loop, FiberLoop)
     assert loop.begins_ahead is ahead
 
 
-@pytest.mark.parametrize("target", [NAMED["x86-64-v4"], NAMED["x86-64-v3"]], ids=lambda each: each.name)
+@pytest.mark.parametrize("processor", [NAMED["x86-64-v4"], NAMED["x86-64-v3"]], ids=lambda each: each.name)
 @pytest.mark.parametrize("more", [0, 1, 18])
-def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(target: Processor, more: int) -> None:
-    most, tile = 32 * 1024 // target.vector_bytes, 32 * 1024 // target.vector_bytes if more else 0
-    units = target.vector_bytes // 4
+def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(processor: Processor, more: int) -> None:
+    most, tile = 32 * 1024 // processor.vector_bytes, 32 * 1024 // processor.vector_bytes if more else 0
+    units = processor.vector_bytes // 4
     case = Case(decayed, vectors(most + more, units, g=()), {"S": (most + more, units)})
-    (phase,) = lowered(case.plan(), target).program.loop
+    (phase,) = lowered(case.plan(), processor).program.loop
     assert isinstance(phase, list)
     (loop,) = phase
     assert isinstance(loop, FiberLoop)

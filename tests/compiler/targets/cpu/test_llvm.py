@@ -1,4 +1,4 @@
-"""The llvm engine against the interpreter in float64, on every target that this processor runs."""
+"""The llvm engine against the interpreter in float64, on every processor that this processor runs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from constants import Constants
 from hypothesis import Phase, given, settings
 from interpreted import interpreted
 from random_steps import RandomStep, Sequences, random_steps, sequences_for, wide
@@ -20,7 +21,7 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.net import widened
 from stepnet.compiler.targets import Call, Results
-from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets, host_target
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_processors, host_processor
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
 from stepnet.compiler.targets.cpu.running import sequence_layout
 from stepnet.compiler.values import leaves, transform
@@ -30,26 +31,28 @@ from stepnet.ragged import Positions
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
 Array = np.ndarray
-HOST = host_target()
-TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+HOST = host_processor()
+PROCESSORS = pytest.mark.parametrize(
+    "processor", available_processors(), ids=lambda processor: processor.name
+)
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 LENGTHS = (3, 0, 1, 7, 2, 1, 0, 5, 4, 12, 1)
 
 
-def compiled(rnn: sn.RNN, target: Processor = HOST) -> Callable[[Call], Results]:
-    """What runs a call of a recurrence on one target; made once for all tests, since LLVM takes its time."""
-    return compiled_once(rnn, target)
+def compiled(rnn: sn.RNN, processor: Processor = HOST) -> Callable[[Call], Results]:
+    """Compiles a recurrence for one processor, as a callable; once for all tests, as LLVM takes its time."""
+    return compiled_once(rnn, processor)
 
 
 @cache
-def compiled_once(rnn: sn.RNN, target: Processor) -> Callable[[Call], Results]:
-    engine = LlvmEngine(target)
+def compiled_once(rnn: sn.RNN, processor: Processor) -> Callable[[Call], Results]:
+    engine = LlvmEngine(processor)
     assert engine.refuse(rnn.schedule) is None
     return engine.compile(rnn.schedule).bind(leaves(rnn.params))
 
 
 def right(rnn: sn.RNN, call: Call) -> Results:
-    """What is right: the traced net, in float64 throughout."""
+    """The right results: of the traced net, in float64 throughout."""
 
     def wider(arrays: Sequence[Any]) -> list[Any]:
         return [None if array is None else wide(array) for array in arrays]
@@ -109,16 +112,16 @@ def part(call: Call, chosen: Sequence[int]) -> Call:
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @DTYPES
 @settings(max_examples=3, phases=[Phase.generate])  # each attempt to shrink would be compiled, for minutes
 @given(data=st.data(), step=random_steps(), reverse=st.booleans())
 def test_random_steps(
-    target: Processor, dtype: str, data: st.DataObject, step: RandomStep, reverse: bool
+    processor: Processor, dtype: str, data: st.DataObject, step: RandomStep, reverse: bool
 ) -> None:
     rnn = step.rnn(dtype, reverse)
     call = call_of_sequences(data.draw(sequences_for(step, dtype)), step)
-    run_ = compiled(rnn, target)
+    run_ = compiled(rnn, processor)
     found = run_(call)
     assert_right(rnn, call, found, 32, dtype)
     last = run_(replace(call, last_only=True))
@@ -243,14 +246,14 @@ def recurrence_once(name: str, size: int, dtype: str, inputs: int, reverse: bool
     )
 
 
-def on_targets(names: Iterable[str]) -> list[Any]:
-    """Each step on each target, in turns."""
-    pairs: list[Any] = in_turns(names, available_targets())
-    return [pytest.param(name, target, id=f"{name}-{target.name}") for name, target in pairs]
+def on_processors(names: Iterable[str]) -> list[Any]:
+    """Each step on each processor, in turns."""
+    pairs: list[Any] = in_turns(names, available_processors())
+    return [pytest.param(name, processor, id=f"{name}-{processor.name}") for name, processor in pairs]
 
 
-EACH = len(available_targets())
-ON_TARGETS = on_targets(STEPS)
+EACH = len(available_processors())
+ON_PROCESSORS = on_processors(STEPS)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -261,19 +264,21 @@ def test_steps_of_one_feature(name: str) -> None:
 
 
 @pytest.mark.long(every=EACH)
-@pytest.mark.parametrize(("name", "target"), ON_TARGETS)
-def test_steps_of_all_kinds(name: str, target: Processor) -> None:
+@pytest.mark.parametrize(("name", "processor"), ON_PROCESSORS)
+def test_steps_of_all_kinds(name: str, processor: Processor) -> None:
     rnn = recurrence(name)
     call = call_of(rnn, LENGTHS)
-    assert_right(rnn, call, compiled(rnn, target)(call), 19, "float32")
+    assert_right(rnn, call, compiled(rnn, processor)(call), 19, "float32")
 
 
 @pytest.mark.long(every=EACH)
-@pytest.mark.parametrize(("name", "target"), on_targets(["gru_reset_before", "normalised", "with_statics"]))
-def test_steps_in_float64_and_reverse(name: str, target: Processor) -> None:
+@pytest.mark.parametrize(
+    ("name", "processor"), on_processors(["gru_reset_before", "normalised", "with_statics"])
+)
+def test_steps_in_float64_and_reverse(name: str, processor: Processor) -> None:
     rnn = recurrence(name, 5, "float64", reverse=True)
     call = call_of(rnn, LENGTHS)
-    assert_right(rnn, call, compiled(rnn, target)(call), 5, "float64")
+    assert_right(rnn, call, compiled(rnn, processor)(call), 5, "float64")
 
 
 SIZES = [(2, 1), (3, 16), (8, 33), (13, 1), (16, 16), (31, 3), (64, 64)]
@@ -292,10 +297,10 @@ def test_gru_of_all_sizes(sizes: tuple[int, int], dtype: str) -> None:
 
 
 @pytest.mark.long(every=EACH)
-@pytest.mark.parametrize(("name", "target"), ON_TARGETS)
-def test_a_sequence_has_the_same_bits_alone_and_in_any_company(name: str, target: Processor) -> None:
+@pytest.mark.parametrize(("name", "processor"), ON_PROCESSORS)
+def test_a_sequence_has_the_same_bits_alone_and_in_any_company(name: str, processor: Processor) -> None:
     rnn = recurrence(name)
-    run_ = compiled(rnn, target)
+    run_ = compiled(rnn, processor)
     call = call_of(rnn, [*LENGTHS, 3, 6, 9, 1, 4, 11, 2, 5])
     whole = run_(call)
     count = len(call.positions.lengths)
@@ -309,28 +314,28 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_company(name: str, target
                 assert output[steps].tobytes() == expected[steps].tobytes()
 
 
-@TARGETS
-def test_tiles_that_take_turns_give_the_bits_of_a_row_alone(target: Processor) -> None:
+@PROCESSORS
+def test_tiles_that_take_turns_give_the_bits_of_a_row_alone(processor: Processor) -> None:
     """With four gates and large parameters, of which steps read the last ones first by turns."""
     params = cells.CELLS["lstm"].parameters(5, 160, seed=1)
     rnn = sn.RNN(cells.lstm, params, memory={"h": 160, "c": 160}, inputs=sn.Spec(5))
     assert sum(array.nbytes for array in leaves(rnn.params)) >= LARGE_BYTES
     call = call_of(rnn, LENGTHS * 2)
-    whole = compiled(rnn, target)(call)
+    whole = compiled(rnn, processor)(call)
     assert_right(rnn, call, whole, 165, "float32")
     for row in (0, 7, 20):
-        found = compiled(rnn, target)(part(call, [row]))
+        found = compiled(rnn, processor)(part(call, [row]))
         assert_same_bits(found.final, [final[[row]] for final in whole.final])
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_number_of_lanes_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_lanes_changes_no_bit(name: str, constants: Constants) -> None:
     """Long calls have as few as it takes to end with the longest sequence: here 8 for 99 sequences."""
     rnn = recurrence(name)
     call = call_of(rnn, [200, *LENGTHS * 9])
-    monkeypatch.setattr(sequence_layout, "EVEN_SECONDS", 0.0)
+    constants(sequence_layout, EVEN_SECONDS=0.0)
     few = compiled(rnn)(call)
-    monkeypatch.setattr(sequence_layout, "EVEN_SECONDS", np.inf)
+    constants(sequence_layout, EVEN_SECONDS=np.inf)
     many = compiled(rnn)(replace(call))
     assert_same_bits(few.outputs + few.final, many.outputs + many.final)
 
@@ -502,14 +507,14 @@ def whole(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
     return output, (total + x, x)
 
 
-@TARGETS
-def test_integers_and_tables(target: Processor) -> None:
+@PROCESSORS
+def test_integers_and_tables(processor: Processor) -> None:
     table = np.random.default_rng(0).uniform(-1, 1, (4, 5)).astype(np.float32)
     spec = sn.Spec(3, np.int64)
     rnn = sn.RNN(whole, table, memory=(spec, spec), inputs=spec)
     call = call_of(rnn, LENGTHS)
     call.sequences[0][:] -= 2
-    assert_right(rnn, call, compiled(rnn, target)(call), 3, "float32")
+    assert_right(rnn, call, compiled(rnn, processor)(call), 3, "float32")
 
 
 @pytest.mark.parametrize("engine", ["llvm", "interpret"])

@@ -34,7 +34,7 @@ def test_calls_of_many_threads_give_the_bits_of_one(same: bool):
     sn.set_threads(2)
 
     def calls(place: int) -> int:
-        """How many of the calls of a thread are right."""
+        """The number of calls of a thread with right results."""
         right = 0
         for _ in range(CALLS):
             found = rnns[place](batches[place])

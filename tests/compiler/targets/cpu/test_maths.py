@@ -16,7 +16,7 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from stepnet.compiler.targets.cpu import Processor, available_targets, host_target
+from stepnet.compiler.targets.cpu import Processor, available_processors, host_processor
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from stepnet.compiler.targets.cpu.writing.powers import power
@@ -37,7 +37,9 @@ MOST_LANES = 64
 # Floating-Point Arithmetic, 11.1); and of those up to 2^20, by continued fractions: 29 π/2 - 6.2e-19.
 NEAREST = 6381956970095103 * 2.0**797
 NEAREST_ORDINARY = 45.553093477052
-TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+PROCESSORS = pytest.mark.parametrize(
+    "processor", available_processors(), ids=lambda processor: processor.name
+)
 NAMES = pytest.mark.parametrize("name", FUNCTIONS)
 DTYPES = pytest.mark.parametrize("dtype", ["f4", "f8"])
 
@@ -73,34 +75,36 @@ class Unfused(Processor):
 
 
 def unfused() -> Processor:
-    """The widest target here without fused multiply-adds: on x86-64 the generic one is tested by itself."""
-    return Unfused(*astuple(host_target()))
+    """The widest processor here without fused multiply-adds: on x86-64 the generic one is tested apart."""
+    return Unfused(*astuple(host_processor()))
 
 
 # ------------------------------------------------------------------------------- compiling and calling
 
 
 @cache
-def compiled(target: Processor, dtype: str, lanes: int) -> dict[str, Function]:
+def compiled(processor: Processor, dtype: str, lanes: int) -> dict[str, Function]:
     """Every function as one on arrays, computed `lanes` at a time (0: a scalar at a time)."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     module = ir.Module("maths")
     for name in FUNCTIONS:
-        write_loop(module, name, target, dtype, lanes)
-    machine = llvm.Target.from_default_triple().create_target_machine(target.cpu, target.features, opt=2)
+        write_loop(module, name, processor, dtype, lanes)
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        processor.cpu, processor.features, opt=2
+    )
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
     engine.finalize_object()
     return {name: on_arrays(engine, name) for name in FUNCTIONS}
 
 
-def write_loop(module: ir.Module, name: str, target: Processor, dtype: str, lanes: int):
+def write_loop(module: ir.Module, name: str, processor: Processor, dtype: str, lanes: int):
     element = ir.FloatType() if dtype == "f4" else ir.DoubleType()
     type_ = ir.VectorType(element, lanes) if lanes else element
     bytes_each = np.dtype(dtype).itemsize
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, POINTER, I64]), name)
     source, result, count = function.args
-    code = Code(function.append_basic_block("entry"), target)
+    code = Code(function.append_basic_block("entry"), processor)
     with code.loop(code.number(0), count, code.number(max(lanes, 1))) as index:
         offset = code.mul(index, code.number(bytes_each))
         value = code.read(type_, code.at(source, offset), bytes_each)
@@ -124,8 +128,8 @@ def on_arrays(engine: llvm.ExecutionEngine, name: str) -> Function:
     return call
 
 
-def lanes_of(target: Processor, dtype: str) -> int:
-    return target.vector_bytes // np.dtype(dtype).itemsize
+def lanes_of(processor: Processor, dtype: str) -> int:
+    return processor.vector_bytes // np.dtype(dtype).itemsize
 
 
 # ---------------------------------------------------------------------------------------------- points
@@ -215,17 +219,17 @@ def check_double(function: Function, name: str, count: int) -> None:
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @NAMES
-def test_single_precision(target: Processor, name: str):
-    check_single(compiled(target, "f4", lanes_of(target, "f4"))[name], name, 40_000)
+def test_single_precision(processor: Processor, name: str):
+    check_single(compiled(processor, "f4", lanes_of(processor, "f4"))[name], name, 40_000)
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @NAMES
-def test_double_precision(target: Processor, name: str):
-    check_double(compiled(target, "f8", lanes_of(target, "f8"))[name], name, 1000)
+def test_double_precision(processor: Processor, name: str):
+    check_double(compiled(processor, "f8", lanes_of(processor, "f8"))[name], name, 1000)
 
 
 @NAMES
@@ -235,9 +239,9 @@ def test_without_fused_multiply_add(name: str):
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @DTYPES
-def test_special_values(target: Processor, dtype: str):
+def test_special_values(processor: Processor, dtype: str):
     big = float(np.finfo(dtype).max)
     x = np.array([-np.inf, -big, -0.0, 0.0, big, np.inf, np.nan], dtype)
     inf, nan, pi = np.inf, np.nan, np.pi
@@ -261,26 +265,26 @@ def test_special_values(target: Processor, dtype: str):
     }
     with np.errstate(all="ignore"):
         wanted |= {name: WIDE[name](x.astype("f8")) for name in POWERS}
-    for name, function in compiled(target, dtype, lanes_of(target, dtype)).items():
+    for name, function in compiled(processor, dtype, lanes_of(processor, dtype)).items():
         with np.errstate(over="ignore"):
             got, values = function(x), np.array(wanted[name]).astype(dtype)
         np.testing.assert_array_equal(got, values, err_msg=name)
         known = ~np.isnan(values)
         np.testing.assert_array_equal(np.signbit(got[known]), np.signbit(values[known]), err_msg=name)
-    assert compiled(target, dtype, 0)["log1p"](np.array([-1], dtype))[0] == -inf
+    assert compiled(processor, dtype, 0)["log1p"](np.array([-1], dtype))[0] == -inf
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @DTYPES
-def test_every_width_gives_the_same_bits(target: Processor, dtype: str):
+def test_every_width_gives_the_same_bits(processor: Processor, dtype: str):
     x = points(dtype, 300)
     integer = f"u{np.dtype(dtype).itemsize}"
-    natural = lanes_of(target, dtype)
+    natural = lanes_of(processor, dtype)
     for name in FUNCTIONS:
-        one = compiled(target, dtype, 0)[name](x)
+        one = compiled(processor, dtype, 0)[name](x)
         for lanes in (natural, natural // 2, natural * 2):
-            several = compiled(target, dtype, lanes)[name](x)
+            several = compiled(processor, dtype, lanes)[name](x)
             same = (one.view(integer) == several.view(integer)) | (np.isnan(one) & np.isnan(several))
             assert same.all(), (name, lanes, x[~same])
 
@@ -288,33 +292,35 @@ def test_every_width_gives_the_same_bits(target: Processor, dtype: str):
 @DTYPES
 def test_every_target_that_fuses_gives_the_same_bits(dtype: str):
     x = points(dtype, 300)
-    targets = [target for target in available_targets() if target.has_fused]
+    processors = [processor for processor in available_processors() if processor.has_fused]
     for name in FUNCTIONS:
-        results = [compiled(target, dtype, lanes_of(target, dtype))[name](x) for target in targets]
+        results = [
+            compiled(processor, dtype, lanes_of(processor, dtype))[name](x) for processor in processors
+        ]
         for result in results[1:]:
             np.testing.assert_array_equal(result, results[0], err_msg=name)
 
 
-@TARGETS
+@PROCESSORS
 @DTYPES
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
-def test_a_large_angle_changes_nothing_beside_it(target: Processor, dtype: str, name: str):
+def test_a_large_angle_changes_nothing_beside_it(processor: Processor, dtype: str, name: str):
     x = points(dtype, 40)
     x = x[np.abs(x) <= 2**20]
-    function = compiled(target, dtype, lanes_of(target, dtype))[name]
+    function = compiled(processor, dtype, lanes_of(processor, dtype))[name]
     mixed = np.insert(x, range(0, x.size, 4), np.finfo(dtype).max)
     np.testing.assert_array_equal(function(mixed)[mixed < np.finfo(dtype).max], function(x))
 
 
-@TARGETS
+@PROCESSORS
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
-def test_the_angles_nearest_to_quarters(target: Processor, name: str):
+def test_the_angles_nearest_to_quarters(processor: Processor, name: str):
     """The doubles that come nearest to a multiple of π/2, of all and of those up to 2^20."""
     x = np.array([NEAREST, -NEAREST, NEAREST_ORDINARY, -NEAREST_ORDINARY])
     with mpmath.workprec(1200):
         exact = [EXACT[name](mpmath.mpf(number)) for number in x.tolist()]
         high = np.array([float(number) for number in exact])
-        got = compiled(target, "f8", lanes_of(target, "f8"))[name](x)
+        got = compiled(processor, "f8", lanes_of(processor, "f8"))[name](x)
         away = [abs(mpmath.mpf(a) - b) for a, b in zip(got.tolist(), exact, strict=True)]
     assert (np.array([float(one) for one in away]) <= spacing(high, "f8")).all()
 
@@ -322,7 +328,7 @@ def test_the_angles_nearest_to_quarters(target: Processor, name: str):
 @DTYPES
 def test_odd_functions_are_odd(dtype: str):
     x = points(dtype, 2000)
-    target = available_targets()[0]
+    processor = available_processors()[0]
     for name in ("sin", "tan", "arctan", "sinh", "tanh", "erf"):
-        function = compiled(target, dtype, lanes_of(target, dtype))[name]
+        function = compiled(processor, dtype, lanes_of(processor, dtype))[name]
         np.testing.assert_array_equal(function(-x), -function(x), err_msg=name)

@@ -104,7 +104,7 @@ def test_workspaces_take_no_huge_page_that_they_fill_in_part():
 
 
 def is_mapped(array: np.ndarray) -> bool:
-    """Whether the memory of an array is mapped on its own, as for huge pages."""
+    """True if the memory of an array is mapped on its own, as for huge pages."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base

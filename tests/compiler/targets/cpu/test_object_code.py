@@ -14,23 +14,30 @@ from llvmlite import ir
 from llvmlite.binding import ffi
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu import host_target
+from stepnet.compiler.targets.cpu import host_processor
 from stepnet.compiler.targets.cpu.machine import object_code, room
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
 from stepnet.compiler.targets.cpu.products.pack_code import write_pack
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code
 
-TARGET = host_target()
+PROCESSOR = host_processor()
 
 
 def modules() -> list[ir.Module]:
-    return [write_pack(TARGET, itemsize, width, None) for itemsize, width in ((4, 4), (8, 2), (2, 8), (4, 2))]
+    return [
+        write_pack(PROCESSOR, itemsize, width, None) for itemsize, width in ((4, 4), (8, 2), (2, 8), (4, 2))
+    ]
 
 
 @pytest.fixture
-def beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Two threads, each of which waits for the other before its first module; the thread of each module."""
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads make object code."""
     monkeypatch.setattr(object_code, "processors", lambda: 2)
+
+
+@pytest.fixture
+def beside(two_processors: None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Two threads, each of which waits for the other before its first module; the thread of each module."""
     meeting, threads, original = threading.Barrier(2), list[int](), object_code.emit
 
     def emit(text: str, machine: llvm.TargetMachine) -> bytes:
@@ -46,10 +53,10 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_side_by_side_is_as_one_by_one(beside: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    together = object_code.object_codes(modules(), TARGET)
+    together = object_code.object_codes(modules(), PROCESSOR)
     assert len(set(beside)) == 2
     monkeypatch.undo()
-    assert together == [object_code.object_code(module, TARGET) for module in modules()]
+    assert together == [object_code.object_code(module, PROCESSOR) for module in modules()]
 
 
 def test_an_error_beside_is_that_of_the_caller(beside: list[int]) -> None:
@@ -57,7 +64,7 @@ def test_an_error_beside_is_that_of_the_caller(beside: list[int]) -> None:
     ir.Function(wrong, ir.FunctionType(ir.VoidType(), []), "no_end").append_basic_block("entry")
     for order in ([wrong, *modules()], [*modules(), wrong]):
         with pytest.raises(RuntimeError, match="expected instruction"):
-            object_code.object_codes(order, TARGET)
+            object_code.object_codes(order, PROCESSOR)
         beside.clear()
 
 
@@ -65,9 +72,9 @@ def test_without_a_thread_to_spare_they_come_one_by_one(monkeypatch: pytest.Monk
     def none(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    right = object_code.object_codes(modules(), TARGET)
+    right = object_code.object_codes(modules(), PROCESSOR)
     monkeypatch.setattr(threading.Thread, "start", none)
-    assert object_code.emit_all(list(map(str, modules())), TARGET) == [code.data for code in right]
+    assert object_code.emit_all(list(map(str, modules())), PROCESSOR) == [code.data for code in right]
 
 
 def little(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
@@ -82,18 +89,18 @@ def little(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(room, "mapped", mapped)
 
 
+@pytest.mark.usefixtures("two_processors")
 def test_without_memory_for_a_thread_they_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = object_code.object_codes(modules(), TARGET)
-    monkeypatch.setattr(object_code, "processors", lambda: 2)
+    right = object_code.object_codes(modules(), PROCESSOR)
     monkeypatch.setattr(threading.Thread, "run", lambda _: pytest.fail("a thread has begun"))
     little(monkeypatch, 2 * room.BASE_BYTES)
-    assert object_code.emit_all(list(map(str, modules())), TARGET) == [code.data for code in right]
+    assert object_code.emit_all(list(map(str, modules())), PROCESSOR) == [code.data for code in right]
 
 
 def test_without_memory_for_a_text_llvm_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     text = str(modules()[0])
     needed = room.BASE_BYTES + room.TEXT_FACTOR * len(text)
-    machine = object_code.target_machine(TARGET, 0)
+    machine = object_code.target_machine(PROCESSOR, 0)
     with monkeypatch.context() as limited:
         little(limited, needed - 1)
         limited.setattr(object_code.llvm, "parse_assembly", lambda *_: pytest.fail("LLVM was called"))
@@ -106,8 +113,8 @@ def test_without_memory_for_a_text_llvm_is_not_called(monkeypatch: pytest.Monkey
 
 
 def test_code_is_generated_while_another_thread_has_llvmlites_lock() -> None:
-    """Which it has for a whole module: else no two could be side by side."""
-    machine, text = object_code.target_machine(TARGET, 0), str(modules()[0])
+    """The other thread has the lock for a whole module: without that, no two modules compile side by side."""
+    machine, text = object_code.target_machine(PROCESSOR, 0), str(modules()[0])
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -127,8 +134,8 @@ def test_code_is_generated_while_another_thread_has_llvmlites_lock() -> None:
     assert data == object_code.emit(text, machine)
 
 
+@pytest.mark.usefixtures("two_processors")
 def test_the_first_is_compiled_while_the_second_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_code, "processors", lambda: 2)
     done, original = threading.Event(), object_code.emit
 
     def emit(text: str, machine: llvm.TargetMachine) -> bytes:
@@ -143,13 +150,13 @@ def test_the_first_is_compiled_while_the_second_is_written(monkeypatch: pytest.M
         yield from others
 
     monkeypatch.setattr(object_code, "emit", emit)
-    together = object_code.object_codes(written(), TARGET)
-    assert together == [object_code.object_code(module, TARGET) for module in modules()]
+    together = object_code.object_codes(written(), PROCESSOR)
+    assert together == [object_code.object_code(module, PROCESSOR) for module in modules()]
 
 
+@pytest.mark.usefixtures("two_processors")
 def test_an_error_of_what_writes_is_that_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the error arrives no thread is still with LLVM, and the interpreter's turns are as before."""
-    monkeypatch.setattr(object_code, "processors", lambda: 2)
     before, begun, ended = sys.getswitchinterval(), threading.Event(), list[bytes]()
     original = object_code.emit
 
@@ -167,7 +174,7 @@ def test_an_error_of_what_writes_is_that_of_the_caller(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(object_code, "emit", emit)
     with pytest.raises(LookupError, match="no more"):
-        object_code.object_codes(written(), TARGET)
+        object_code.object_codes(written(), PROCESSOR)
     assert sys.getswitchinterval() == before
     assert len(ended) == 1
 
@@ -175,7 +182,7 @@ def test_an_error_of_what_writes_is_that_of_the_caller(monkeypatch: pytest.Monke
 def test_places_are_written_once_in_each_block() -> None:
     module = ir.Module("places")
     function = ir.Function(module, ir.FunctionType(I64, [POINTER, I64]), "f")
-    code = Code(function.append_basic_block("entry"), TARGET)
+    code = Code(function.append_basic_block("entry"), PROCESSOR)
     pointer, number = function.args
 
     def place() -> ir.Value:
@@ -225,7 +232,7 @@ def every_line(code: ir.IRBuilder, function: ir.Function) -> None:
 
 def test_lines_are_the_instructions_of_llvmlite() -> None:
     texts = list[str]()
-    for kind in (ir.IRBuilder, lambda block: Code(block, TARGET)):
+    for kind in (ir.IRBuilder, lambda block: Code(block, PROCESSOR)):
         module = ir.Module("lines")
         function = ir.Function(module, ir.FunctionType(I64, [POINTER, I64, I64]), "f")
         every_line(kind(function.append_basic_block("entry")), function)
@@ -249,10 +256,10 @@ def two_layers(first: int, second: int) -> sn.Stack:
 def test_new_plans_of_a_model_are_compiled_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, original = list[int](), object_code.object_codes
 
-    def counted(modules: Iterable[ir.Module], target: Any) -> Any:
+    def counted(modules: Iterable[ir.Module], processor: Any) -> Any:
         written = list(modules)
         counts.append(len(written))
-        return original(written, target)
+        return original(written, processor)
 
     monkeypatch.setattr(object_code, "object_codes", counted)
     two_layers(11, 13)(np.zeros((2, 3, 11), "float32"))

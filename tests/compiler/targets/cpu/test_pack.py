@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from stepnet.compiler.targets.cpu import Processor, available_targets
+from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.machine.memory import aligned, pointer
 from stepnet.compiler.targets.cpu.products.pack import Packing, word_count
 
@@ -33,7 +33,7 @@ def unpacked(memory: Array, shape: tuple[int, int], gates: int, width: int, dtyp
 
 
 @pytest.mark.long(each=True)
-@pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("processor", available_processors(), ids=lambda processor: processor.name)
 @pytest.mark.parametrize("view", VIEWS)
 @settings(max_examples=25, deadline=None)
 @given(
@@ -44,37 +44,37 @@ def unpacked(memory: Array, shape: tuple[int, int], gates: int, width: int, dtyp
     seed=st.integers(0, 99),
 )
 def test_every_number_is_at_its_place(
-    target: Processor, view: str, inner: int, size: int, gates: int, dtype: str, seed: int
+    processor: Processor, view: str, inner: int, size: int, gates: int, dtype: str, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
-    width = target.vector_bytes // 4
+    width = processor.vector_bytes // 4
     most = 2 if dtype == "bool" else 100
     values = [VIEWS[view](random.integers(0, most, (inner, size)).astype(dtype)) for _ in range(gates)]
     memory = aligned(4096 * 64)
     for gate, value in enumerate(values):
-        Packing(value, gate, gates, width, memory, target)(pointer(value))
+        Packing(value, gate, gates, width, memory, processor)(pointer(value))
     for value, whole in zip(values, unpacked(memory, (inner, size), gates, width, dtype), strict=True):
         np.testing.assert_array_equal(whole[:, :size], value, strict=True)
         assert not whole[:, size:].any()
 
 
 @pytest.mark.long(each=True)
-@pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("processor", available_processors(), ids=lambda processor: processor.name)
 @pytest.mark.parametrize("view", VIEWS)
 @settings(max_examples=10, deadline=None)
 @given(inner=st.integers(1, 40), size=st.integers(1, 40), gates=st.integers(1, 4), seed=st.integers(0, 99))
 def test_numbers_in_bfloat16_lie_two_to_a_word(
-    target: Processor, view: str, inner: int, size: int, gates: int, seed: int
+    processor: Processor, view: str, inner: int, size: int, gates: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
-    width = target.vector_bytes // 4
+    width = processor.vector_bytes // 4
     drawn = [random.normal(size=(inner, size)).astype("float32") for _ in range(gates)]
     for numbers in drawn:
         numbers[random.random((inner, size)) < 0.05] = random.choice([np.nan, np.inf, -np.inf, 1e-40, 3.4e38])
     values = [VIEWS[view](numbers) for numbers in drawn]
     memory = aligned(4096 * 64)
     for gate, value in enumerate(values):
-        Packing(value, gate, gates, width, memory, target, "bfloat16")(pointer(value))
+        Packing(value, gate, gates, width, memory, processor, "bfloat16")(pointer(value))
     words = unpacked(memory, (word_count(inner, "bfloat16"), size), gates, width, "uint32")
     for value, whole in zip(values, words, strict=True):
         halves = np.stack([whole & 0xFFFF, whole >> 16], axis=1).astype(np.uint16)
@@ -88,5 +88,5 @@ def test_numbers_in_bfloat16_lie_two_to_a_word(
 def test_a_matrix_without_numbers_is_nothing_to_pack() -> None:
     memory = aligned(64)
     for shape in ((0, 5), (5, 0)):
-        Packing(np.ones(shape, "float32"), 0, 1, 16, memory, available_targets()[0])(0)
+        Packing(np.ones(shape, "float32"), 0, 1, 16, memory, available_processors()[0])(0)
     assert not memory.any()

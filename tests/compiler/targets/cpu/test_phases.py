@@ -1,4 +1,4 @@
-"""What threads that share a step do between two barriers: no thread reads what another one writes."""
+"""The work of threads between two barriers of a shared step: no thread reads what another one writes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_steps import RandomStep, random_steps
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu import host_target
+from stepnet.compiler.targets.cpu import host_processor
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop, UnitLoop
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.records import Field
@@ -74,7 +74,7 @@ def accesses(loop: Loop, fields_: list[Field]) -> list[Access]:
 
 
 def torn(phase: list[Loop]) -> list[tuple[Access, Access]]:
-    """What one loop of a phase writes and another reads that other threads may run."""
+    """Fields that one loop of a phase writes and that another reads, which may run on other threads."""
     writes = [access for loop in phase for access in accesses(loop, written(loop))]
     reads = [access for loop in phase for access in accesses(loop, read(loop))]
     return [
@@ -86,7 +86,7 @@ def torn(phase: list[Loop]) -> list[tuple[Access, Access]]:
 
 def assert_whole(rnn: sn.RNN) -> None:
     for plan in rnn.schedule.plans:
-        program = lowered(plan, host_target()).program
+        program = lowered(plan, host_processor()).program
         for phase in (*program.before, *program.loop, *program.after):
             assert isinstance(phase, list)  # no step here has inner sequences
             assert not torn(phase)

@@ -1,23 +1,25 @@
-"""Products of several left sides, and values that lie within a concatenation, on every target."""
+"""Products of several left sides, and values that lie within a concatenation, on every processor."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from interpreted import interpreted
+from planned import schedule
 from tolerance import assert_close
 
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Recur, Type, widened
-from stepnet.compiler.plan import schedule
 from stepnet.compiler.targets import Call
-from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_processors
 from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
 from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(3)
 LENGTHS = np.array([3, 1, 0, 6, 2, 2, 9, 1, 1, 4, 5])
-TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+PROCESSORS = pytest.mark.parametrize(
+    "processor", available_processors(), ids=lambda processor: processor.name
+)
 
 
 def net_of(sizes: tuple[int, ...], width: int, joined: bool, dtype: str) -> Net:
@@ -61,16 +63,16 @@ def call_of(width: int, dtype: str) -> Call:
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize(("sizes", "width"), [((16, 16), 16), ((3, 5, 2), 7), ((64, 32, 48), 64), ((1,), 1)])
 def test_sums_of_products_are_right(
-    target: Processor, dtype: str, joined: bool, sizes: tuple[int, ...], width: int
+    processor: Processor, dtype: str, joined: bool, sizes: tuple[int, ...], width: int
 ) -> None:
     net, call = net_of(sizes, width, joined, dtype), call_of(width, dtype)
     params = [RANDOM.uniform(-0.2, 0.2, (size, width)).astype(dtype) for size in sizes]
-    found = LlvmEngine(target).compile(schedule(net)).bind(params)(call)
+    found = LlvmEngine(processor).compile(schedule(net)).bind(params)(call)
     arrays = [array.astype("float64") for array in (*call.sequences, *call.initial) if array is not None]
     wide = replace(call, sequences=arrays[:1], initial=arrays[1:])
     right = interpreted(widened(net), (one.astype("float64") for one in params), wide)
@@ -93,16 +95,16 @@ def test_a_concatenation_that_is_an_output_is_multiplied_whole_and_never_copied(
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @pytest.mark.parametrize("rows", [1, 5, 11])
-def test_products_of_large_parameters_are_right(target: Processor, rows: int) -> None:
-    """Those for which the operands of the elementwise work are asked for ahead, with inputs read in place."""
+def test_products_of_large_parameters_are_right(processor: Processor, rows: int) -> None:
+    """Products that prefetch the operands of the elementwise work, with inputs read in place."""
     net = net_of((320,), 320, False, "float32")
     param = RANDOM.uniform(-0.05, 0.05, (320, 320)).astype("float32")
     assert param.nbytes >= LARGE_BYTES
     x, h = (RANDOM.uniform(-1, 1, (size, 320)).astype("float32") for size in (3 * rows, rows))
     call = Call(Positions.end_to_end(np.arange(rows + 1) * 3), [x], [h])
-    found = LlvmEngine(target).compile(schedule(net)).bind([param])(call)
+    found = LlvmEngine(processor).compile(schedule(net)).bind([param])(call)
     wide = replace(call, sequences=[x.astype("float64")], initial=[h.astype("float64")])
     right = interpreted(widened(net), (param.astype("float64"),), wide)
     for actual, expected in zip(found.arrays, right.arrays, strict=True):

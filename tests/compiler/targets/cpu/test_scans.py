@@ -7,17 +7,17 @@ import pytest
 
 import stepnet as sn
 import stepnet.compiler.targets.cpu.engine
-from stepnet.compiler.targets.cpu import Processor, available_targets
+from stepnet.compiler.targets.cpu import Processor, available_processors
 
 
 @pytest.mark.long(each=True)
-@pytest.mark.parametrize("target", available_targets(), ids=str)
+@pytest.mark.parametrize("processor", available_processors(), ids=str)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("shape", [(1,), (37,), (5, 1), (5, 16), (3, 4, 35)], ids=str)
 def test_bits_are_numpys(
-    shape: tuple[int, ...], dtype: str, target: Processor, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], dtype: str, processor: Processor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepnet.compiler.targets.cpu.engine, "host_target", lambda: target)
+    monkeypatch.setattr(stepnet.compiler.targets.cpu.engine, "host_processor", lambda: processor)
     axes = range(-len(shape), 0)
 
     def step(x: Any, h: Any, p: Any) -> Any:

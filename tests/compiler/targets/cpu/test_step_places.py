@@ -11,10 +11,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
+from planned import schedule
 
 import stepnet as sn
 from stepnet.compiler.net import Net
-from stepnet.compiler.plan import schedule
 from stepnet.compiler.targets import Bound, Call, Results, engine_named
 from stepnet.compiler.values import leaves
 from stepnet.model.control import Control, run_until
@@ -39,13 +39,13 @@ class Layout:
 
 
 def time_major(lengths: Array) -> Layout:
-    """Those of an array [time, batch, features], which has a step more than there are."""
+    """The places of an array [time, batch, features], which has one step more than the sequences."""
     batch, time = len(lengths), int(lengths.max(initial=0)) + 1
     return Layout(np.arange(batch, dtype=np.int64), np.arange(time, dtype=np.int64) * batch, batch * time)
 
 
 def packed(lengths: Array) -> Layout:
-    """Those of the data of a `PackedSequence`: step by step those of all sequences that have it."""
+    """The places of the data of a `PackedSequence`: step by step, the sequences that have this step."""
     rank = np.empty(len(lengths), np.int64)
     rank[np.argsort(-lengths, kind="stable")] = np.arange(len(lengths))
     sizes = [int(np.count_nonzero(lengths > step)) for step in range(int(lengths.max(initial=0)))]
@@ -53,7 +53,7 @@ def packed(lengths: Array) -> Layout:
 
 
 def padded(lengths: Array) -> Layout:
-    """Those of an array [batch, time, features], said by a table."""
+    """The places of an array [batch, time, features], given by a table."""
     batch, time = len(lengths), int(lengths.max(initial=0))
     return Layout(np.arange(batch, dtype=np.int64) * time, np.arange(time, dtype=np.int64), batch * time)
 
@@ -76,7 +76,7 @@ ENDING = Control(until=lambda output, memory: output["h"][:, 0] > 0.5)
 
 @cache
 def bound(engine: str, reverse: bool, control: Control = PLAIN) -> Bound:
-    """What runs the step, under control."""
+    """The step, compiled and bound, under control."""
     return ENGINES[engine].compile(schedule(traced_net(reverse, control))).bind(leaves(PARAMS))
 
 
@@ -179,7 +179,7 @@ def test_a_call_longer_than_a_block_of_steps(name: str, reverse: bool) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_frozen_call_keeps_the_table(name: str, reverse: bool) -> None:
+def test_a_prepared_call_keeps_the_table(name: str, reverse: bool) -> None:
     def plain(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
         h = np.tanh(x @ params["W"] + h @ params["R"])
         return h, h
@@ -190,12 +190,12 @@ def test_a_frozen_call_keeps_the_table(name: str, reverse: bool) -> None:
     layout = LAYOUTS[name](lengths)
     x = RANDOM.normal(size=(layout.total, 3)).astype("f4")
     call = Call(Positions(layout.starts, lengths, layout.total, layout.steps), [x], [None])
-    frozen, at = run.frozen(call), places(call)
-    assert frozen is not None
+    prepared, at = run.prepare(call), places(call)
+    assert prepared is not None
     expected = run(call)
     del call, layout
     junk = [np.full(9, 7) for _ in range(64)]  # where a table that nobody keeps would have been
-    again = frozen.run([x, None], None)
+    again = prepared.run([x, None], None)
     assert len(junk) == 64
     assert_same_bits(
         Results([output[at] for output in again.outputs], again.final),

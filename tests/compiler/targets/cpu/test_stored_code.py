@@ -1,4 +1,4 @@
-"""Casts from and to the dtypes that arrays are only stored in: bit for bit NumPy's, on every target."""
+"""Casts from and to the dtypes that arrays are only stored in: bit for bit NumPy's, on every processor."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,17 +8,19 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from planned import schedule
 
 import stepnet as sn
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Type
-from stepnet.compiler.plan import schedule
 from stepnet.compiler.targets import Call
-from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_targets
+from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_processors
 from stepnet.errors import NetError
 from stepnet.ragged import Positions
 
 Array = np.ndarray
-TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+PROCESSORS = pytest.mark.parametrize(
+    "processor", available_processors(), ids=lambda processor: processor.name
+)
 STORED = pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 WIDTH = 24
 PATTERNS = np.arange(2**16, dtype=np.uint16)
@@ -61,24 +63,24 @@ def assert_as_numpy(found: Array, right: Array) -> None:
 
 
 def rounded(numbers: Array, dtype: str) -> Array:
-    """What NumPy makes of them; a float64 goes to bfloat16 by way of a float32 there, which rounds twice."""
+    """The rounding of NumPy. There, a float64 becomes bfloat16 by way of a float32, which rounds twice."""
     with np.errstate(all="ignore"):
         return numbers.astype(dtype)
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @STORED
 @pytest.mark.parametrize("wide", ["float32", "float64"])
-def test_every_number_widens_to_itself(target: Processor, dtype: str, wide: str) -> None:
+def test_every_number_widens_to_itself(processor: Processor, dtype: str, wide: str) -> None:
     numbers = PATTERNS.view(dtype)
     with np.errstate(all="ignore"):  # of NaNs that are not quiet
-        assert_as_numpy(cast(numbers, wide, target), numbers.astype(wide))
+        assert_as_numpy(cast(numbers, wide, processor), numbers.astype(wide))
 
 
-@TARGETS
+@PROCESSORS
 @STORED
-def test_all_about_every_number_is_rounded_to_the_nearest(target: Processor, dtype: str) -> None:
+def test_all_about_every_number_is_rounded_to_the_nearest(processor: Processor, dtype: str) -> None:
     """Each number, the middle to the next one, and what is next to that on both sides."""
     with np.errstate(all="ignore"):
         exact = PATTERNS.view(dtype).astype(np.float32)
@@ -86,45 +88,45 @@ def test_all_about_every_number_is_rounded_to_the_nearest(target: Processor, dty
     bits = exact.view(np.uint32)
     near = [bits, bits + np.uint32(1), bits + half - np.uint32(1), bits + half, bits + half + np.uint32(1)]
     numbers = np.concatenate(near).view(np.float32)
-    assert_as_numpy(cast(numbers, dtype, target), rounded(numbers, dtype))
+    assert_as_numpy(cast(numbers, dtype, processor), rounded(numbers, dtype))
 
 
-@TARGETS
+@PROCESSORS
 @STORED
-def test_numbers_of_every_exponent_are_rounded_to_the_nearest(target: Processor, dtype: str) -> None:
+def test_numbers_of_every_exponent_are_rounded_to_the_nearest(processor: Processor, dtype: str) -> None:
     """A thousand of each, also of those that are beyond the largest number."""
     fractions = np.random.default_rng(0).integers(0, 2**23, 1000, np.uint32)
     bits = (np.arange(512, dtype=np.uint32)[:, None] << 23 | fractions).ravel()
     numbers = bits.view(np.float32)
-    assert_as_numpy(cast(numbers, dtype, target), rounded(numbers, dtype))
+    assert_as_numpy(cast(numbers, dtype, processor), rounded(numbers, dtype))
 
 
 @pytest.mark.long(each=True, examples=10)
-@TARGETS
+@PROCESSORS
 @STORED
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=200, max_size=200))
-def test_any_float_is_rounded_to_the_nearest(target: Processor, dtype: str, bits: list[int]) -> None:
+def test_any_float_is_rounded_to_the_nearest(processor: Processor, dtype: str, bits: list[int]) -> None:
     numbers = np.array(bits, np.uint32).view(np.float32)
-    assert_as_numpy(cast(numbers, dtype, target), rounded(numbers, dtype))
+    assert_as_numpy(cast(numbers, dtype, processor), rounded(numbers, dtype))
 
 
 @pytest.mark.long(each=True)
-@TARGETS
+@PROCESSORS
 @STORED
-def test_doubles_are_rounded_once(target: Processor, dtype: str) -> None:
+def test_doubles_are_rounded_once(processor: Processor, dtype: str) -> None:
     """The middle of two numbers, and what is so little from it that a float32 has no difference."""
     finite = PATTERNS[: 0x7F00 if dtype == "bfloat16" else 0x7B00].view(dtype).astype(np.float64)
     middle = (finite[1:] + finite[:-1]) / 2
     even = PATTERNS[: len(finite)].view(dtype)
     below, above = middle * (1 - 2.0**-40), middle * (1 + 2.0**-40)
-    assert_as_numpy(cast(below, dtype, target), even[:-1])
-    assert_as_numpy(cast(above, dtype, target), even[1:])
-    assert_as_numpy(cast(-above, dtype, target), -even[1:])
+    assert_as_numpy(cast(below, dtype, processor), even[:-1])
+    assert_as_numpy(cast(above, dtype, processor), even[1:])
+    assert_as_numpy(cast(-above, dtype, processor), -even[1:])
     up = np.arange(len(middle)) % 2 == 1
-    assert_as_numpy(cast(middle, dtype, target), np.where(up, even[1:], even[:-1]))
+    assert_as_numpy(cast(middle, dtype, processor), np.where(up, even[1:], even[:-1]))
     ends = np.array([1e300, -1e300, np.inf, np.nan, 1e-300, 0.0, -0.0])
-    assert_as_numpy(cast(ends, dtype, target), rounded(ends, dtype))
+    assert_as_numpy(cast(ends, dtype, processor), rounded(ends, dtype))
 
 
 @STORED

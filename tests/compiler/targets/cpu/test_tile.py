@@ -2,27 +2,29 @@
 
 import pytest
 
-from stepnet.compiler.targets.cpu import Processor, available_targets
+from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.lower.tiling import grain_of
 from stepnet.compiler.targets.cpu.products.tiles import Tile, cheapest, cover, cycles, tiles
 from stepnet.compiler.targets.cpu.running.workspace import SLACK
 
 AVX512 = Processor("avx512", "", "", 64, 32)
-TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+PROCESSORS = pytest.mark.parametrize(
+    "processor", available_processors(), ids=lambda processor: processor.name
+)
 
 
-@TARGETS
-def test_the_registers_are_those_of_the_processor(target: Processor) -> None:
+@PROCESSORS
+def test_the_registers_are_those_of_the_processor(processor: Processor) -> None:
     """Intel's manual: 16 of 16 or 32 bytes each, and with AVX-512 32 of 64."""
     sizes = {"generic": (16, 16), "avx2": (32, 16), "avx512": (64, 32)}
-    assert (target.vector_bytes, target.registers) == sizes[target.name]
+    assert (processor.vector_bytes, processor.registers) == sizes[processor.name]
 
 
-@TARGETS
+@PROCESSORS
 @pytest.mark.parametrize("blocks", [1, 2, 5, 16])
 @pytest.mark.parametrize("gates", range(1, 20))
-def test_accumulators_and_operands_fit_the_registers(target: Processor, gates: int, blocks: int) -> None:
-    shapes = tiles(target, gates, blocks, divisor=gates)
+def test_accumulators_and_operands_fit_the_registers(processor: Processor, gates: int, blocks: int) -> None:
+    shapes = tiles(processor, gates, blocks, divisor=gates)
     assert shapes[-1].rows == 1
     assert [shape.rows for shape in shapes] == sorted({shape.rows for shape in shapes}, reverse=True)
     for shape in shapes:
@@ -30,7 +32,7 @@ def test_accumulators_and_operands_fit_the_registers(target: Processor, gates: i
         # More gates than registers can be had: then one row of one unit is all there is, and it spills.
         smallest = shape.rows == shape.units == 1
         assert gates % shape.gate_groups == 0
-        assert shape.rows * shape.units * gates // shape.gate_groups + 2 <= target.registers or smallest
+        assert shape.rows * shape.units * gates // shape.gate_groups + 2 <= processor.registers or smallest
 
 
 @pytest.mark.parametrize(
@@ -45,16 +47,16 @@ def test_accumulators_and_operands_fit_the_registers(target: Processor, gates: i
     ],
 )
 def test_tiles_take_turns_to_have_more_rows(registers: int, gates: int, divisor: int, large: Tile) -> None:
-    target = Processor("", "", "", 64, registers)
-    assert tiles(target, gates, 16, divisor=divisor)[0] == large
+    processor = Processor("", "", "", 64, registers)
+    assert tiles(processor, gates, 16, divisor=divisor)[0] == large
 
 
-@TARGETS
+@PROCESSORS
 @pytest.mark.parametrize("gates", range(1, 12))
-def test_every_row_is_covered(target: Processor, gates: int) -> None:
-    shapes = tiles(target, gates, 16)
+def test_every_row_is_covered(processor: Processor, gates: int) -> None:
+    shapes = tiles(processor, gates, 16)
     for rows in range(2 * shapes[0].rows):
-        counts = cover(shapes, rows, gates, target.vector_bytes)
+        counts = cover(shapes, rows, gates, processor.vector_bytes)
         covered = sum(count * shape.rows for count, shape in zip(counts, shapes, strict=True))
         assert rows <= covered < rows + SLACK
 
@@ -99,11 +101,11 @@ def test_a_row_is_computed_in_two_tiles_so_that_threads_can_share_it(gates: int,
     assert (one.rows, one.units) == (1, blocks // 2)
 
 
-@TARGETS
+@PROCESSORS
 @pytest.mark.parametrize("gates", [1, 2, 3, 4])
-def test_fewer_rows_take_no_longer_than_more(target: Processor, gates: int) -> None:
-    shapes = tiles(target, gates, 16)
-    costs = [cheapest(shapes, rows, gates, target.vector_bytes)[0] for rows in range(1, 17)]
+def test_fewer_rows_take_no_longer_than_more(processor: Processor, gates: int) -> None:
+    shapes = tiles(processor, gates, 16)
+    costs = [cheapest(shapes, rows, gates, processor.vector_bytes)[0] for rows in range(1, 17)]
     assert costs == sorted(costs)
     # Two rows are far from taking as long as the most that the registers have room for.
     assert costs[1] < 0.7 * costs[7]

@@ -80,6 +80,9 @@ def one_by_one(run: Callable[[Any], Any], values: list[Any]) -> list[Any]:
         return [run(value) for value in values]
 
 
+Force = Callable[[int, int], None]
+
+
 def forced(block: int, most: int) -> Front:
     """Always a wavefront: as many layers at once as may be."""
 
@@ -91,6 +94,12 @@ def forced(block: int, most: int) -> Front:
     return front
 
 
+@pytest.fixture
+def force(monkeypatch: pytest.MonkeyPatch) -> Force:
+    """A function after which all calls run as wavefronts, of some steps a block and at most some layers."""
+    return lambda block, most: monkeypatch.setattr(arrangement, "wavefront", forced(block, most))
+
+
 # ---- results -----------------------------------------------------------------------------------------------
 
 
@@ -98,11 +107,11 @@ def forced(block: int, most: int) -> Front:
 @pytest.mark.parametrize(("count", "block"), [(2, 1), (2, 16), (3, 4)])
 @pytest.mark.parametrize("name", STACKS)
 def test_a_wavefront_gives_the_bits_of_layers_one_by_one(
-    name: str, count: int, block: int, monkeypatch: pytest.MonkeyPatch, tasks_of_waves: list[int]
+    name: str, count: int, block: int, force: Force, tasks_of_waves: list[int]
 ):
     model, values = STACKS[name](), inputs()
     expected = one_by_one(model, values)
-    monkeypatch.setattr(arrangement, "wavefront", forced(block, count))
+    force(block, count)
     sn.set_threads(count)
     for _ in range(2):
         for value, right in zip(values, expected, strict=True):
@@ -110,21 +119,21 @@ def test_a_wavefront_gives_the_bits_of_layers_one_by_one(
     assert max(tasks_of_waves) > 1
 
 
-def test_a_wavefront_gives_what_the_interpreter_computes(monkeypatch: pytest.MonkeyPatch):
+def test_a_wavefront_gives_what_the_interpreter_computes(force: Force):
     layers = [(8, 64, 0, "gru"), (64, 64, 1, "lstm")]
     compiled = sn.Stack([layer(*each) for each in layers])
     params = [cells.CELLS[kind].parameters(i, h, seed=seed) for i, h, seed, kind in layers]
     params = [{name: array.astype("f8") for name, array in each.items()} for each in params]
     right = sn.Stack([cells.rnn(kind, p) for (*_, kind), p in zip(layers, params, strict=True)])
-    monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
+    force(4, 2)
     sn.set_threads(2)
     x = np.random.default_rng(0).normal(size=(2, 50, 8))
     assert_close(compiled(x.astype("f4"))[0], right(x, engine="interpret")[0], 50, 64)
 
 
-def test_a_wavefront_that_pauses_behind_every_block(monkeypatch: pytest.MonkeyPatch):
-    """What waits pauses with what it waits for, goes on with it, and says how far it is."""
-    monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
+def test_a_wavefront_that_pauses_behind_every_block(force: Force, monkeypatch: pytest.MonkeyPatch):
+    """The later layer pauses with the layer that it waits for, goes on with it, and returns how far it is."""
+    force(4, 2)
     for name in ("four", "a short one behind a long one"):
         model, values = STACKS[name](), [sequences(lengths, 8) for lengths in ([900], [40, 300, 7])]
         expected = one_by_one(model, values)
@@ -141,11 +150,11 @@ def test_a_wavefront_that_pauses_behind_every_block(monkeypatch: pytest.MonkeyPa
                 assert steps[-1] == seen[0].all_steps == len(model.layers) * len(value.values)
 
 
-def test_a_wavefront_that_no_other_thread_helps_with(monkeypatch: pytest.MonkeyPatch):
+def test_a_wavefront_that_no_other_thread_helps_with(force: Force, monkeypatch: pytest.MonkeyPatch):
     """The caller does all layers, each behind the one that it reads."""
     model, values = STACKS["four"](), inputs()
     expected = one_by_one(model, values)
-    monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
+    force(4, 2)
     monkeypatch.setattr(Lateness, "thread_limit", lambda *_: 1)
     sn.set_threads(2)
     WORKER_POOL.lateness.limit_threads(1)
@@ -153,10 +162,10 @@ def test_a_wavefront_that_no_other_thread_helps_with(monkeypatch: pytest.MonkeyP
         assert_same_bits(model(value), right)
 
 
-def test_what_ends_a_wavefront_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+def test_what_ends_a_wavefront_leaves_nothing_behind(force: Force, monkeypatch: pytest.MonkeyPatch):
     model, x = STACKS["four"](), sequences([700], 8)
     (expected,) = one_by_one(model, [x])
-    monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
+    force(4, 2)
     sn.set_threads(2)
     for ends_at in (1, 2, 5):
         calls = list[sn.Progress]()
@@ -173,11 +182,11 @@ def test_what_ends_a_wavefront_leaves_nothing_behind(monkeypatch: pytest.MonkeyP
         assert_same_bits(model(x), expected)
 
 
-def test_wavefronts_of_many_threads_of_python(monkeypatch: pytest.MonkeyPatch):
+def test_wavefronts_of_many_threads_of_python(force: Force):
     model = STACKS["four"]()
     values = [sequences([length], 8, seed=length) for length in range(3, 30)]
     expected = one_by_one(model, values)
-    monkeypatch.setattr(arrangement, "wavefront", forced(2, 2))
+    force(2, 2)
     sn.set_threads(2)
 
     def work(seed: int) -> None:
@@ -188,7 +197,7 @@ def test_wavefronts_of_many_threads_of_python(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_an_index_outside_a_table_of_a_layer(wrong: int, monkeypatch: pytest.MonkeyPatch):
+def test_an_index_outside_a_table_of_a_layer(wrong: int, force: Force):
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         h = np.tanh(p["E"][x] + h @ p["R"])
         return x, h
@@ -197,7 +206,7 @@ def test_an_index_outside_a_table_of_a_layer(wrong: int, monkeypatch: pytest.Mon
     rows[wrong] = 3
     params = [{"E": np.ones((count, 64), "f4"), "R": np.zeros((64, 64), "f4")} for count in rows]
     model = sn.Stack([sn.RNN(step, each, memory=64) for each in params])
-    monkeypatch.setattr(arrangement, "wavefront", forced(2, 2))
+    force(2, 2)
     sn.set_threads(2)
     for _ in range(5):
         with pytest.raises(InputError, match="an integer is outside the rows"):

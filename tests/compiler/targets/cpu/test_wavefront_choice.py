@@ -1,4 +1,4 @@
-"""Which layers of a stack run as a wavefront: those that may follow one another, where it takes less time."""
+"""The layers of a stack that run as a wavefront: those that may, where it takes less time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ def layer(inputs: int, hidden: int, seed: int, reverse: bool = False) -> sn.RNN:
 
 
 def lines(model: Callable[[Any], Any]) -> list[int]:
-    """How many recurrences each line has."""
+    """The number of recurrences of each line."""
     parts = sn.Graph(lambda x, _: model(x), inputs=8).schedule.parts
     return [len(line) for line in lines_of(parts)]
 

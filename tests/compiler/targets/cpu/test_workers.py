@@ -11,21 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 from callers import on_threads
+from constants import Constants
 from llvmlite import ir
-from sharing import by_units
+from sharing import every_step_shared
 from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.compiler.targets.cpu import engine, host_target
+from stepnet.compiler.targets.cpu import engine, host_processor
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlans
 from stepnet.compiler.targets.cpu.emit import driver_code
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
-from stepnet.compiler.targets.cpu.running import native, prepared_chain
+from stepnet.compiler.targets.cpu.running import prepared_chain
 from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks
 from stepnet.compiler.targets.cpu.threads import waiting, workers
-from stepnet.compiler.targets.cpu.threads.handover import EMPTY, GROUP_FIELDS, SENT, handover_functions
+from stepnet.compiler.targets.cpu.threads.handover import (
+    CLAIMED,
+    EMPTY,
+    GROUP_FIELDS,
+    SENT,
+    handover_functions,
+)
 from stepnet.compiler.targets.cpu.threads.workers import (
     WORKER_POOL,
     Lateness,
@@ -61,7 +68,7 @@ class Words:
 
     @property
     def done(self) -> list[bool]:
-        """Which tasks were done."""
+        """The tasks that were done."""
         return [bool(word == EMPTY) for word in self.words[::8]]
 
 
@@ -134,8 +141,6 @@ def test_a_task_that_its_worker_has_not_begun_is_done_by_the_leader():
 
 def workers_claimed() -> int:
     """Where a worker's memory says that a thread has claimed it, in words."""
-    from stepnet.compiler.targets.cpu.threads.handover import CLAIMED
-
     return CLAIMED // 8
 
 
@@ -196,7 +201,9 @@ def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
     assert len(starts) == 1, "a refused thread is not asked for again at once"
 
 
-def test_threads_that_have_not_joined_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch):
+def test_threads_that_have_not_joined_yet_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, constants: Constants
+):
     late = list[Worker]()
 
     def start(self: Worker, crew: WorkerPool) -> None:
@@ -204,7 +211,7 @@ def test_threads_that_have_not_joined_yet_are_waited_for(monkeypatch: pytest.Mon
         self.has_joined.release()
 
     monkeypatch.setattr(Worker, "start", start)
-    monkeypatch.setattr(workers, "BEGINS", 60)
+    constants(workers, BEGINS=60)
     crew = WorkerPool()
     for joined in range(3):
         crew.grow(2)
@@ -289,11 +296,11 @@ def waits() -> NativeFunction:
     """A function of machine code that pauses as often as the number says that it is given."""
     module = ir.Module("waits")
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "waits")
-    code = Code(function.append_basic_block("entry"), host_target())
+    code = Code(function.append_basic_block("entry"), host_processor())
     with code.loop(code.number(0), code.read(I64, function.args[0], 8)):
         code.pause()
     code.ret(code.number(0))
-    return MachineCode(object_code(module, host_target())).function("waits", ctypes.c_int64)
+    return MachineCode(object_code(module, host_processor())).function("waits", ctypes.c_int64)
 
 
 def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():
@@ -323,12 +330,12 @@ def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():
 
 
 @pytest.fixture(params=[2, 3])
-def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[sn.RNN]:
+def shared(request: pytest.FixtureRequest) -> Generator[sn.RNN]:
     """A recurrence whose steps so many threads share, though it is small."""
-    monkeypatch.setattr(native, "partition", by_units)
     before = threads()
     sn.set_threads(request.param)
-    yield rnn_of("gru", 24, 48, seed=3)
+    with every_step_shared():
+        yield rnn_of("gru", 24, 48, seed=3)
     sn.set_threads(before)
 
 
@@ -337,7 +344,7 @@ def inputs(rows: int, steps: int, seed: int = 0) -> Array:
 
 
 def prepared(stream: Any) -> Any:
-    """What runs a stream's steps."""
+    """The prepared call that runs a stream's steps."""
     ((_, step),) = stream._steps
     return step.chosen[stream._moment.side].run
 
@@ -375,7 +382,7 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
 
 
 def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
-    shared: sn.RNN, monkeypatch: pytest.MonkeyPatch
+    shared: sn.RNN, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ):
     batches = [inputs(1, 900), inputs(3, 300), inputs(150, 20)]
     expected = [shared(x) for x in batches]
@@ -387,7 +394,7 @@ def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
         return more
 
     monkeypatch.setattr(TaskGroup, "lead", counted)
-    monkeypatch.setattr(prepared_chain, "SLICE", 1e-9)
+    constants(prepared_chain, SLICE=1e-9)
     for x, (outputs, final) in zip(batches, expected, strict=True):
         pauses.clear()
         found, last = shared(x)
@@ -397,18 +404,17 @@ def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
 
 
 def test_threads_that_are_left_out_between_blocks_change_no_bit(
-    shared: sn.RNN, monkeypatch: pytest.MonkeyPatch
+    shared: sn.RNN, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ):
     x, count, stayed = inputs(1, 900), threads(), []
     sn.set_threads(1)
     expected = shared(x)[0]
     sn.set_threads(count)
     # Code for which every wait is a long one.
-    monkeypatch.setattr(engine, "KEPT", CompiledPlans(2**20))
-    monkeypatch.setattr("stepnet.compiler.targets.cpu.machine.stored_code.LOADED", {})
-    monkeypatch.setattr(driver_code, "LATE_SECONDS", 0)
-    monkeypatch.setattr(waiting, "SPINS", 0)
-    monkeypatch.setattr(driver_code, "LATE", 10**9)
+    constants(engine, KEPT=CompiledPlans(2**20))
+    constants("stepnet.compiler.targets.cpu.machine.stored_code", LOADED={})
+    constants(driver_code, LATE_SECONDS=0, LATE=10**9)
+    constants(waiting, SPINS=0)
     rnn = cells.rnn("gru", shared.params)
     lead = TaskGroup.lead
 
@@ -442,17 +448,15 @@ def test_streams_of_several_threads_do_not_disturb_one_another(shared: sn.RNN):
     on_threads(4, work)
 
 
-def test_an_index_outside_a_table_in_a_shared_step(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(native, "partition", by_units)
-
+@pytest.mark.usefixtures("same_threads")
+def test_an_index_outside_a_table_in_a_shared_step():
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         h = np.tanh(p["E"][x] + h @ p["R"])
         return h, h
 
     params = {"E": np.eye(3, 32, dtype="float32"), "R": np.eye(32, dtype="float32")}
-    before = threads()
     sn.set_threads(2)
-    try:
+    with every_step_shared():
         stream = sn.RNN(step, params, memory=32).stream()
         for symbol in (0, 1, 2):
             stream.step(np.array([symbol]))
@@ -462,5 +466,3 @@ def test_an_index_outside_a_table_in_a_shared_step(monkeypatch: pytest.MonkeyPat
         stream.reset()
         right = np.tanh(params["E"][:1])
         np.testing.assert_allclose(stream.step(np.array([0])), right, rtol=1e-6)
-    finally:
-        sn.set_threads(before)

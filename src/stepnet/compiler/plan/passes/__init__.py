@@ -23,7 +23,9 @@ from stepnet.compiler.plan.passes.sink import sink
 from stepnet.compiler.plan.passes.split import split
 from stepnet.compiler.plan.passes.split_concat_matmul import split_concat_matmul
 
-PIPELINE: tuple[Callable[[Net], Net], ...] = (
+Pipeline = tuple[Callable[[Net], Net], ...]
+
+PIPELINE: Pipeline = (
     prune,
     fold,
     chain,
@@ -41,26 +43,27 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
     merge,
     join,
 )
+"""The passes for machine code of the CPU, which engines may use as they are."""
 
 
-def optimised(net: Net) -> Net:
-    """Applies all passes to a net, in order; returns a net that computes the same faster."""
-    for rewrite in PIPELINE:
+def optimised(net: Net, pipeline: Pipeline) -> Net:
+    """Applies the passes of an engine to a net, in order; returns a net that computes the same faster."""
+    for rewrite in pipeline:
         net = rewrite(net)
     return net
 
 
-def narrowed_step(body: Net, precision: Precision | None) -> Net:
-    """Returns the body of a recurrence with its weights encoded in fewer bits, by the passes that engines
-    apply too; the body itself if `precision` is that of float32 or None.
+def narrowed_step(body: Net, precision: Precision | None, pipeline: Pipeline) -> Net:
+    """Returns the body of a recurrence with its weights encoded in fewer bits, by the passes of an engine;
+    the body itself if `precision` is that of float32 or None.
     """
     if precision is None or not precision.is_low:
         return body
-    return with_weights(narrowed(body), precision.dtype)
+    return with_weights(narrowed(body, pipeline), precision.dtype)
 
 
-def narrowed(net: Net) -> Net:
-    """Applies the passes up to `narrow`, which marks the products that engines compute in fewer bits."""
-    for rewrite in PIPELINE[: PIPELINE.index(narrow) + 1]:
+def narrowed(net: Net, pipeline: Pipeline) -> Net:
+    """Applies the passes of an engine up to `narrow`, which marks the products to compute in fewer bits."""
+    for rewrite in pipeline[: pipeline.index(narrow) + 1]:
         net = rewrite(net)
     return net

@@ -14,7 +14,7 @@ from stepnet.compiler.net.ir import Builder, Net, Recur
 from stepnet.compiler.net.types import STEPS, Type
 
 
-def together(recur: Recur, count: int) -> Recur:
+def with_joined_steps(recur: Recur, count: int) -> Recur:
     """Makes a recurrence of which one step does `count` steps of `recur`, to store intermediate values less
     often. A new first axis of each sequence and output has the values of the `count` steps.
     """
@@ -37,7 +37,7 @@ def together(recur: Recur, count: int) -> Recur:
     return replace(recur, body=builder.net([*joined, *memories]))
 
 
-def net_together(net: Net, blocked: Recur) -> Net:
+def net_with_joined_steps(net: Net, blocked: Recur) -> Net:
     """Replaces the only recurrence of a net by `blocked`, which does several of its steps at a time.
 
     The sequences of the recurrence are inputs of the net, and its outputs are results.

@@ -1,6 +1,6 @@
 """Machine code for the CPU, by LLVM."""
 
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.target import Processor, available_targets, host_target
+from stepnet.compiler.targets.cpu.machine.processor import Processor, available_processors, host_processor
 
-__all__ = ["LlvmEngine", "Processor", "available_targets", "host_target"]
+__all__ = ["LlvmEngine", "Processor", "available_processors", "host_processor"]

@@ -5,28 +5,42 @@ from dataclasses import dataclass
 
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ir import Node
-from stepnet.compiler.plan.load import Load, Machine
+from stepnet.compiler.net.memory import HOST, TargetMemory
+from stepnet.compiler.plan.load import CostModel, Load, Machine
+from stepnet.compiler.plan.passes import PIPELINE, Pipeline
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import Array, Kernel, LowPrecisionCell, first_refusal, narrow_cell
 from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, CompiledPlan, CompiledPlans
 from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_plan
+from stepnet.compiler.targets.cpu.costs import COSTS, machine_for
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
-from stepnet.compiler.targets.cpu.machine.target import Processor, host_target, requested, target_texts
+from stepnet.compiler.targets.cpu.machine.processor import (
+    Processor,
+    host_processor,
+    processor_texts,
+    requested,
+)
 from stepnet.compiler.targets.cpu.products.constants import constant_values
 from stepnet.compiler.targets.cpu.running.finish import Finish, total
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.run import Runner, chained
-from stepnet.compiler.targets.processor import machine_for
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.compiler.targets.threads import threads
 
 
 @dataclass(frozen=True)
 class LlvmEngine:
     """Engine that runs machine code for one processor; by default for the one at hand."""
 
-    target: Processor | None = None
+    processor: Processor | None = None
     name: str = "llvm"
+    pipeline: Pipeline = PIPELINE
+    costs: CostModel = COSTS
+    memory: TargetMemory = HOST
+    runs_gradients: bool = True
+    has_same_bits: bool = True
+    builds_libraries: bool = True
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns why this engine cannot run a schedule (a net cut into parts); None if it can."""
@@ -48,7 +62,7 @@ class LlvmEngine:
         """
         plans = {self.key(plan): plan for plan in schedule.plans}
         missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
-        for key, compiled_plan in compiled(missing, self.target or host_target()).items():
+        for key, compiled_plan in compiled(missing, self.processor or host_processor()).items():
             KEPT.put(key, compiled_plan)
         return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
 
@@ -60,38 +74,42 @@ class LlvmEngine:
         """Compiles the plan of one part, or takes its code from the cache. Plans that are equal but for their
         direction share code.
         """
-        target, key = self.target or host_target(), self.key(plan)
-        compiled_plan = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
-        return LlvmKernel(plan, compiled_plan, target)
+        processor, key = self.processor or host_processor(), self.key(plan)
+        compiled_plan = KEPT.get(key, lambda: compiled({key: plan}, processor)[key])
+        return LlvmKernel(plan, compiled_plan, processor)
 
     def code_for(self) -> str | None:
         """Describes the instruction set that STEPNET_CPU sets for generated code; None if it sets none."""
-        return target_texts()[0] if requested() else None
+        return processor_texts()[0] if requested() else None
 
     def load(self, plan: Plan) -> Load:
         """Returns the work and memory traffic of a plan's steps, for estimates, without compiling it."""
         known = self.known(plan)
         if known is not None:
             return known.load
-        load: Load = lazy_import("lower.program").lowered(plan, self.target or host_target()).load
+        load: Load = lazy_import("lower.program").lowered(plan, self.processor or host_processor()).load
         return load
 
     def known(self, plan: Plan) -> CompiledPlan | None:
         """Returns the compiled code of a plan from the cache or the disk; None if it is in neither."""
         key = self.key(plan)
-        return KEPT.get(key, lambda: stored_plan(key, self.target or host_target()))
+        return KEPT.get(key, lambda: stored_plan(key, self.processor or host_processor()))
 
     def machine(self) -> Machine:
-        """Returns this machine's rates and caches, to estimate the time of code with the target's vectors."""
-        return machine_for((self.target or host_target()).vector_bytes)
+        """Returns this machine's rates and caches, to estimate the time of code with such vectors."""
+        return machine_for((self.processor or host_processor()).vector_bytes)
+
+    def threads(self) -> int:
+        """Returns the number of threads that a call may use: the user's setting, or the system's limit."""
+        return threads()
 
     def key(self, plan: Plan) -> str:
         """Computes the key of a plan's code in the cache and on disk: a digest of plan and processor."""
-        return digest(self.target or host_target(), plan.key)
+        return digest(self.processor or host_processor(), plan.key)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """Computes a value that combines all rows: by machine code for weight gradients, else by NumPy."""
-        return total(node, operands, self.target or host_target())
+        return total(node, operands, self.processor or host_processor())
 
 
 KEPT = CompiledPlans(MOST_BYTES)
@@ -103,11 +121,11 @@ class LlvmKernel:
 
     plan: Plan
     compiled: CompiledPlan
-    target: Processor
+    processor: Processor
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
         """Packs parameters, in the net's order, as the machine code reads them; returns a runner of calls."""
         values = constant_values(self.plan, parameters)
-        constants = self.compiled.constants.filled(values, self.target)
-        finish = Finish.of(self.plan, self.compiled.needs, values, self.target)
-        return Runner(Native(self.plan, self.compiled, constants, finish, self.target))
+        constants = self.compiled.constants.filled(values, self.processor)
+        finish = Finish.of(self.plan, self.compiled.needs, values, self.processor)
+        return Runner(Native(self.plan, self.compiled, constants, finish, self.processor))

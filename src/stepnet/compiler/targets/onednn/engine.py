@@ -1,10 +1,10 @@
-"""The engine onednn: known cells run on oneDNN's primitives, everything between them on the engine llvm.
+"""The engine onednn: known cells run on oneDNN's primitives, everything between them on another engine.
 
 The order "auto" does not include it: stepnet's own machine code needs no padding. It is for comparisons on
 the same net, and for processors on which oneDNN is faster.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,25 +12,28 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.memory import HOST, TargetMemory
+from stepnet.compiler.plan.load import CostModel
+from stepnet.compiler.plan.passes import PIPELINE, Pipeline
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import (
     Bound,
     Call,
-    FrozenCall,
+    CalledKernel,
     Kernel,
     LowPrecisionCell,
+    PreparedCall,
     Results,
-    Steps,
+    TotalEngine,
 )
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
+from stepnet.compiler.targets.cpu.costs import COSTS
 from stepnet.compiler.targets.onednn.known import KnownPlan, known_plan
 from stepnet.compiler.targets.onednn.library import OneDnnLibrary, library
 from stepnet.compiler.targets.onednn.padding import Padding, padding
 from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.compiler.targets.onednn.run import run_recurrence
-from stepnet.compiler.targets.packed import CalledSteps, called_again
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 from stepnet.errors import LibraryError
 
@@ -56,10 +59,10 @@ class OneDnnKernel:
         return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
 
 
-class BoundRecurrence:
-    """Recurrence of oneDNN with its weights, ready to be called."""
-
-    ends_early = False
+class BoundRecurrence(CalledKernel):
+    """Recurrence of oneDNN with its weights, ready to be called. Its primitives and weights are in shared,
+    bounded caches.
+    """
 
     def __init__(
         self,
@@ -108,18 +111,7 @@ class BoundRecurrence:
         self.recurrence, self.weights = OneDnnKernel(self.known).weights(parameters)
         return True
 
-    def release(self) -> None:
-        """Does nothing: primitives and weights are in shared, bounded caches."""
-
-    def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """Returns a function that runs this call on the current contents of its arrays, into `results`."""
-        return called_again(self, call, results)
-
-    def steps(self, call: Call, results: Results) -> Steps:
-        """Prepares single steps of some rows (sequences) of this call, each run as a separate call."""
-        return CalledSteps(self, call, results)
-
-    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
         """Prepares later calls with other arrays and the same lengths, for which the padded layout need not
         be found again. None if the call returns last outputs only, or if later lengths may differ
         (`any_lengths`).
@@ -133,7 +125,7 @@ class BoundRecurrence:
             count = len(call.sequences)
             return self.results(layout, call, given[:count], given[count:])
 
-        return FrozenCall(run, 0)  # 0 bytes: primitives and paddings are in shared caches
+        return PreparedCall(run, 0)  # 0 bytes: primitives and paddings are in shared caches
 
 
 def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
@@ -164,18 +156,25 @@ def without_aliases(arrays: Sequence[Array | None]) -> list[Array]:
     return unshared
 
 
-LLVM = LlvmEngine()
-
-
 @dataclass(frozen=True)
 class OneDnnEngine:
-    """Engine on the library that STEPNET_ONEDNN names, or on the installed one."""
+    """Engine on the library that STEPNET_ONEDNN names, or on the installed one.
 
+    others: the engine that runs the parts between the cells of oneDNN.
+    """
+
+    others: TotalEngine
     name: str = "onednn"
+    pipeline: Pipeline = PIPELINE
+    costs: CostModel = COSTS
+    memory: TargetMemory = HOST
+    runs_gradients: bool = False  # no cell of oneDNN returns the values that its gradient reads
+    has_same_bits: bool = False
+    builds_libraries: bool = False
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns the reason why this engine cannot run a schedule; None if it can: at least one recurrence
-        runs on oneDNN, and all other parts on the engine llvm.
+        runs on oneDNN, and the other engine takes all other parts.
         """
         if reason := missing():
             return reason
@@ -187,7 +186,7 @@ class OneDnnEngine:
             count += isinstance(known, KnownPlan)
             if isinstance(known, str) and (part.node is not None or schedule.single_plan is not None):
                 return known
-            if isinstance(known, str) and (reason := LLVM.refuse_plan(part.plan)) is not None:
+            if isinstance(known, str) and (reason := self.others.refuse_plan(part.plan)) is not None:
                 return reason
         return None if count else "there is no recurrence that oneDNN has"
 
@@ -204,17 +203,17 @@ class OneDnnEngine:
         return known if isinstance(known, str) else LowPrecisionCell(known.reads, str(known.recurrence))
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Compiles a schedule: its parts run one after the other, each on oneDNN or on the engine llvm."""
+        """Compiles a schedule: its parts run one after the other, each on oneDNN or on the other engine."""
         return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """Compiles the plan of a part: for oneDNN if it has the recurrence, else for the engine llvm."""
+        """Compiles the plan of a part: for oneDNN if it has the recurrence, else for the other engine."""
         known = known_plan(plan)
-        return LLVM.compile_plan(plan) if isinstance(known, str) else OneDnnKernel(known)
+        return self.others.compile_plan(plan) if isinstance(known, str) else OneDnnKernel(known)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """Computes the value of a node that combines all rows, such as the gradient of a weight."""
-        return LLVM.total(node, operands)
+        return self.others.total(node, operands)
 
 
 def missing() -> str | None:

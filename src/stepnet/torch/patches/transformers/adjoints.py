@@ -28,7 +28,14 @@ from typing import Any
 
 from stepnet.cells.keyed import read, written
 from stepnet.torch.function import is_transformed, wanted_of
-from stepnet.torch.patches.transformers.scan import LENGTHS, cast_memory, dtype_of, scan_in
+from stepnet.torch.patches.transformers.scan import (
+    ENGINE,
+    LENGTHS,
+    cast_memory,
+    dtype_of,
+    on_engine,
+    scan_in,
+)
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
@@ -224,6 +231,7 @@ class Decayed(torch.autograd.Function):
     def forward(ctx: Any, g: Any, u: Any, B: Any, C: Any, first: Any) -> Any:
         """Runs the recurrence h = exp(g) h + u B from the state `first`; returns y = h C and the last h."""
         y, last = run_step(decayed, first, a=g.exp(), u=u, B=B, C=C)
+        ctx.engine = ENGINE.get()
         ctx.save_for_backward(g, u, B, C, first)
         return y, last
 
@@ -236,9 +244,10 @@ class Decayed(torch.autograd.Function):
         dy, dlast = cotangents
         g, u, B, C, first = ctx.saved_tensors
         a = g.exp()
-        du, _, dfirst = run_step(decayed_back, dlast, reverse=True, a=a, u=dy, B=C, C=B, z=u)
-        dB, back, _ = run_step(decayed_back, dlast.mT.double(), reverse=True, a=a, u=C, B=dy, C=u, z=B)
-        dC, again, last = run_step(decayed_again, first.mT.double(), a=a, u=B, B=u, C=dy, z=C)
+        with on_engine(ctx.engine):
+            du, _, dfirst = run_step(decayed_back, dlast, reverse=True, a=a, u=dy, B=C, C=B, z=u)
+            dB, back, _ = run_step(decayed_back, dlast.mT.double(), reverse=True, a=a, u=C, B=dy, C=u, z=B)
+            dC, again, last = run_step(decayed_again, first.mT.double(), a=a, u=B, B=u, C=dy, z=C)
         dg = sum_to_end(again - back, (dlast.mT * last).sum((-2, -1)))
         return dg.to(g.dtype), du, dB, dC, dfirst
 
@@ -260,6 +269,7 @@ class Corrected(torch.autograd.Function):
         is written. first: the initial state.
         """
         o, w, last = run_step(corrected, first.double(), q=q, k=k, v=v, a=g.exp(), beta=beta)
+        ctx.engine = ENGINE.get()
         ctx.mark_non_differentiable(w)
         ctx.save_for_backward(q, k, v, g, beta, first, w)
         return o, last.to(first.dtype), w
@@ -272,12 +282,13 @@ class Corrected(torch.autograd.Function):
         do, dlast, _ = cotangents
         q, k, v, g, beta, first, w = ctx.saved_tensors
         a, first, dlast = g.exp(), first.double(), dlast.double()
-        if torch.is_grad_enabled():  # a gradient of this gradient needs that of w, too
-            _, w, _ = run_step(corrected, first, q=q, k=k, v=v, a=a, beta=beta)
-        d, dfirst = run_step(corrected_back, dlast, reverse=True, q=q, k=k, a=a, beta=beta, do=do)
-        u, e = beta[..., None] * w, beta[..., None] * d
-        writes, back, _ = run_step(keys_back, dlast.mT, reverse=True, q=q, k=k, a=a, do=do, u=u, e=e)
-        dq, reads, again, last = run_step(keys_again, first.mT, q=q, k=k, a=a, do=do, u=u, e=e)
+        with on_engine(ctx.engine):
+            if torch.is_grad_enabled():  # a gradient of this gradient needs that of w, too
+                _, w, _ = run_step(corrected, first, q=q, k=k, v=v, a=a, beta=beta)
+            d, dfirst = run_step(corrected_back, dlast, reverse=True, q=q, k=k, a=a, beta=beta, do=do)
+            u, e = beta[..., None] * w, beta[..., None] * d
+            writes, back, _ = run_step(keys_back, dlast.mT, reverse=True, q=q, k=k, a=a, do=do, u=u, e=e)
+            dq, reads, again, last = run_step(keys_again, first.mT, q=q, k=k, a=a, do=do, u=u, e=e)
         ended = (dlast * last.mT).sum(-1)
         dg = sum_to_end(again - back, ended if g.dim() == 4 else ended.sum(-1))
         gradients = dq, writes - reads, e, dg, (d * w).sum(-1), dfirst

@@ -14,9 +14,8 @@ from functools import lru_cache
 from typing import Any, cast
 
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets import checked_engine
 from stepnet.torch.patches.transformers.records import FunctionPatch
-from stepnet.torch.patches.transformers.scan import ENGINE, LENGTHS
+from stepnet.torch.patches.transformers.scan import LENGTHS, on_engine
 from stepnet.torch.patches.transformers.table import LAYERS
 from stepnet.torch.patches.transformers.tokens import Token
 from stepnet.torch.pytorch import pytorch
@@ -26,7 +25,6 @@ SIZES = {"b": 2, "t": 3, "c": 4, "n": 3, "h": 4, "g": 2, "p": 3, "k": 3, "v": 2,
 """The size of the axis of each letter."""
 NEGATIVE = ("A", "g")
 """The tensors whose numbers are negative."""
-INTERPRET = checked_engine("interpret")
 
 
 @lru_cache
@@ -44,13 +42,12 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
         return f"it takes the arguments {', '.join(names)}, and stepnet knows {', '.join(ours)}"
     first = () if owner is None else (owner(config_of(owner, patch.config)) if patch.config else None,)
     given, known = (tensors(patch) for _ in range(2))
-    with torch.no_grad():
-        before = [(ENGINE, ENGINE.set(INTERPRET)), (LENGTHS, LENGTHS.set(None))]
+    with torch.no_grad(), on_engine("interpret"):
+        token = LENGTHS.set(None)
         try:
             results = flat(theirs(*first, **given)), flat(patch.ours(*first, **known))
         finally:
-            for variable, token in before:
-                variable.reset(token)
+            LENGTHS.reset(token)
     number = first_apart([*results[0], *flat(given)], [*results[1], *flat(known)], SIZES["k"])
     return None if number is None else f"its result {number} differs from stepnet's for the same inputs"
 
@@ -73,13 +70,10 @@ def layer_difference(kind: Any) -> str | None:
         module(words[:, :3], cache_params=cache)
         states = cache.get_conv_state(0, state_idx=0), cache.get_recurrent_state(0, state_idx=0)
         before = [state.clone() for state in states]
-        engine = ENGINE.set(INTERPRET)
-        try:
+        with on_engine("interpret"):
             token = Token(layer, module, before)
             token.bind_to(before)
             ours = token(words[:, 3:], before)
-        finally:
-            ENGINE.reset(engine)
         theirs = module(words[:, 3:], cache_params=cache)
     if first_apart((theirs, *states), (ours, *before), config.hidden_size) is None:
         return None

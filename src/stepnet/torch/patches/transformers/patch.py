@@ -15,11 +15,12 @@ from stepnet.torch.patches.transformers.check import argument_names, difference,
 from stepnet.torch.patches.transformers.lengths import with_lengths
 from stepnet.torch.patches.transformers.rebind import globals_read, innermost, is_rebindable, rebound
 from stepnet.torch.patches.transformers.records import FILES, FunctionPatch
+from stepnet.torch.patches.transformers.scan import ENGINE, on_engine
 from stepnet.torch.patches.transformers.table import FUNCTIONS, LAYERS, LEFT, METHODS, STATES, WHOLE
 from stepnet.torch.patches.transformers.tokens import TOKEN, with_tokens
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded, untraced
-from stepnet.torch.sequences import dtypes_refused
+from stepnet.torch.sequences import dtypes_refused, runs_on
 
 torch: Any = pytorch("torch")
 PACKED = ("cu_seqlens", "seq_idx")
@@ -156,7 +157,7 @@ def refusal(parameters: list[Any]) -> str | None:
     """Returns the reason why a layer with these parameters cannot be accelerated now, their device or their
     dtype; None if it can.
     """
-    places = {tensor.device.type for tensor in parameters if tensor.device.type != "cpu"}
+    places = {tensor.device.type for tensor in parameters if not runs_on(tensor.device, "auto")}
     if places:
         where = ", ".join(sorted(places))
         return (
@@ -179,32 +180,41 @@ def accelerated(kind: Any) -> Any:
     known = class_patch(kind)
     own = innermost(kind.forward).__globals__
     names_read = reads(kind.forward)
-    others = {name: on_cpu(row, own[name]) for name, row in known.run.items() if name in names_read}
+    others = {name: in_place(row, own[name]) for name, row in known.run.items() if name in names_read}
     others |= {name: without_kernel(own[name]) for name in names_read & WHOLE}
     members: dict[str, Any] = {
-        name: on_cpu(row, getattr(kind, name)) for name, row in known.run.items() if name not in names_read
+        name: with_engine(in_place(row, getattr(kind, name)), getattr(kind, name))
+        for name, row in known.run.items()
+        if name not in names_read
     }
     if others or known.tokens:
         forward = with_lengths(rebound(kind.forward, others)) if others else kind.forward
         forward = with_tokens(kind.__name__, forward) if known.tokens else forward
-        members["forward"] = out_of_graphs(forward, kind.forward)
+        members["forward"] = with_engine(forward, kind.forward)
     members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     origin = Origin(kind, (*known.run, *["tokens"] * known.tokens), (TOKEN,))
-    return type(kind.__name__, (kind,), {**members, "__reduce_ex__": reduced, "stepnets": origin})
+    own = {"__reduce_ex__": reduced, "stepnets": origin, "engine": "auto"}
+    return type(kind.__name__, (kind,), members | own)
 
 
-def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
-    """Makes a forward that runs transformers' own (`theirs`) while a graph is recorded, and else `ours`.
+def with_engine(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
+    """Makes a method that runs `ours` on the engines of the layer, and transformers' own (`theirs`) while a
+    graph is recorded.
 
     torch.compile looks up globals in a function's file, and would not find stepnet's.
     """
 
     @functools.wraps(theirs)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls transformers' forward while a graph is recorded, and stepnet's otherwise."""
-        return (theirs if is_recorded() else ours)(self, *args, **kwargs)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls transformers' method while a graph is recorded, and stepnet's otherwise."""
+        if is_recorded():
+            return theirs(self, *args, **kwargs)
+        if self.engine == "auto":
+            return ours(self, *args, **kwargs)
+        with on_engine(self.engine):
+            return ours(self, *args, **kwargs)
 
-    return forward
+    return method
 
 
 def reduced(module: Any, protocol: int) -> Any:
@@ -226,10 +236,10 @@ def restored(kind: Any) -> Any:
     return derived.__new__(derived)
 
 
-def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
+def in_place(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
     """Makes the function that a layer calls in place of one of transformers. row: the table entry of that.
 
-    It calls transformers' own (`theirs`) on other devices than the CPU, in graphs of torch.compile,
+    It calls transformers' own (`theirs`) on devices that the engines do not take, in graphs of torch.compile,
     torch.export and torch.jit, for sequences packed into one row, which transformers refuses, and for calls
     that the table entry leaves to it.
     """
@@ -246,25 +256,25 @@ def on_cpu(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
 
 
 def without_kernel(theirs: Callable[..., Any]) -> Any:
-    """Wraps a function of transformers (`theirs`) that runs a whole layer by one kernel: on the CPU the
-    wrapper returns None, so that the layer calls its separate functions, which stepnet replaces.
+    """Wraps a function of transformers (`theirs`) that runs a whole layer by one kernel: where stepnet runs,
+    the wrapper returns None, so that the layer calls its separate functions, which stepnet replaces.
     """
 
     @functools.wraps(theirs)
     def whole(*args: Any, **kwargs: Any) -> Any:
-        """Returns None on the CPU; calls the kernel otherwise."""
+        """Returns None where stepnet runs; calls the kernel otherwise."""
         return theirs(*args, **kwargs) if is_elsewhere(args, kwargs) else None
 
     return whole
 
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tells whether transformers' own code must run a call with these arguments: in graphs, off the CPU, or
-    for packed sequences.
+    """Tells whether transformers' own code must run a call with these arguments: in graphs, on devices that
+    the engines do not take, or for packed sequences.
     """
     if is_recorded():
         return True
     if any(kwargs.get(name) is not None for name in PACKED):
         return True
-    values = (*args, *kwargs.values())
-    return any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values)
+    values, engine = (*args, *kwargs.values()), ENGINE.get()
+    return any(isinstance(value, torch.Tensor) and not runs_on(value.device, engine) for value in values)

@@ -7,7 +7,8 @@ are inputs of the net, as they change from call to call in training, and are not
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.model.batch import Batch
 from stepnet.model.executables import put_latest
-from stepnet.model.layers import LayerPrograms
-from stepnet.model.program import NetProgram
+from stepnet.model.program import Asked, NetProgram
 from stepnet.model.recurrence import RNN
-from stepnet.torch.function import AUTO, Differentiable, NetRun, is_transformed
+from stepnet.torch.function import Differentiable, NetRun, is_transformed
 from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import MOST_KEPT, dense_batch
@@ -32,8 +33,18 @@ Shape = tuple[int, ...]
 
 LENGTHS = ContextVar[Any]("lengths", default=None)
 """Lengths of the sequences of the running call; None if there is no padding after them."""
-ENGINE = ContextVar[Any]("engine", default=AUTO)
-"""The engine that runs calls without gradients."""
+ENGINE = ContextVar[Order]("engine", default="auto")
+"""The engines of the running call, in order of preference."""
+
+
+@contextmanager
+def on_engine(engine: Asked) -> Generator[None]:
+    """Context in which calls run on an engine, or on several in order of preference."""
+    token = ENGINE.set(checked_engine(engine))
+    try:
+        yield
+    finally:
+        ENGINE.reset(token)
 
 
 @dataclass(frozen=True)
@@ -67,8 +78,7 @@ class ScanKey:
             inputs={name: Spec(shape, dtype) for name, shape, dtype in self.inputs},
             reverse=self.reverse,
         )
-        nothing = {name: np.zeros((0, 0, *shape), dtype) for name, shape, dtype in self.inputs}
-        return NetProgram(LayerPrograms(rnn).read(nothing, None, None, None, False).program.net)
+        return rnn.program
 
 
 @lru_cache(MOST_KEPT)
@@ -157,7 +167,7 @@ def is_single() -> bool:
     """
     if torch.is_grad_enabled() or is_transformed():
         return False
-    return ENGINE.get() is AUTO and LENGTHS.get() is None
+    return ENGINE.get() == "auto" and LENGTHS.get() is None
 
 
 def single_results(key: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
@@ -168,7 +178,7 @@ def single_results(key: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]
     single = SINGLES.pop((key, rows), None)  # removed while in use: other threads may make this call
     if single is None:
         single = Single(scan_of(key).program, rows)
-        single.bind(AUTO)
+        single.bind("auto")
     single(tensors)
     results = [tensor.clone() for tensor in single.results]
     put_latest(SINGLES, (key, rows), single, MOST_KEPT)

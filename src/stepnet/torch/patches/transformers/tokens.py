@@ -23,7 +23,7 @@ from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.patches.transformers.table import LAYERS
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded
-from stepnet.torch.sequences import DTYPES
+from stepnet.torch.sequences import DTYPES, runs_on
 
 torch: Any = pytorch("torch")
 VERSION = attrgetter("_version")
@@ -41,8 +41,10 @@ class Seen:
     """
 
     def __init__(self, layer: TokenLayer, module: Any) -> None:
-        """Records the parts, options, parameters and hooks of a layer (`module`). layer: its table entry."""
-        self.own = ["activation", "_modules", "_parameters"]
+        """Records the parts, options, engines, parameters and hooks of a layer (`module`). layer: its table
+        entry.
+        """
+        self.own = ["activation", "engine", "_modules", "_parameters"]
         self.own += [name for part, name in layer.options if not part]
         self.own_values = [module.__dict__.get(name) for name in self.own]
         self.parts: list[Any] = [part_of(module, name) for name in layer.parts]
@@ -180,12 +182,12 @@ def has_global_hooks() -> bool:
 
 
 def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> bool:
-    """Tells whether a token x, the parameters of a layer (`module`) and its states are on the CPU and have
-    one dtype, float32 or float64, as a prepared step requires. layer: the layer's table entry.
+    """Tells whether a token x, the parameters of a layer (`module`) and its states are on a device that the
+    engines take and have one dtype, float32 or float64, as a prepared step requires. layer: its table entry.
     """
-    tensors = (x, *layer.parameters(module).values(), *states)
+    tensors, engine = (x, *layer.parameters(module).values(), *states), ENGINE.get()
     return x.dtype in DTYPES and all(
-        tensor.dtype == x.dtype and tensor.device.type == "cpu" for tensor in tensors
+        tensor.dtype == x.dtype and runs_on(tensor.device, engine) for tensor in tensors
     )
 
 

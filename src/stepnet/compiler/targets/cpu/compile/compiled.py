@@ -15,9 +15,9 @@ from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import Axis, Field, InnerArray, RowSource
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Constants
 from stepnet.compiler.values.once import computed_once
 
@@ -84,9 +84,9 @@ class CompiledPlan(Layout):
     ended: NativeFunction | None
 
     @classmethod
-    def of(cls, generated: Generated, target: Processor) -> "CompiledPlan":
+    def of(cls, generated: Generated, processor: Processor) -> "CompiledPlan":
         """Loads the code of a plan, generated for a processor, into memory, so that it can be called."""
-        driver, names = machine_code(DRIVER, target), generated.code.names
+        driver, names = machine_code(DRIVER, processor), generated.code.names
         code = MachineCode(generated.code, driver)
         sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
         return cls(

@@ -12,16 +12,16 @@ from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import Field
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
-def written(program: Lowered, target: Processor) -> ir.Module:
+def llvm_module(program: Lowered, processor: Processor) -> ir.Module:
     """Generates the LLVM module of a plan, lowered to loops over memory, for a processor."""
     module = ir.Module("stepnet")
     module.triple = ""
-    write_functions(module, program, target)
+    write_functions(module, program, processor)
     return module
 
 
@@ -46,27 +46,27 @@ def layout_of(plan: Plan, program: Lowered) -> Layout:
 
 
 def write_functions(
-    module: ir.Module, program: Lowered, target: Processor, prefix: str = ""
+    module: ir.Module, program: Lowered, processor: Processor, prefix: str = ""
 ) -> tuple[str, ...]:
     """Writes the functions of a lowered plan into a module; returns their names, without the prefix that they
     have in the module. run: runs the sequences of a call. sequences, ended: compute values once per sequence,
     ahead of the loop and after it; left out if there are none.
     """
-    write_run(module, prefix, program.program, target)
+    write_run(module, prefix, program.program, processor)
     works = {"sequences": program.sequence, "ended": program.ended}
     for name, work in works.items():
         if work is not None:
-            write_rows(module, prefix + name, work, program, target)
+            write_rows(module, prefix + name, work, program, processor)
     return "run", *(name for name, work in works.items() if work is not None)
 
 
-def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Processor) -> None:
+def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, processor: Processor) -> None:
     """Writes a function that computes values once per sequence, ahead of the loop or after it, in the record
     of each sequence. The arguments `first` and `lanes` say for which sequences. name: the function's in the
     module. work: the loops to write, and the arrays to copy in and out. program: the plan's memory layout.
     """
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
-    code = Code(function.append_basic_block("entry"), target)
+    code = Code(function.append_basic_block("entry"), processor)
 
     def argument(index: int) -> ir.Value:
         """Writes a load of the argument at a position."""

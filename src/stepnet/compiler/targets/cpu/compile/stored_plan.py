@@ -11,9 +11,9 @@ from stepnet.compiler.targets.cpu.compile.compiled import DRIVER, CompiledPlan, 
 from stepnet.compiler.targets.cpu.lower.needs import Needs, Slot
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.processor import Processor, host_processor
 from stepnet.compiler.targets.cpu.machine.records import Axis, Field, InnerArray, RowSource
 from stepnet.compiler.targets.cpu.machine.stored_code import Kernel, compile_with_kernels, keep, read
-from stepnet.compiler.targets.cpu.machine.target import Processor, host_target
 from stepnet.compiler.targets.cpu.products.constants import (
     ConstantNode,
     Constants,
@@ -46,27 +46,29 @@ PLAN = Serializer(
 )
 
 
-def stored_plan(key: str, target: Processor) -> CompiledPlan | None:
+def stored_plan(key: str, processor: Processor) -> CompiledPlan | None:
     """Reads a plan compiled for a processor from disk, by its key, and loads it; None if it is not stored."""
     compiled_plan: Generated | None = read("plan", PLAN, (key,))
-    return None if compiled_plan is None else CompiledPlan.of(compiled_plan, target)
+    return None if compiled_plan is None else CompiledPlan.of(compiled_plan, processor)
 
 
-def compiled(plans: Mapping[str, Plan], target: Processor) -> dict[str, CompiledPlan]:
+def compiled(plans: Mapping[str, Plan], processor: Processor) -> dict[str, CompiledPlan]:
     """Returns compiled plans by key: read from disk, or compiled together now and stored.
 
     plans: by their cache keys, which include the processor.
     """
-    known = {key: compiled_plan for key in plans if (compiled_plan := stored_plan(key, target)) is not None}
+    known = {
+        key: compiled_plan for key in plans if (compiled_plan := stored_plan(key, processor)) is not None
+    }
     missing = [key for key in plans if key not in known]
     if not missing:
         return known
-    new = Writing([plans[key] for key in missing], target)
-    codes = compile_with_kernels(new.modules(), new.kernels(), target)
+    new = Writing([plans[key] for key in missing], processor)
+    codes = compile_with_kernels(new.modules(), new.kernels(), processor)
     for key, code, layout in zip(missing, codes, new.layouts, strict=True):
         compiled_plan = Generated(code, layout)
         keep("plan", PLAN, (key,), compiled_plan)
-        known[key] = CompiledPlan.of(compiled_plan, target)
+        known[key] = CompiledPlan.of(compiled_plan, processor)
     return known
 
 
@@ -77,9 +79,9 @@ class Writing:
     which depend on no plan; then the packing of parameters; then the plans.
     """
 
-    def __init__(self, plans: Sequence[Plan], target: Processor) -> None:
+    def __init__(self, plans: Sequence[Plan], processor: Processor) -> None:
         """Takes the plans to compile; their layouts and loops are filled in by `kernels`."""
-        self.plans, self.target = plans, target
+        self.plans, self.processor = plans, processor
         self.layouts = list[Layout]()
         self.programs = list[Any]()
 
@@ -87,12 +89,12 @@ class Writing:
         """Yields the keys of the kernels that calls of the plans will need, such as packing. Before the
         packings, the plans are lowered to loops, in `programs`, and described, in `layouts`.
         """
-        yield DRIVER, self.target
-        if self.target == host_target() and threads() > 1:
-            yield "threads.handover", self.target
+        yield DRIVER, self.processor
+        if self.processor == host_processor() and threads() > 1:
+            yield "threads.handover", self.processor
         generate, lowered = lazy_import("compile.generate"), lazy_import("lower.program").lowered
         for plan in self.plans:
-            self.programs.append(lowered(plan, self.target))
+            self.programs.append(lowered(plan, self.processor))
             self.layouts.append(generate.layout_of(plan, self.programs[-1]))
         entries = (entry for layout in self.layouts for _, entry in layout.constants.entries)
         packed = {
@@ -101,10 +103,10 @@ class Writing:
             if isinstance(entry, PackedParameters)
         }
         for options in sorted(packed, key=str):
-            yield "products.pack", self.target, *options
+            yield "products.pack", self.processor, *options
 
     def modules(self) -> Iterator[Any]:
         """Yields the LLVM modules of the plans, in order, from `programs`, which `kernels` fills."""
         generate = lazy_import("compile.generate")
         for program in self.programs:
-            yield generate.written(program, self.target)
+            yield generate.llvm_module(program, self.processor)

@@ -38,11 +38,11 @@ from stepnet.compiler.targets.cpu.emit.transfers import (
 )
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.loops import InnerLoop, LaneLoop, Phase
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
-def write_run(module: ir.Module, prefix: str, program: CallLoops, target: Processor) -> None:
+def write_run(module: ir.Module, prefix: str, program: CallLoops, processor: Processor) -> None:
     """Writes the function `run(words)` of a plan, which runs the sequences of a set of lanes (slots for
     sequences), and the functions that it needs: "block", "begin" and "end".
 
@@ -50,11 +50,11 @@ def write_run(module: ir.Module, prefix: str, program: CallLoops, target: Proces
     thread's arguments. prefix: that of the functions' names in the module.
     """
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
-    code = Code(function.append_basic_block("entry"), target)
+    code = Code(function.append_basic_block("entry"), processor)
     names = [f"{prefix}{name}" for name in ("block", "begin", "end")]
-    write_block(function_code(module, target, names[0], ir.VoidType(), [POINTER] * 2), program)
+    write_block(function_code(module, processor, names[0], ir.VoidType(), [POINTER] * 2), program)
     for name, write in zip(names[1:], (begin, end), strict=True):
-        own = function_code(module, target, name, ir.VoidType(), [POINTER, POINTER, I64, I64, POINTER])
+        own = function_code(module, processor, name, ir.VoidType(), [POINTER, POINTER, I64, I64, POINTER])
         write(CallCode(own, program), *own.function.args[2:])
         own.ret_void()
     strides = [program.strides[record] for record in ("now", "lane", "block")]

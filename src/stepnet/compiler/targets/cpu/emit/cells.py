@@ -151,7 +151,7 @@ class CellCode:
         Integer products have separate accumulators, which are scaled at the end.
         """
         code, width, source = self.code, self.stage.width, operand.field
-        kind = arithmetic(operand.weights, source.dtype, width, code.target)
+        kind = arithmetic(operand.weights, source.dtype, width, code.processor)
         left = self.left_operand(source, source.offset + operand.start * source.itemsize, tile, row)
         line_bytes = gates * width * kind.word_bytes
         unit_bytes = (kind.heads + kind.word_count(operand.inner)) * line_bytes

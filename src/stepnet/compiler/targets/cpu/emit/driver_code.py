@@ -33,8 +33,8 @@ from stepnet.compiler.targets.cpu.emit.early import count_steps, read_ending, wr
 from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode, at_entry, function_code
 from stepnet.compiler.targets.cpu.emit.timetable import write_timetable
 from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, FRAME, PLAN_WORDS, PROGRESS
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.system import clock
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.threads.waiting import barrier, wait_for_steps, wait_while
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.system_code import write_ticks
@@ -45,22 +45,22 @@ VOID = ir.VoidType()
 LATE, LATE_SECONDS = 4, 1e-3
 
 
-def write_driver(target: Processor) -> ir.Module:
+def write_driver(processor: Processor) -> ir.Module:
     """Generates the LLVM module of the functions that the code of every plan calls, for a processor."""
     module = ir.Module("driver")
     module.triple = ""
     called = [declared(module, name) for name in CALLED]
-    write_called(module, target)
+    write_called(module, processor)
     for function in called:
         function.linkage = ""
     return module
 
 
-def write_called(module: ir.Module, target: Processor) -> None:
+def write_called(module: ir.Module, processor: Processor) -> None:
     """Writes into a module those driver functions (they run calls, block by block) that its code calls."""
     for name, (result, arguments, write) in FUNCTIONS.items():
         if name in module.globals:
-            write(function_code(module, target, name, result, arguments))
+            write(function_code(module, processor, name, result, arguments))
 
 
 def declared(module: ir.Module, name: str) -> ir.Function:

@@ -33,7 +33,7 @@ class EncodeCode:
     def __init__(self, stage: StageCode, loop: EncodeLoop) -> None:
         """Chooses the arithmetic for the loop's encoding, which says how left operands are stored."""
         self.stage, self.loop, self.code = stage, loop, stage.code
-        self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.target)
+        self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.processor)
 
     def emit(self) -> None:
         """Writes a loop over this thread's rows that encodes each of them in int8 or bfloat16, and stores it.

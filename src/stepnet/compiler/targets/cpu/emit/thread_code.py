@@ -8,7 +8,7 @@ from typing import TypeVar
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.machine.call_words import FRAME, PROGRESS, WORDS
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 Key = TypeVar("Key", str, int)
@@ -42,7 +42,7 @@ class AtEntry(dict[Key, ir.Value]):
 
 
 def function_code(
-    module: ir.Module, target: Processor, name: str, result: ir.Type, arguments: Sequence[ir.Type]
+    module: ir.Module, processor: Processor, name: str, result: ir.Type, arguments: Sequence[ir.Type]
 ) -> Code:
     """Begins the body of an internal function of a module; returns the builder that writes it. If the module
     already declares the function, that declaration is used.
@@ -52,7 +52,7 @@ def function_code(
     known = module.globals.get(name)
     function = ir.Function(module, ir.FunctionType(result, arguments), name) if known is None else known
     function.linkage = "internal"
-    return Code(function.append_basic_block("entry"), target)
+    return Code(function.append_basic_block("entry"), processor)
 
 
 class ThreadCode:

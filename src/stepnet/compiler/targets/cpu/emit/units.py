@@ -41,7 +41,7 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     if not loop.products:
         cells.plain()
         return
-    tiling = Tiling.of(stage.net, loop, width, code.target)
+    tiling = Tiling.of(stage.net, loop, width, code.processor)
     first, last = stage.own_blocks(blocks, tiling.grain)
     tiled = Tiled(cells, tiling)
     counts, full_tiles = tiled.row_counts()

@@ -23,10 +23,10 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     UnitLoop,
 )
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 
 
-def estimate_load(program: CallLoops, target: Processor) -> Load:
+def estimate_load(program: CallLoops, processor: Processor) -> Load:
     """Counts the work of a compiled recurrence (its loops are `program`) per step, to estimate its time."""
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
@@ -41,7 +41,7 @@ def estimate_load(program: CallLoops, target: Processor) -> Load:
             blocks_of(loop, program.width) for _, loop in work if by_unit or isinstance(loop, FiberLoop)
         )
         units = [(net, loop) for net, loop in work if isinstance(loop, UnitLoop) and loop.products]
-        products = tuple(products_of(net, loop, program.width, target) for net, loop in units)
+        products = tuple(products_of(net, loop, program.width, processor) for net, loop in units)
         return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
 
     def word_work(axis: str) -> InnerStepWork:
@@ -125,8 +125,8 @@ def blocks_of(loop: Loop, width: int) -> int:
     return -(-loop.size // width)
 
 
-def products_of(net: Net, loop: UnitLoop, width: int, target: Processor) -> Products:
+def products_of(net: Net, loop: UnitLoop, width: int, processor: Processor) -> Products:
     """Describes a loop's products, to estimate its time: parameter bytes, and a cost per number of rows."""
-    blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
+    blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, processor)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
     return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

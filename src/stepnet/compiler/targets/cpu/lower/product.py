@@ -64,7 +64,7 @@ def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Fiel
     operand, weights: the node of the operand, and the encoding.
     """
     if (operand, weights) not in stage.encoded:
-        kind, type_ = arithmetic(weights, "float32", stage.width, stage.target), stage.net.type_of(operand)
+        kind, type_ = arithmetic(weights, "float32", stage.width, stage.processor), stage.net.type_of(operand)
         packed_type = Type(type_.extent, (kind.left_size(type_.size, stage.width) // 4,), "int32")
         scale = Type(type_.extent, (1,), "float32")
         target = stage.new_field(packed_type)

@@ -17,6 +17,7 @@ from stepnet.compiler.targets.cpu.lower.memories import MemoryFields, assign_mem
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, WORDS
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import (
     LINE,
     Axis,
@@ -26,14 +27,13 @@ from stepnet.compiler.targets.cpu.machine.records import (
     Records,
     RowSource,
 )
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import Constants
 
 IN_PLACE = ("float32", "float64")
 """The dtypes of arrays whose rows are read and written in place, if they are whole vectors."""
 
 
-def vector_width(plan: Plan, target: Processor) -> int:
+def vector_width(plan: Plan, processor: Processor) -> int:
     """Returns the number of elements of a vector, which all loops of a kernel share.
 
     An element is as large as one of the widest floating dtype: of the products, or of all values if there are
@@ -44,14 +44,14 @@ def vector_width(plan: Plan, target: Processor) -> int:
     if not types:
         types = [type_ for node in nodes for type_ in node.types if type_.is_float]
     widest = max((type_.computed.itemsize for type_ in types), default=4)
-    return target.vector_bytes // widest
+    return processor.vector_bytes // widest
 
 
-def lowered(plan: Plan, target: Processor) -> Lowered:
+def lowered(plan: Plan, processor: Processor) -> Lowered:
     """Lowers a plan (which operation runs when) to loops over values in memory, from which machine code for a
     processor is generated.
     """
-    return Lowering(plan, target, vector_width(plan, target)).run()
+    return Lowering(plan, processor, vector_width(plan, processor)).run()
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Lowering:
     """Translation of one plan to loops: assigns fields (places in memory), then lowers each stage."""
 
     plan: Plan
-    target: Processor
+    processor: Processor
     width: int
     constants: Constants = field(default_factory=Constants)
 
@@ -143,7 +143,7 @@ class Lowering:
             axes=tuple(self.axes.values()),
             inner_arrays=tuple(self.inner_arrays),
         )
-        cost = estimate_load(program, self.target)
+        cost = estimate_load(program, self.processor)
         return Lowered(program, self.constants, sequence, ended, self.arguments, frozenset(rows), cost)
 
     # ---- inputs and results
@@ -340,7 +340,7 @@ class Lowering:
             net is self.body,
             self.records,
             self.constants,
-            self.target,
+            self.processor,
             self.width,
             scratch,
             sources,

@@ -31,8 +31,8 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     VectorLoad,
 )
 from stepnet.compiler.targets.cpu.lower.segments import Segments
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import Field, Records
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Constants, Elements
 from stepnet.compiler.values.dtypes import DTYPES
 
@@ -64,7 +64,7 @@ class StageLowering:
     inside: bool
     records: Records
     constants: Constants
-    target: Processor
+    processor: Processor
     width: int
     scratch: str
     sources: dict[int, Field]

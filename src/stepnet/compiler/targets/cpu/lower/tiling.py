@@ -7,7 +7,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.tiles import (
     FAR_BYTES,
@@ -46,7 +46,7 @@ class Tiling:
     is_large: bool
 
     @classmethod
-    def of(cls, net: Net, loop: UnitLoop, width: int, target: Processor) -> "Tiling":
+    def of(cls, net: Net, loop: UnitLoop, width: int, processor: Processor) -> "Tiling":
         """Chooses the tiling of a loop with matrix products: the sizes of its register tiles, and the groups
         of work that threads divide among them. width: the number of elements of a vector.
         """
@@ -55,7 +55,7 @@ class Tiling:
         vectors_per_word, unit_bytes = 1, 0
         for product in loop.products:
             for operand in product.operands:
-                kind = arithmetic(operand.weights, operand.field.dtype, width, target)
+                kind = arithmetic(operand.weights, operand.field.dtype, width, processor)
                 vectors_per_word = max(vectors_per_word, kind.vectors_per_word)
                 unit_bytes += len(product.ports) * kind.word_count(operand.inner) * kind.word_bytes
         keeps_sums = instruction_count(net, loop) > 2 * gates
@@ -63,7 +63,12 @@ class Tiling:
         takes_turns = is_large and unit_bytes * loop.size < FAR_BYTES
         divisor = most_gate_groups(loop) if takes_turns else 1
         shapes = tiles(
-            target, gates, blocks, max(1, vector_bytes // target.vector_bytes), vectors_per_word, divisor
+            processor,
+            gates,
+            blocks,
+            max(1, vector_bytes // processor.vector_bytes),
+            vectors_per_word,
+            divisor,
         )
         grain = grain_of(blocks, shapes[-1].units)
         return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)

@@ -16,8 +16,8 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.room import BASE_BYTES, TEXT_FACTOR, THREAD_BYTES, reserve
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
 from stepnet.compiler.targets.limits import processors
 from stepnet.compiler.values.fork_guard import run_in_thread
@@ -33,12 +33,12 @@ llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 
 
-def object_code(module: ir.Module, target: Processor) -> ObjectCode:
+def object_code(module: ir.Module, processor: Processor) -> ObjectCode:
     """Compiles one LLVM module to object code for a processor."""
-    return object_codes([module], target)[0]
+    return object_codes([module], processor)[0]
 
 
-def object_codes(modules: Iterable[ir.Module], target: Processor) -> list[ObjectCode]:
+def object_codes(modules: Iterable[ir.Module], processor: Processor) -> list[ObjectCode]:
     """Compiles LLVM modules to object code for a processor, in parallel; returns the codes in order.
 
     modules: may be a generator: the first modules are then compiled while later ones are still written.
@@ -51,7 +51,7 @@ def object_codes(modules: Iterable[ir.Module], target: Processor) -> list[Object
             names.append(tuple(f.name for f in module.functions if is_public(f)))
             yield str(module)
 
-    return list(map(ObjectCode, run_in_thread(lambda: emit_all(texts(), target)), names))
+    return list(map(ObjectCode, run_in_thread(lambda: emit_all(texts(), processor)), names))
 
 
 def is_public(function: ir.Function) -> bool:
@@ -75,7 +75,7 @@ def shorter_pipeline() -> Generator[None]:
 
 
 @shorter_pipeline()
-def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
+def emit_all(texts: Iterable[str], processor: Processor) -> list[bytes]:
     """Compiles modules, given as LLVM texts, to object files on all processors; returns their bytes in order.
     Other threads compile the longest text that is available, until there are none. Returns when all threads
     have ended. A text that failed in another thread is compiled again in this one, which raises the error.
@@ -89,7 +89,7 @@ def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
         with suppress(IndexError, RuntimeError, MemoryError):
             while True:
                 index = heappop(waiting)[1]
-                done[index] = emit(received[index], target_machine(target, thread))
+                done[index] = emit(received[index], target_machine(processor, thread))
 
     threads = dict[int, threading.Thread]()
     try:
@@ -107,7 +107,7 @@ def emit_all(texts: Iterable[str], target: Processor) -> list[bytes]:
         waiting.clear()
         for thread in threads.values():
             thread.join()
-    machine = partial(target_machine, target, 0)
+    machine = partial(target_machine, processor, 0)
     return [done[n] if n in done else emit(text, machine()) for n, text in enumerate(received)]
 
 
@@ -155,11 +155,11 @@ def emit(
 
 
 @cache
-def target_machine(target: Processor, thread: int) -> llvm.TargetMachine:
+def target_machine(processor: Processor, thread: int) -> llvm.TargetMachine:
     """Returns LLVM's code generator for a processor and a thread's number, made once: it is large."""
     with reserve(BASE_BYTES):
         triple = llvm.Target.from_default_triple()
-        return triple.create_target_machine(cpu=target.cpu, features=target.features, opt=3)
+        return triple.create_target_machine(cpu=processor.cpu, features=processor.features, opt=3)
 
 
 # ---- loading -----------------------------------------------------------------------------------------------

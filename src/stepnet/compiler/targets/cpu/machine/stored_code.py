@@ -21,8 +21,8 @@ from stepnet.compiler.net.digest import digest
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.system import clock
-from stepnet.compiler.targets.cpu.machine.target import Processor
 
 KERNEL = Serializer(ObjectCode)
 GENERATING = ("compiler/values", "compiler/net", "compiler/plan", "compiler/targets")
@@ -72,8 +72,9 @@ def name_of(kind: str, key: tuple[Any, ...]) -> str | None:
 
 
 Kernel = tuple[Any, ...]
-"""The key of a kernel that is independent of plans: its folder and name, such as "products.pack", the target,
-and options. The module of this kernel is written by the function `write_pack` of `products.pack_code`.
+"""The key of a kernel that is independent of plans: its folder and name, such as "products.pack", the
+processor, and options. The module of this kernel is written by the function `write_pack` of
+`products.pack_code`.
 """
 LOADED: dict[Kernel, MachineCode] = {}
 """The kernels that are loaded, ready to be called."""
@@ -81,7 +82,7 @@ LOADED: dict[Kernel, MachineCode] = {}
 
 def machine_code(*kernel: Any) -> MachineCode:
     """Returns the code of a kernel that no plan determines, such as packing: loaded before, read from disk,
-    or compiled now and stored. kernel: its folder and module, such as "products.pack", the target, and
+    or compiled now and stored. kernel: its folder and module, such as "products.pack", the processor, and
     options.
     """
     if not is_loaded(kernel):
@@ -97,7 +98,7 @@ def is_loaded(kernel: Kernel) -> bool:
 
 
 def compile_with_kernels(
-    modules: Iterable[Any], kernels: Iterable[Kernel], target: Processor
+    modules: Iterable[Any], kernels: Iterable[Kernel], processor: Processor
 ) -> list[ObjectCode]:
     """Compiles LLVM modules to object code for a processor, and in the same run kernels that are not loaded
     yet, which are stored and loaded. Returns the code of the modules.
@@ -115,7 +116,7 @@ def compile_with_kernels(
                 yield kernel_module(kernel)
         yield from modules
 
-    codes: list[ObjectCode] = lazy_import("machine.object_code").object_codes(to_compile(), target)
+    codes: list[ObjectCode] = lazy_import("machine.object_code").object_codes(to_compile(), processor)
     for kernel, code in zip(missing, codes, strict=False):
         keep("kernel", KERNEL, kernel, code)
         LOADED[kernel] = MachineCode(code)
@@ -124,7 +125,7 @@ def compile_with_kernels(
 
 def kernel_module(kernel: Kernel) -> Any:
     """Generates the LLVM module of a kernel, by the function that its name says: "products.pack" is written
-    by `write_pack` of `products.pack_code`, with the target and options of the kernel.
+    by `write_pack` of `products.pack_code`, with the processor and options of the kernel.
     """
     name, *options = kernel
     return getattr(lazy_import(f"{name}_code"), f"write_{name.partition('.')[2]}")(*options)

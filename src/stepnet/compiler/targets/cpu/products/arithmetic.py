@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import HEADS
 from stepnet.compiler.targets.cpu.writing.code import I8, I16, I32, Code, is_float, register_type, width_of
 from stepnet.compiler.targets.cpu.writing.storage_dtypes import (
@@ -95,21 +95,21 @@ def bytes_of(type_: ir.Type) -> int:
     return type_.width // 8 if isinstance(type_, ir.IntType) else 8 if isinstance(type_, ir.DoubleType) else 4
 
 
-def arithmetic(weights: str | None, dtype: str, width: int, target: Processor) -> Arithmetic:
+def arithmetic(weights: str | None, dtype: str, width: int, processor: Processor) -> Arithmetic:
     """Chooses the arithmetic of products: how left operands and weights are stored and multiplied.
 
     weights: the encoding, "int8" or "bfloat16"; None for plain values of `dtype`.
     width: the number of words in a vector.
-    target: the processor, whose instructions for bfloat16 and int8 are used if there are any.
+    processor: the processor, whose instructions for bfloat16 and int8 are used if there are any.
     """
     if weights is None:
         return plain(dtype)
     bits = 32 * width
     if weights == "bfloat16":
-        return PAIRS if target.multiplies_bfloat16 and bits in MULTIPLY_ADD else WIDENED_PAIRS
-    if target.multiplies_int8 and bits in MULTIPLY_ADD:
+        return PAIRS if processor.multiplies_bfloat16 and bits in MULTIPLY_ADD else WIDENED_PAIRS
+    if processor.multiplies_int8 and bits in MULTIPLY_ADD:
         return QUADS
-    return SPLIT_QUADS if target.is_x86 and bits in MULTIPLY_ADD else WIDENED_QUADS
+    return SPLIT_QUADS if processor.is_x86 and bits in MULTIPLY_ADD else WIDENED_QUADS
 
 
 # ---- plain values ------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import LINE
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.pack import Packing, word_count
 from stepnet.compiler.targets.packed import parameters_of
 
@@ -71,14 +71,14 @@ class Elements:
         """The nodes whose values this entry of a kernel's constants is made from: only `constant`."""
         return (self.constant,)
 
-    def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
+    def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:
         """Copies the chosen elements of a constant to the start of `memory`, as the kernel reads them.
 
         values: a list whose only item is the array of the constant.
         """
-        self.filler(memory, target)(values)
+        self.filler(memory, processor)(values)
 
-    def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
+    def filler(self, memory: Array, processor: Processor) -> Callable[[Sequence[Array]], None]:
         """Makes a function that copies the chosen elements of a constant to `memory`. It takes a list whose
         only item is the array of the constant.
         """
@@ -126,19 +126,19 @@ class PackedParameters:
         words = word_count(inner, self.weights)
         return -(-size // self.width) * self.width * words * len(self.sources) * type_.itemsize
 
-    def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
+    def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:
         """Packs the parameters into memory, which must be zeros. values: a matrix [k, n] for each source."""
-        for packing, value in zip(self.packings(memory, values, target), values, strict=True):
+        for packing, value in zip(self.packings(memory, values, processor), values, strict=True):
             packing(pointer(value))
 
-    def packings(self, memory: Array, like: Sequence[Array], target: Processor) -> list[Packing]:
+    def packings(self, memory: Array, like: Sequence[Array], processor: Processor) -> list[Packing]:
         """Prepares the packing of each parameter into memory, to be run whenever the parameters change.
 
         like: for each source (gate), an array with the shape and strides of its parameters.
         """
         gates = len(like)
         return [
-            Packing(value, gate, gates, self.width, memory, target, self.weights)
+            Packing(value, gate, gates, self.width, memory, processor, self.weights)
             for gate, value in enumerate(like)
         ]
 
@@ -183,10 +183,10 @@ class Scaled:
         """The bytes of the parameters in int8, padded to whole unit blocks of `width` columns."""
         return 4 * self.blocks * self.lines * len(self.sources) * self.width
 
-    def fill(self, memory: Array, values: Sequence[Array], target: Processor) -> None:
+    def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:
         """Writes the parameters in int8 to memory, with scales. values: a float32 matrix per source."""
         shift: int = (
-            lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
+            lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, processor).shift
         )
         shape = self.blocks, self.lines, len(self.sources), self.width
         packed = memory[: self.bytes].view(np.uint32).reshape(shape)
@@ -197,11 +197,11 @@ class Scaled:
             padded[:, : lines.shape[1]] = lines
             packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
 
-    def filler(self, memory: Array, target: Processor) -> Callable[[Sequence[Array]], None]:
+    def filler(self, memory: Array, processor: Processor) -> Callable[[Sequence[Array]], None]:
         """Makes a function that encodes parameters in int8 and packs them into `memory`. It takes a list of
         matrices, one per gate (product of a unit).
         """
-        return partial(self.fill, memory, target=target)
+        return partial(self.fill, memory, processor=processor)
 
 
 def scaled_lines(value: Array, shift: int) -> Array:
@@ -265,7 +265,7 @@ class Constants:
             self.size += -(-size // LINE) * LINE + LINE
         return self.known[key]
 
-    def filled(self, values: Values, target: Processor) -> Array:
+    def filled(self, values: Values, processor: Processor) -> Array:
         """Takes a buffer from the pool of memory and writes all constants (entries) to it.
 
         values: the array of each constant node, by (whether it is a node of the step, its number).
@@ -276,7 +276,7 @@ class Constants:
                 copy_bytes(memory[offset:], entry)
             else:
                 sources = [values[source.inside, source.number] for source in entry.sources]
-                entry.fill(memory[offset:], sources, target)
+                entry.fill(memory[offset:], sources, processor)
         return memory
 
 

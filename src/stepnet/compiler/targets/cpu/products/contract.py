@@ -25,9 +25,9 @@ from stepnet.compiler.net.totals import BLOCK
 from stepnet.compiler.net.totals import contract as contract_in_numpy
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.tiles import Tile, tiles
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
@@ -80,7 +80,7 @@ class BlockSizes:
     set.
     """
 
-    target: Processor
+    processor: Processor
     dtype: str
     weights: str | None = None
 
@@ -92,14 +92,14 @@ class BlockSizes:
     @property
     def width(self) -> int:
         """The elements of a vector, which are the columns of a unit of a contract's right operand."""
-        return self.target.vector_bytes // self.itemsize
+        return self.processor.vector_bytes // self.itemsize
 
     @property
     def tile(self) -> Tile:
         """The register tile that computes most of a contract (a sum of outer products). Its rows are columns
         of the left operand that are packed together, a group.
         """
-        return tiles(self.target, 1, 3)[0]
+        return tiles(self.processor, 1, 3)[0]
 
     @property
     def group(self) -> int:
@@ -122,15 +122,15 @@ class BlockSizes:
 
 
 @cache
-def kernel(target: Processor, dtype: str, weights: str | None) -> NativeFunction:
+def kernel(processor: Processor, dtype: str, weights: str | None) -> NativeFunction:
     """Returns the machine code that sums outer products of any shape, for a dtype and an encoding."""
-    return machine_code("products.contract", target, dtype, weights).function("contract", ctypes.c_int64)
+    return machine_code("products.contract", processor, dtype, weights).function("contract", ctypes.c_int64)
 
 
 # ---- calling it --------------------------------------------------------------------------------------------
 
 
-def contract(left: Array, right: Array, target: Processor, *, weights: str | None = None) -> Array:
+def contract(left: Array, right: Array, processor: Processor, *, weights: str | None = None) -> Array:
     """Computes the sum over rows of the outer products of two vectors: [..., m] and [..., n] give [m, n].
 
     It gives the gradients of weights. Operands of other dtypes than `DTYPES` are left to NumPy.
@@ -142,7 +142,7 @@ def contract(left: Array, right: Array, target: Processor, *, weights: str | Non
         return contract_in_numpy(left, right, weights=weights)
     left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
     columns, indices = (left.shape[1], right.shape[1]), np.arange(len(left))
-    prepared = Contract(*columns, left.dtype.name, indices, target, weights)
+    prepared = Contract(*columns, left.dtype.name, indices, processor, weights)
     result = np.empty(columns, left.dtype)
     prepared.point(*map(pointer, (left, right, result)))
     prepared()
@@ -157,7 +157,13 @@ class Contract(ParallelCalls):
     """
 
     def __init__(
-        self, left: int, right: int, dtype: str, indices: Array, target: Processor, weights: str | None = None
+        self,
+        left: int,
+        right: int,
+        dtype: str,
+        indices: Array,
+        processor: Processor,
+        weights: str | None = None,
     ) -> None:
         """Allocates memory for the sums of outer products of rows, and divides the work among threads.
 
@@ -168,7 +174,7 @@ class Contract(ParallelCalls):
         """
         self.columns = left, right
         self.indices = np.ascontiguousarray(indices, np.int64)
-        self.sizes = BlockSizes(target, dtype, weights)
+        self.sizes = BlockSizes(processor, dtype, weights)
         groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
         padded = groups * self.sizes.group, units * self.sizes.width
         self.total_columns = padded[1]
@@ -179,7 +185,7 @@ class Contract(ParallelCalls):
         arguments = np.stack(
             [self.thread_arguments(*thread_range) for thread_range in thread_ranges(groups, units, count)]
         )
-        super().__init__(kernel(target, dtype, weights), arguments)
+        super().__init__(kernel(processor, dtype, weights), arguments)
 
     def thread_arguments(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
         """Makes the arguments (`ARGUMENTS`) of a thread that computes a part of the sum of outer products,

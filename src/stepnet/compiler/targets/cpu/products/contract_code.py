@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from stepnet.compiler.net.totals import BLOCK
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic, pack_words
 from stepnet.compiler.targets.cpu.products.contract import ARGUMENT_INDEX, BlockSizes
 from stepnet.compiler.targets.cpu.products.tile import UNROLLED, LeftOperand, accumulate
@@ -14,7 +14,7 @@ from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector
 
 
-def write_contract(target: Processor, dtype: str, weights: str | None) -> ir.Module:
+def write_contract(processor: Processor, dtype: str, weights: str | None) -> ir.Module:
     """Generates the LLVM module with the function `contract`, which sums outer products of rows.
 
     dtype, weights: the dtype of both operands, and their encoding ("bfloat16") or None.
@@ -22,8 +22,8 @@ def write_contract(target: Processor, dtype: str, weights: str | None) -> ir.Mod
     module = ir.Module("contract")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "contract")
-    code = Code(function.append_basic_block("entry"), target)
-    ContractCode(code, BlockSizes(target, dtype, weights), function.args[0]).write()
+    code = Code(function.append_basic_block("entry"), processor)
+    ContractCode(code, BlockSizes(processor, dtype, weights), function.args[0]).write()
     return module
 
 
@@ -51,7 +51,7 @@ class ContractCode:
     def __init__(self, code: Code, sizes: BlockSizes, arguments: ir.Value) -> None:
         """Prepares to write a sum of outer products. arguments: the pointer to a thread's `ARGUMENTS`."""
         self.code, self.sizes, self.arguments = code, sizes, arguments
-        self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
+        self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.processor)
         self.is_padded = code.icmp_signed("!=", self.argument("padded"), code.number(0))
         self.total = code.select(self.is_padded, self.pointer("padded"), self.pointer("result"))
 

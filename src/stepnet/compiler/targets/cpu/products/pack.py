@@ -20,8 +20,8 @@ import numpy as np
 from stepnet.compiler.net.encodings import ENCODINGS
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
 
@@ -62,7 +62,7 @@ class Packing:
         gates: int,
         width: int,
         packed: Array,
-        target: Processor,
+        processor: Processor,
         weights: str | None = None,
     ) -> None:
         """Prepares the arguments of the machine code that packs a matrix [k, n], for the microkernel.
@@ -88,7 +88,7 @@ class Packing:
         }
         self.arguments = np.array([values[name] for name in ARGUMENTS], np.int64)
         self.address = pointer(self.arguments)
-        self.run = kernel(target, like.itemsize, width, weights) if like.size else None
+        self.run = kernel(processor, like.itemsize, width, weights) if like.size else None
 
     def __call__(self, source: int) -> None:
         """Packs the matrix that begins at an address, if it has elements, so that products can read it."""
@@ -139,6 +139,6 @@ def word_count(inner: int, weights: str | None) -> int:
 
 
 @cache
-def kernel(target: Processor, itemsize: int, width: int, weights: str | None) -> NativeFunction:
+def kernel(processor: Processor, itemsize: int, width: int, weights: str | None) -> NativeFunction:
     """Returns the machine code that packs matrices of any shape, for an element size and an encoding."""
-    return machine_code("products.pack", target, itemsize, width, weights).function("pack", ctypes.c_int64)
+    return machine_code("products.pack", processor, itemsize, width, weights).function("pack", ctypes.c_int64)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import F32, Arithmetic, arithmetic, pack_words
 from stepnet.compiler.targets.cpu.products.pack import ARGUMENT_INDEX, ARGUMENTS
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code, width_of
@@ -12,7 +12,7 @@ from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code, w
 Move = Callable[[ir.Value, ir.Value, ir.Value], None]
 
 
-def write_pack(target: Processor, itemsize: int, width: int, weights: str | None) -> ir.Module:
+def write_pack(processor: Processor, itemsize: int, width: int, weights: str | None) -> ir.Module:
     """Generates the LLVM module with the function `pack`, which packs parameters for the microkernel.
 
     itemsize, width: the bytes of an element, and the elements of a vector.
@@ -21,8 +21,8 @@ def write_pack(target: Processor, itemsize: int, width: int, weights: str | None
     module = ir.Module("pack")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "pack")
-    code = Code(function.append_basic_block("entry"), target)
-    kind = None if weights is None else arithmetic(weights, "float32", width, target)
+    code = Code(function.append_basic_block("entry"), processor)
+    kind = None if weights is None else arithmetic(weights, "float32", width, processor)
     PackCode(code, itemsize, width, kind, function.args[0]).write()
     return module
 

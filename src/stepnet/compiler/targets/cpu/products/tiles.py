@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 
 # Of a core per cycle: the vector multiply-adds, the vector loads, and the bytes of parameters from the L2
 # cache. Then the latency of a multiply-add in cycles. Measured on Zen 5 (bench/kernel.py). Other processors
@@ -60,11 +60,16 @@ class Tile:
 
 
 def tiles(
-    target: Processor, gates: int, blocks: int, vectors: int = 1, vectors_per_word: int = 1, divisor: int = 1
+    processor: Processor,
+    gates: int,
+    blocks: int,
+    vectors: int = 1,
+    vectors_per_word: int = 1,
+    divisor: int = 1,
 ) -> tuple[Tile, ...]:
     """Chooses the register tiles of a loop with `gates` products per unit, those of more rows first.
 
-    target: the processor, whose number of registers limits the tiles.
+    processor: the processor, whose number of registers limits the tiles.
     blocks: the number of unit blocks (vectors of units).
     vectors: the registers that one vector of the work takes.
     vectors_per_word: the number of vectors into which packed parameters are unpacked.
@@ -74,7 +79,7 @@ def tiles(
     The last tile has one row. The registers of a tile hold all accumulators of a turn; the parameters of all
     columns or the elements of all rows, whichever are fewer; and one of the other kind.
     """
-    registers = target.registers // vectors
+    registers = processor.registers // vectors
     most_sums = registers * 3 // (3 + vectors_per_word)
 
     def rows_that_fit(columns: int) -> int:

@@ -18,8 +18,8 @@ from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import RowAllocator, pointer
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.ragged.positions import Positions
@@ -49,7 +49,9 @@ def refusal_of(across: Across) -> str | None:
     for type_ in (across.source, across.result):
         if type_.extent not in (CONST, ROWS, STEPS):
             return f"it runs over values at {extent_text(type_.extent)}, which NumPy lays out"
-    dtype, how = across.source.dtype, across.how
+    dtype, how, window = across.source.dtype, across.how, across.window
+    if window is not None and not window.keeps_lengths:
+        return "NumPy copies and adds windows of other numbers than steps"
     if across.operation == "windows":
         return None
     if across.operation == "expand":
@@ -57,7 +59,7 @@ def refusal_of(across: Across) -> str | None:
         return "NumPy puts a value at one step of every sequence" if ends else None
     if across.operation == "overlap":
         return None if dtype in SUMMED else f"NumPy adds windows of {dtype}"
-    if how not in ENDS and (dtype not in SUMMED or (how == "mean" and not dtype.startswith("float"))):
+    if how not in ENDS and dtype not in SUMMED:
         return f"NumPy computes the {how} over steps of {dtype}"
     return None
 
@@ -81,13 +83,13 @@ def numbers_of(across: Across) -> tuple[int, int, int, int]:
 
 
 @cache
-def across_code(target: Processor, name: str, dtype: str) -> NativeFunction:
+def across_code(processor: Processor, name: str, dtype: str) -> NativeFunction:
     """Returns the machine code of an operation across extents over the steps of sequences, compiled once.
 
     name: such as "repeat", "last", "sum" or "windows". dtype: that of the numbers; "" if values are only
         copied.
     """
-    return machine_code("running.across", target, name, dtype).function("across", ctypes.c_int64)
+    return machine_code("running.across", processor, name, dtype).function("across", ctypes.c_int64)
 
 
 class AcrossTask(ParallelCalls):
@@ -103,8 +105,8 @@ class AcrossTask(ParallelCalls):
 
     values: tuple[Array, ...] = ()
 
-    def __init__(self, across: Across, positions: Positions, target: Processor) -> None:
-        """Writes the argument words, but for the pointers of the values. target: the processor to run on."""
+    def __init__(self, across: Across, positions: Positions, processor: Processor) -> None:
+        """Writes the argument words, but for the pointers of the values. processor: that which runs it."""
         self.across, self.positions = across, positions
         self.rows = RowAllocator(across.result.shape, across.result.dtype)
         self.count = positions.rows if across.result.extent == ROWS else positions.total
@@ -117,7 +119,7 @@ class AcrossTask(ParallelCalls):
             self.held = laid = SequenceLayout.of(positions)
             places, rows = laid.places, positions.rows
         words = np.array([[0, 0, rows, *places, *numbers_of(across)]])
-        super().__init__(across_code(target, *function_of(across)), words)
+        super().__init__(across_code(processor, *function_of(across)), words)
 
     @property
     def grows(self) -> bool:

@@ -1,12 +1,12 @@
 """The machine code of operations across extents; see `across`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from llvmlite import ir
 
 from stepnet.compiler.net.windows import WINDOWED
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.across import ENDS, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I64, MEMORY_TYPES, POINTER, Code, vector_of
 
@@ -14,7 +14,7 @@ ABREAST, BLOCK = 8, 128
 """NumPy's pairwise summation: the number of parallel sums, and the most numbers that they add directly."""
 
 
-def write_across(target: Processor, name: str, dtype: str) -> ir.Module:
+def write_across(processor: Processor, name: str, dtype: str) -> ir.Module:
     """Generates the LLVM module of the function `across`, which repeats values over the steps of sequences,
     reduces over the steps, or copies or adds windows of them. The function takes a pointer
     to its arguments, listed in `WORDS`.
@@ -24,20 +24,20 @@ def write_across(target: Processor, name: str, dtype: str) -> ir.Module:
     module = ir.Module("across")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "across")
-    code, (words,) = Code(function.append_basic_block("entry"), target), function.args
+    code, (words,) = Code(function.append_basic_block("entry"), processor), function.args
     numbers = [code.read_number(words, code.number(place)) for place in range(len(WORDS))]
     pointers = ("source", "result", "starts", "lengths", "steps")
     arguments = [
         code.inttoptr(number, POINTER) if word in pointers else number
         for word, number in zip(WORDS, numbers, strict=True)
     ]
-    code.call(across_function(module, target, name, dtype), arguments)
+    code.call(across_function(module, processor, name, dtype), arguments)
     code.ret(code.number(0))
     return module
 
 
 def across_function(
-    module: ir.Module, target: Processor, name: str, dtype: str, from_zero: bool = False
+    module: ir.Module, processor: Processor, name: str, dtype: str, from_zero: bool = False
 ) -> ir.Function:
     """Generates, once per module, the function of an operation across extents over the steps of sequences;
     returns it. Its arguments, listed in `WORDS`, point to the operand, the result and the tables of the
@@ -54,7 +54,7 @@ def across_function(
     types = [POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64, I64, I64, I64]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), types), full_name)
     function.linkage = "internal"
-    code = Code(function.append_basic_block("entry"), target)
+    code = Code(function.append_basic_block("entry"), processor)
     if name in WINDOWED:
         WindowCode(code, function, dtype).write(name)
     elif dtype:
@@ -145,14 +145,20 @@ class ReductionCode(CopyCode):
 
     def write(self, name: str) -> None:
         """Writes the body of the function that reduces the steps of each sequence, vectors of columns at a
-        time, and then single columns. name: the reduction, "sum", "mean" or "max".
+        time, and then single columns. name: the reduction, "sum", "mean" or "max". A mean of whole numbers is
+        computed in float64.
         """
-        code, width = self.code, max(1, self.code.target.vector_bytes // self.itemsize)
+        code, made = self.code, mean_dtype(self.dtype) if name == "mean" else self.dtype
+        itemsize, self.floats = np.dtype(made).itemsize, made.startswith("float")
+        width, size = (
+            max(1, code.processor.vector_bytes // itemsize),
+            code.mul(self.numbers, code.number(itemsize)),
+        )
         for row, begin, length in self.each_row():
-            own = self.entry(self.result, row)
+            own = code.at(self.result, code.mul(row, size))
             empty = code.icmp_signed("==", length, code.number(0))
             with code.when(empty):
-                code.zero_bytes(own, self.size)
+                code.zero_bytes(own, size)
             with code.when(code.not_(empty)):
                 first = self.entry(self.source, begin)
                 rest = code.srem(self.numbers, code.number(width))
@@ -160,47 +166,66 @@ class ReductionCode(CopyCode):
                 for each, start, stop in ((width, code.number(0), whole), (1, whole, self.numbers)):
                     with code.loop(start, stop, each) as column:
                         place = code.mul(column, code.number(self.itemsize))
-                        value = self.reduced(name, code.at(first, place), length, each)
-                        code.write(value, code.at(own, place), self.itemsize)
+                        value = self.reduced(name, made, code.at(first, place), length, each)
+                        code.write(value, code.at(own, code.mul(column, code.number(itemsize))), itemsize)
 
-    def reduced(self, name: str, first: ir.Value, length: ir.Value, width: int) -> ir.Value:
+    def reduced(self, name: str, made: str, first: ir.Value, length: ir.Value, width: int) -> ir.Value:
         """Writes the reduction of some columns over the steps of a sequence; returns its values.
 
-        name: "sum", "mean" or "max".
+        name: "sum", "mean" or "max". made: the dtype of the result, in which numbers are added.
         first: the pointer to the columns of the first step. length: the number of steps.
         width: the number of columns that are reduced side by side, as one vector.
         """
-        code, type_ = self.code, vector_of(MEMORY_TYPES[self.dtype], width)
+        code, type_ = self.code, vector_of(MEMORY_TYPES[made], width)
 
         def at(step: ir.Value) -> ir.Value:
             """Writes a load of the columns at a step."""
-            return code.read(type_, self.entry(first, step), self.itemsize)
+            return read_as(code, self.dtype, made, width, self.entry(first, step))
 
         start_value = ir.Constant(type_, None) if self.from_zero and name != "max" else at(code.number(0))
         start = 0 if self.from_zero and name != "max" else 1
         if name == "max" or not self.floats or self.from_zero:
-            combine = self.larger if name == "max" else code.fadd if self.floats else code.add
+            combine = combination(code, name, made)
             (total,) = code.carry(start, length, [start_value], lambda step, now: [combine(now[0], at(step))])
         else:
             others = code.sub(length, code.number(1))
-            function = pairwise_sum(code.module, code.target, self.dtype, width)
+            function = pairwise_sum(code.module, code.processor, self.dtype, width, made)
             added = code.call(function, [self.entry(first, code.number(1)), others, self.size])
             alone = code.icmp_signed("==", others, code.number(0))
             total = code.select(alone, start_value, code.fadd(start_value, added))
         if name != "mean":
             return total
-        count = code.sitofp(length, MEMORY_TYPES[self.dtype])
+        count = code.sitofp(length, MEMORY_TYPES[made])
         return code.fdiv(total, code.spread(count, width))
 
-    def larger(self, current: ir.Value, value: ir.Value) -> ir.Value:
-        """Writes the maximum of two values: NaN if one of them is NaN, and `value` if they are zeros of
-        either sign. current: the maximum so far.
-        """
-        code = self.code
-        if not self.floats:
+
+def mean_dtype(dtype: str) -> str:
+    """Returns the dtype of means of numbers of a dtype, as in NumPy: float64 for whole numbers."""
+    return dtype if dtype.startswith("float") else "float64"
+
+
+def read_as(code: Code, dtype: str, made: str, width: int, pointer: ir.Value) -> ir.Value:
+    """Writes a load of some numbers of a dtype, converted to the dtype `made`; returns their value."""
+    value = code.read(vector_of(MEMORY_TYPES[dtype], width), pointer, np.dtype(dtype).itemsize)
+    return value if made == dtype else code.sitofp(value, vector_of(MEMORY_TYPES[made], width))
+
+
+def combination(code: Code, how: str, dtype: str) -> Callable[[ir.Value, ir.Value], ir.Value]:
+    """Returns a function that writes how a reduction combines what it has so far with a further value.
+
+    how: "sum", "mean" or "max". A maximum is NaN if one of the values is NaN, and of zeros of either sign the
+        later one.
+    """
+    floats = dtype.startswith("float")
+
+    def larger(current: ir.Value, value: ir.Value) -> ir.Value:
+        """Writes the maximum of two values. current: the maximum so far."""
+        if not floats:
             return code.select(code.icmp_signed(">=", current, value), current, value)
         kept = code.or_(code.fcmp_ordered(">", current, value), code.fcmp_unordered("!=", current, current))
         return code.select(kept, current, value)
+
+    return larger if how == "max" else code.fadd if floats else code.add
 
 
 class WindowCode(CopyCode):
@@ -257,7 +282,7 @@ class WindowCode(CopyCode):
         behind = code.add(step, self.before)  # the last window, from its first entry
         first = self.entry_from(code.add(code.sub(behind, length), one))
         end = self.entry_from(code.add(behind, one))
-        width = max(1, code.target.vector_bytes // itemsize)
+        width = max(1, code.processor.vector_bytes // itemsize)
         whole = code.sub(self.size, code.srem(self.size, code.number(width)))
         for each, start, stop in ((width, code.number(0), whole), (1, whole, self.size)):
             with code.loop(start, stop, each) as column:
@@ -281,7 +306,7 @@ class WindowCode(CopyCode):
         """
         code, itemsize = self.code, np.dtype(self.dtype).itemsize
         type_ = vector_of(MEMORY_TYPES[self.dtype], width)
-        combine = code.fadd if self.dtype.startswith("float") else code.add
+        combine = combination(code, "sum", self.dtype)
 
         def at(number: ir.Value) -> ir.Value:
             """Writes a load of the columns of an entry, counted from `first`."""
@@ -296,30 +321,34 @@ class WindowCode(CopyCode):
         return total
 
 
-def pairwise_sum(module: ir.Module, target: Processor, dtype: str, width: int) -> ir.Function:
+def pairwise_sum(
+    module: ir.Module, processor: Processor, dtype: str, width: int, made: str | None = None
+) -> ir.Function:
     """Generates, once per module, the function pairwise(numbers, count, stride), which adds numbers in
     NumPy's order, so that the sum has the same bits; returns it. stride: the bytes from one number to the
     next.
 
     dtype: that of the numbers. width: the number of columns that are added side by side.
+    made: the dtype in which they are added; None for their own.
 
     Fewer than 8 numbers are added one by one, up to 128 in 8 parallel sums, more in two halves (see NumPy's
     `pairwise_sum`).
     """
-    name = f"pairwise_{dtype}_{width}"
+    made = made or dtype
+    name = f"pairwise_{dtype}_{made}_{width}"
     known = module.globals.get(name)
     if isinstance(known, ir.Function):
         return known
-    type_, itemsize = vector_of(MEMORY_TYPES[dtype], width), np.dtype(dtype).itemsize
+    type_ = vector_of(MEMORY_TYPES[made], width)
     function = ir.Function(module, ir.FunctionType(type_, [POINTER, I64, I64]), name)
     function.linkage = "internal"
-    code = Code(function.append_basic_block("entry"), target)
+    code = Code(function.append_basic_block("entry"), processor)
     numbers, count, stride = function.args
     abreast = code.number(ABREAST)
 
     def at(place: ir.Value) -> ir.Value:
         """Writes a load of the number at an index, from the function's strided argument `numbers`."""
-        return code.read(type_, code.at(numbers, code.mul(place, stride)), itemsize)
+        return read_as(code, dtype, made, width, code.at(numbers, code.mul(place, stride)))
 
     def with_rest(total: ir.Value, first: ir.Value) -> ir.Value:
         """Writes the sum of `total` and the numbers from index `first` to the end, one by one."""

@@ -15,9 +15,9 @@ from stepnet.compiler.plan.load import CallSize, Load, Machine
 from stepnet.compiler.plan.partition import CallPartition, Concurrency, Wavefront, at_once, wavefront
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Call
+from stepnet.compiler.targets.cpu.costs import machine_for
 from stepnet.compiler.targets.cpu.running.native import DECIDED, Native
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
-from stepnet.compiler.targets.processor import machine_for
 from stepnet.compiler.targets.threads import threads
 
 Key = tuple[Any, ...]
@@ -124,7 +124,7 @@ class Arranger:
         times are estimated.
         """
         natives = [self.natives[place] for place in places]
-        return [native.compiled.load for native in natives], machine_for(natives[0].target.vector_bytes)
+        return [native.compiled.load for native in natives], machine_for(natives[0].processor.vector_bytes)
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:

@@ -21,8 +21,8 @@ import numpy as np
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import data_offset, pointer, view
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE, Reach
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.watching import watching
@@ -92,13 +92,13 @@ class CallBlock:
     calling thread. One thread at a time may run it.
     """
 
-    def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, target: Processor) -> None:
+    def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, processor: Processor) -> None:
         """Lays out the call block (words by which machine code runs the call), and its tables of copies and
         tasks.
 
         turns: the tasks in the order in which they run. count: the number of arrays of a call.
         reach: reads the progress of the call.
-        target: the processor that the code is for.
+        processor: the processor that the code is for.
         """
         self.turns, self.reach = turns, reach
         copies = [(source, turn.task + 8 * word) for turn in turns for word, source in turn.sources]
@@ -110,7 +110,7 @@ class CallBlock:
         words[:NEXT] = *tables, id(np.ndarray), data_offset()
         self.address, self.words = pointer(words), view(words)
         self.pack = Struct(f"{1 + count}q").pack_into
-        self.function = run_block(target)
+        self.function = run_block(processor)
 
     def run(self, arrays: Sequence[Any]) -> bool:
         """Runs the call on these arrays, and reports its progress at every pause to the user's function, if
@@ -138,8 +138,8 @@ class CallBlock:
 
 
 @cache
-def run_block(target: Processor) -> NativeFunction:
+def run_block(processor: Processor) -> NativeFunction:
     """Returns the machine code that runs a call block (the tasks and array addresses of a prepared call), and
     returns DONE, PAUSED, INDEX_OUTSIDE or NO_ARRAY.
     """
-    return machine_code("running.call_block", target).function("run_block", ctypes.c_int64)
+    return machine_code("running.call_block", processor).function("run_block", ctypes.c_int64)

@@ -3,7 +3,7 @@
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.call_block import (
     COPY,
     DONE,
@@ -18,14 +18,14 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
 from stepnet.compiler.targets.cpu.writing.word_code import WordCode
 
 
-def write_call_block(target: Processor) -> ir.Module:
+def write_call_block(processor: Processor) -> ir.Module:
     """Generates the LLVM module of the function `run_block`, which runs a call block (the tasks and array
     addresses of a prepared call) at the pointer that is its argument.
     """
     module = ir.Module("call_block")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "run_block")
-    BlockCode(WordCode(function.append_basic_block("entry"), target), function.args[0]).write()
+    BlockCode(WordCode(function.append_basic_block("entry"), processor), function.args[0]).write()
     return module
 
 
@@ -86,8 +86,15 @@ class BlockCode:
         """Writes code that resets the progress and the status of all tasks; one thread runs each."""
         code = self.code
         with code.loop(code.number(0), self.head["task_count"]) as task:
-            progress = code.inttoptr(self.of_task(task, "progress"), POINTER)
-            for place, name in enumerate(PROGRESS):
-                code.write_number(code.number(int(name == "threads")), progress, code.number(place))
-            status = code.inttoptr(self.of_task(task, "status"), POINTER)
-            code.write(code.number(0), status, 8)
+            write_fresh(code, *(code.inttoptr(self.of_task(task, name), POINTER) for name in TASK[2:]))
+
+
+def write_fresh(code: WordCode, progress: ir.Value, status: ir.Value) -> None:
+    """Writes code that resets the progress and the status of a kernel, which one thread then runs. Libraries
+    for C do the same.
+
+    progress, status: the pointers to these words.
+    """
+    for place, name in enumerate(PROGRESS):
+        code.set_word(progress, 8 * place, int(name == "threads"))
+    code.set_word(status, 0, 0)

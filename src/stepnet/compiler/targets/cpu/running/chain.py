@@ -24,9 +24,8 @@ from stepnet.compiler.targets.base import (
     Array,
     BetweenKernels,
     Call,
-    FrozenCall,
-    FrozenRun,
     Links,
+    PreparedCall,
     Results,
 )
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
@@ -43,10 +42,10 @@ if TYPE_CHECKING:  # few models need this module
     from stepnet.compiler.targets.cpu.running.across import AcrossTask
 
 SPARE = 8
-# The largest scratch memory that a frozen call keeps per kernel. For calls of single steps the limit is
+# The largest scratch memory that a prepared call keeps per kernel. For calls of single steps the limit is
 # higher: they are always shorter than their preparation.
-FROZEN_BYTES = 2 * 2**20
-FROZEN_STEP_BYTES = 32 * 2**20
+PREPARED_BYTES = 2 * 2**20
+PREPARED_STEP_BYTES = 32 * 2**20
 
 
 class HasSets(Protocol):
@@ -102,7 +101,7 @@ class KernelChain:
         sets = [own.sets(way.sets, seconds) for own, way in zip(makers, arranged.ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
-        together = tuple(way.together for way in arranged.ways)
+        together = tuple(way.threads_per_step for way in arranged.ways)
         shape = Shape(arranged.waves, lanes, together, tuple(arranged.blocks), rooms, ending is not None)
         prepared = self.take_spare(shape) or PreparedChain(self.natives, shape)
         prepared.write(calls, arrays, sets)
@@ -176,8 +175,8 @@ class Started:
         """Adds the values of the chain's next repeat or reduction over steps; returns its result array, which
         `run` fills. positions: where the steps of the sequences lie.
         """
-        across, target = self.chain.between[len(self.across)].across, self.chain.natives[0].target
-        self.across.append(self.chain.task(across, positions, target))
+        across, processor = self.chain.between[len(self.across)].across, self.chain.natives[0].processor
+        self.across.append(self.chain.task(across, positions, processor))
         return self.across[-1].result_of(value)
 
     def behind(self, waves: Waves) -> dict[int, list[ParallelCalls]]:
@@ -210,7 +209,7 @@ class Started:
         for form in self.forms:
             form.release()
 
-    def prepared(self) -> PreparedChain | None:
+    def prepared_chain(self) -> PreparedChain | None:
         """Prepares further calls of the same shapes, with other arrays; None if one of the calls cannot be
         prepared.
 
@@ -227,43 +226,37 @@ class Started:
         for own in self.arrays:
             own.give_back()
         single = all(call.positions.lengths.max(initial=0) <= 1 for call in self.calls)
-        if prepared.bytes <= (FROZEN_STEP_BYTES if single else FROZEN_BYTES) * len(self.calls):
+        if prepared.bytes <= (PREPARED_STEP_BYTES if single else PREPARED_BYTES) * len(self.calls):
             return prepared
         chain.give_back(prepared)
         return None
 
-    def frozen(self, links: Links, positions: Positions | None = None) -> FrozenRun | None:
+    def prepare(self, links: Links, positions: Positions | None = None) -> PreparedCall | None:
         """Prepares further calls of the chain on other arrays; None if that would not be faster.
 
         links: the values that each kernel reads and computes, and those that a call is given and returns.
         positions: those of the sequences whose lengths are arguments of later calls; None if all are fixed.
             The positions of other calls never change.
         """
-        prepared = self.prepared()
+        prepared = self.prepared_chain()
         if prepared is None:
             self.release()
             return None
-        frozen = late_import("running.frozen")  # first calls need it not
-        made: FrozenRun | None = frozen.FrozenChain.of(prepared, self, links, positions)
-        return made
+        chain_call = late_import("running.chain_call")  # first calls need it not
+        made = chain_call.PreparedChainCall.of(prepared, self, links, positions)
+        return None if made is None else PreparedCall(made.run, made.bytes, made.longest)
 
-    def frozen_kernel(self, any_lengths: bool) -> FrozenCall | None:
+    def prepare_kernel(self, any_lengths: bool) -> PreparedCall | None:
         """Prepares later calls of a chain's only kernel on other arrays; None if they would not be faster.
 
         any_lengths: whether their sequences may have other lengths than those of the call that was added.
         """
-        frozen = late_import("running.frozen")
         (form,), (call,) = self.forms, self.calls
         fits = call.positions.is_packed and call.step_offset is None and call.until is None and self.is_chain
         if any_lengths and not fits:
             return None
-        links = frozen.links_of_kernel(call, form)
-        chain = self.frozen(links, call.positions if any_lengths else None)
-        if chain is None:
-            return None
-        outputs, rows = len(form.kind.outputs), len(form.kind.rows)
-        run = frozen.FrozenPlain(chain, outputs, outputs + rows).run
-        return FrozenCall(run, chain.bytes, chain.longest)
+        links = late_import("running.chain_call").links_of_kernel(call, form)
+        return self.prepare(links, call.positions if any_lengths else None)
 
     def follow(self, positions: Positions | None) -> list[bool]:
         """Returns, for each call of the chain, whether its sequences are those whose lengths change in later

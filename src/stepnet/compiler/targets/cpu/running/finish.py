@@ -1,8 +1,8 @@
 """The work after the loop of a call: reductions over each sequence, and totals over all rows.
 
     machine code of the loop    writes the values that this work reads to hidden arrays
-    tasks                       contracts and sums, in machine code (`contract.py`, `sums.py`)
-    rest                        other reductions, and functions of totals, in NumPy
+    tasks                       contracts, sums, means, maxima, in machine code (`contract.py`, `sums.py`)
+    rest                        means of whole numbers, maxima over all rows, functions of totals, in NumPy
 
 In a prepared call the tasks follow the loop in one block (`call_block.py`). Rows are always taken sequence by
 sequence and step by step. So results do not depend on the layout of the call, its lanes or its threads.
@@ -16,17 +16,16 @@ from typing import TypeVar
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
-from stepnet.compiler.net.reductions import REDUCTIONS, mean_of
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape, pointer
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import Values
 from stepnet.compiler.targets.cpu.products.contract import Contract, contract
-from stepnet.compiler.targets.cpu.running.sums import DTYPES, Sums, sums
+from stepnet.compiler.targets.cpu.running.sums import DTYPES, Sums, has_code, reduced
 
 T = TypeVar("T")
 Slot = tuple[str, int]
@@ -42,22 +41,22 @@ class Finish:
     plan: the plan.
     needs: the arrays that the work reads.
     constants: the constants that it reads, by node of the net.
-    target: the processor to compile for.
+    processor: the processor to compile for.
     """
 
     plan: Plan
     needs: Needs
     constants: dict[int, Array]
-    target: Processor
+    processor: Processor
 
     @classmethod
-    def of(cls, plan: Plan, needs: Needs, values: Values, target: Processor) -> "Finish | None":
+    def of(cls, plan: Plan, needs: Needs, values: Values, processor: Processor) -> "Finish | None":
         """Describes the work of a plan after its loop; None if there is none: its results are outputs and
         final memories only.
 
         needs: the arrays that the work reads, such as final memories.
         values: the constants of the plan, computed from the parameters.
-        target: the processor to compile for.
+        processor: the processor to compile for.
         """
         in_order = [slot.index for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
         if in_order and needs.are_none and not plan.ends.totals:
@@ -65,7 +64,7 @@ class Finish:
         read = {number for made in plan.total for number in plan.net.nodes[made].inputs}
         read |= set(plan.results(plan.ends.totals))
         constants = {n: values[False, n].copy() for n in read if (False, n) in values}
-        return cls(plan, needs, constants, target)
+        return cls(plan, needs, constants, processor)
 
 
 class FinishCall:
@@ -89,7 +88,7 @@ class FinishCall:
         Arrays of values of all steps and of reductions are hidden.
         """
         self.plan, self.positions = finish.plan, call.positions
-        self.constants, self.target = finish.constants, finish.target
+        self.constants, self.processor = finish.constants, finish.processor
         self.places, self.offsets = self.positions.all_step_indices, self.positions.offsets
         net, needs, ends = self.plan.net, finish.needs, self.plan.ends
         inputs = {"inputs": ends.sequences, "initial": ends.memories, "statics": ends.statics}
@@ -140,25 +139,28 @@ class FinishCall:
 
     def task(self, node: Node) -> Contract | Sums | None:
         """Prepares the machine code of a reduction or total; returns None if NumPy computes it, such as a
-        mean, a sum of integers, or the total of one column, which NumPy adds in another order.
+        mean of whole numbers or a maximum over all rows.
         """
-        types, target = [self.plan.net.type_of(number) for number in node.inputs], self.target
+        types, processor = [self.plan.net.type_of(number) for number in node.inputs], self.processor
         (dtype, *others), sizes = {type_.dtype for type_ in types}, [type_.size for type_ in types]
-        if others or dtype not in DTYPES or not all(sizes):
+        if others or not all(sizes):
             return None
         rows = self.positions.rows
         places = self.places if types[0].extent == STEPS else np.arange(rows)
-        if node.operation == "contract":
+        if node.operation == "contract" and dtype in DTYPES:
             (*lead, left), (*_, right) = (type_.shape for type_ in types)
             if lead:
                 places = (places[:, None] * prod(lead) + np.arange(prod(lead))).ravel()
-            return Contract(left, right, dtype, places, target, node.attributes.get("weights"))
-        if node.operation != "reduce" or node.attributes["how"] != "sum":
+            return Contract(left, right, dtype, places, processor, node.attributes.get("weights"))
+        how = node.attributes.get("how", "")
+        if node.operation != "reduce" or not has_code(how, dtype):
             return None
         if node.type.extent == ROWS:
-            return Sums(sizes[0], dtype, places, self.offsets, target)
-        in_order = sizes[0] > 1 or rows < ABREAST
-        return Sums(sizes[0], dtype, places, np.array([0, rows]), target) if in_order else None
+            return Sums(sizes[0], dtype, places, self.offsets, processor, how)
+        if how != "sum":
+            return None
+        one = sizes[0] == 1 and rows >= ABREAST and dtype in DTYPES
+        return Sums(sizes[0], dtype, places, np.array([0, rows]), processor, "pairwise" if one else how)
 
     def laid(self, kinds: Mapping[str, Sequence[T]]) -> tuple[list[T], list[T], dict[int, T]]:
         """Selects the arrays of the work after the loop, or other data on arrays such as their keys, from
@@ -210,11 +212,11 @@ class FinishCall:
         or a total. operands: the values of the node's inputs.
         """
         if node.type.extent == ROWS:
-            return reduced(node.attributes["how"], operands[0], self.places, self.offsets, self.target)
+            return reduced(node.attributes["how"], operands[0], self.places, self.offsets, self.processor)
         types = [self.plan.net.type_of(number) for number in node.inputs]
         pairs = zip(types, operands, strict=True)
         packed = [array[self.places] if type_.extent == STEPS else array for type_, array in pairs]
-        return total(node, packed, self.target)
+        return total(node, packed, self.processor)
 
     def copy(self, values: Mapping[int, Array], totals: Sequence[Array]) -> None:
         """Copies the totals that no task writes, as they are constants or equal to others, to their arrays.
@@ -231,23 +233,11 @@ class FinishCall:
                 task.release()
 
 
-def reduced(how: str, values: Array, places: Array, offsets: Array, target: Processor) -> Array:
-    """Computes the reduction of a node's values over the steps of each sequence.
-
-    how: the reduction, such as "mean" or "max".
-    places: the indices of the steps in `values`, sequence by sequence.
-    offsets: where each sequence begins in `places`, and where the last one ends.
-    """
-    if how == "mean":
-        return mean_of(sums(values, places, offsets, target), offsets)
-    return REDUCTIONS[how](values[places], offsets)
-
-
-def total(node: Node, operands: Sequence[Array], target: Processor) -> Array:
+def total(node: Node, operands: Sequence[Array], processor: Processor) -> Array:
     """Computes the value of a node that combines all rows: by machine code for a contract (the gradient of a
     weight), else by NumPy. operands: the values of the node's inputs.
     """
     if node.operation == "contract":
         left, right = operands
-        return contract(left, right, target, **node.attributes)
+        return contract(left, right, processor, **node.attributes)
     return total_of(node, [*operands])

@@ -13,10 +13,10 @@ from struct import Struct
 import numpy as np
 
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.plan.load import LANES
+from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.running.across import WORD as ACROSS
 from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.call_block import Turn, turn_of
@@ -51,10 +51,10 @@ class LengthTables:
 
     longest = len(NUMBERS)
 
-    def __init__(self, count: int, target: Processor) -> None:
-        """Allocates the tables of the lengths and lanes of `count` sequences. target: the processor."""
+    def __init__(self, count: int, processor: Processor) -> None:
+        """Allocates the tables of the lengths and lanes of `count` sequences. processor: the processor."""
         self.count = count
-        self.function = machine_code("running.lengths", target).function("lengths", ctypes.c_int64)
+        self.function = machine_code("running.lengths", processor).function("lengths", ctypes.c_int64)
         sizes = {
             "offsets": count + 1,
             "lengths": count,

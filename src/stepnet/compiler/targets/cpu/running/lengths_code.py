@@ -9,14 +9,14 @@ kernels, and so do libraries for C.
 
 from llvmlite import ir
 
-from stepnet.compiler.plan.load import LANES
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.costs import LANES
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.lengths import LAID, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.cpu.writing.word_code import WordCode
 
 
-def write_lengths(target: Processor) -> ir.Module:
+def write_lengths(processor: Processor) -> ir.Module:
     """Generates the LLVM module of the function `lengths`, which fills the tables of a call's sequences
     (their lengths and lanes) from their offsets. The function takes a pointer to its arguments, listed in
     `WORDS`.
@@ -24,19 +24,16 @@ def write_lengths(target: Processor) -> ir.Module:
     module = ir.Module("lengths")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "lengths")
-    code, (words,) = WordCode(function.append_basic_block("entry"), target), function.args
+    code, (words,) = WordCode(function.append_basic_block("entry"), processor), function.args
     word = {name: code.word(words, 8 * place) for place, name in enumerate(WORDS)}
     given, offsets, lengths, memory, laid, steps = (
         code.inttoptr(word[name], POINTER)
         for name in ("given", "offsets", "lengths", "memory", "laid", "steps")
     )
-    zero, one, count = code.number(0), code.number(1), word["count"]
+    zero, count = code.number(0), word["count"]
     code.write_number(code.read_number(given, zero), offsets, zero)
-    with code.loop(zero, count) as row:
-        begin, end = (code.read_number(given, each) for each in (row, code.add(row, one)))
-        code.write_number(end, offsets, code.add(row, one))
-        code.write_number(code.sub(end, begin), lengths, row)
-    code.call(write_lay(module, target, "lay"), [lengths, count, memory, laid])
+    write_differences(code, given, count, lengths, offsets)
+    code.call(write_lay(module, processor, "lay"), [lengths, count, memory, laid])
     with code.loop(zero, word["steps_count"]) as place:
         own = code.inttoptr(code.read_number(steps, place), POINTER)
         code.write(code.word(laid, LAID["steps"]), own, 8)
@@ -44,8 +41,23 @@ def write_lengths(target: Processor) -> ir.Module:
     return module
 
 
+def write_differences(
+    code: WordCode, offsets: ir.Value, count: ir.Value, lengths: ir.Value, copy: ir.Value | None = None
+) -> None:
+    """Writes code that fills a table of the lengths of `count` sequences from their offsets.
+
+    copy: a table to which the offsets, but for the first, are copied too.
+    """
+    with code.loop(code.number(0), count) as row:
+        behind = code.add(row, code.number(1))
+        begin, end = (code.read_number(offsets, each) for each in (row, behind))
+        if copy is not None:
+            code.write_number(end, copy, behind)
+        code.write_number(code.sub(end, begin), lengths, row)
+
+
 def internal(
-    module: ir.Module, target: Processor, name: str, result: ir.Type, arguments: list[ir.Type]
+    module: ir.Module, processor: Processor, name: str, result: ir.Type, arguments: list[ir.Type]
 ) -> tuple[ir.Function, WordCode]:
     """Adds a function that only the module calls; returns it, and a builder that writes code at its start.
 
@@ -53,26 +65,26 @@ def internal(
     """
     function = ir.Function(module, ir.FunctionType(result, arguments), name)
     function.linkage = "internal"
-    return function, WordCode(function.append_basic_block("entry"), target)
+    return function, WordCode(function.append_basic_block("entry"), processor)
 
 
-def write_lay(module: ir.Module, target: Processor, name: str) -> ir.Function:
+def write_lay(module: ir.Module, processor: Processor, name: str) -> ir.Function:
     """Generates the function lay(lengths, count, memory, laid), which assigns sequences to lanes; returns it.
     A lane is a slot that runs some sequences in turn. `lay` reads the lengths of `count` sequences, and fills
     the table `laid` at the offsets `LAID`. memory: `PER_SEQUENCE` bytes for each sequence.
     """
-    compare = write_compare(module, target, f"{name}_compare")
-    function, code = internal(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER])
+    compare = write_compare(module, processor, f"{name}_compare")
+    function, code = internal(module, processor, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER])
     lengths, count, pairs, laid = function.args
     Lay(code, compare, lengths, count, pairs, laid).write()
     return function
 
 
-def write_compare(module: ir.Module, target: Processor, name: str) -> ir.Function:
+def write_compare(module: ir.Module, processor: Processor, name: str) -> ir.Function:
     """Generates the comparison of (length, number) pairs for `qsort`: longest first, then by number, which is
     the index of the sequence. Returns the function.
     """
-    function, code = internal(module, target, name, I32, [POINTER, POINTER])
+    function, code = internal(module, processor, name, I32, [POINTER, POINTER])
     (a, b), (i, j) = ([code.word(side, place) for side in function.args] for place in (0, 8))
     by_length = code.sub(code.zext(code.less(a, b), I32), code.zext(code.less(b, a), I32))
     by_number = code.sub(code.zext(code.less(j, i), I32), code.zext(code.less(i, j), I32))

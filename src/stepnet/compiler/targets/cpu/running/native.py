@@ -10,10 +10,11 @@ from stepnet.compiler.plan.partition import Partition, partition
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
+from stepnet.compiler.targets.cpu.costs import machine_for
 from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, CALL_WORDS, WORDS
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import constant_values
 from stepnet.compiler.targets.cpu.running.finish import Finish
 from stepnet.compiler.targets.cpu.running.form import (
@@ -27,7 +28,6 @@ from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE
 from stepnet.compiler.targets.cpu.running.refill import Refill
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
 from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace
-from stepnet.compiler.targets.processor import machine_for
 from stepnet.errors import InputError
 
 # The number of sequences per call of machine code, so that interrupts are handled in between.
@@ -42,12 +42,17 @@ class Native:
     """Kernel bound to its parameters. It holds no state of calls, so threads may share it."""
 
     def __init__(
-        self, plan: Plan, compiled: CompiledPlan, constants: Array, finish: Finish | None, target: Processor
+        self,
+        plan: Plan,
+        compiled: CompiledPlan,
+        constants: Array,
+        finish: Finish | None,
+        processor: Processor,
     ) -> None:
         """Takes a plan, its compiled machine code, the memory with the constants that this reads, the work
         after the loop (None for none), and the processor.
         """
-        self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
+        self.plan, self.compiled, self.finish, self.processor = plan, compiled, finish, processor
         self.refill: Refill | None = None
         self.constants = constants
         self.memories = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
@@ -95,7 +100,7 @@ class Native:
             values = constant_values(self.plan, like)
             wanted = () if self.finish is None else tuple(self.finish.constants)
             entries = self.compiled.constants
-            self.refill = Refill(self.plan, entries, self.constants, like, values, wanted, self.target)
+            self.refill = Refill(self.plan, entries, self.constants, like, values, wanted, self.processor)
         known = self.refill(parameters)
         if self.finish is not None:
             self.finish.constants.update({number: array.copy() for number, array in known.items()})
@@ -119,7 +124,7 @@ class Native:
         if known is None:
             if len(self.partitions) >= DECIDED:
                 self.partitions.clear()
-            machine = machine_for(self.target.vector_bytes)
+            machine = machine_for(self.processor.vector_bytes)
             known = self.partitions[key] = partition(self.compiled.load, size, most, machine)
         return known
 

@@ -16,7 +16,7 @@ from stepnet.compiler.net.interpret import within
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import Constants, PackedParameters, Values
 from stepnet.compiler.targets.cpu.products.pack import Packing, Packings
 
@@ -65,7 +65,7 @@ class Refill:
         like: Sequence[Array],
         values: Values,
         wanted: Sequence[int],
-        target: Processor,
+        processor: Processor,
     ) -> None:
         """Finds out which constants are views of parameters, and prepares to pack or compute each.
 
@@ -75,7 +75,7 @@ class Refill:
         like: parameters of the same shapes, which do not share memory with each other.
         values: the constants for these parameters, by whether they belong to the body, and node.
         wanted: the constants of the net that a call returns, by number.
-        target: the processor.
+        processor: the processor.
         """
         self.plan, self.wanted = plan, wanted
         self.outside = {
@@ -101,14 +101,14 @@ class Refill:
             if all(key in self.fixed for key in keys):
                 continue
             if isinstance(entry, PackedParameters):
-                made = entry.packings(memory[offset:], [values[key] for key in keys], target)
+                made = entry.packings(memory[offset:], [values[key] for key in keys], processor)
                 for packing, key in zip(made, keys, strict=True):
                     if (view := self.views.get(key)) is None:
                         self.packings.append((packing, key))
                     elif packing.run is not None:
                         in_views.setdefault(packing.run.address, []).append((packing, view))
             else:
-                self.others.append((entry.filler(memory[offset:], target), keys))
+                self.others.append((entry.filler(memory[offset:], processor), keys))
         self.together = [
             Packings([packing for packing, _ in pairs], [(view.parameter, view.offset) for _, view in pairs])
             for pairs in in_views.values()

@@ -4,14 +4,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.compiler.plan.waves import Waves
-from stepnet.compiler.targets.base import Array, BetweenKernels, Call, FrozenCall, Results, Steps
+from stepnet.compiler.targets.base import (
+    Array,
+    BetweenKernels,
+    Call,
+    CalledSteps,
+    PreparedCall,
+    Results,
+    Steps,
+    called_again,
+)
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import POOL
 from stepnet.compiler.targets.cpu.running.chain import KernelChain
 from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.steps import RowSteps, runs_steps
-from stepnet.compiler.targets.packed import CalledSteps, called_again
 
 
 class Runner:
@@ -78,14 +86,14 @@ class Runner:
 
         return run_whole
 
-    def frozen(self, call: Call, any_lengths: bool = False) -> FrozenCall | None:
+    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
         """Prepares later calls with other arrays, which are then faster; None if they cannot be prepared.
 
         any_lengths: whether their sequences may have other lengths than those of this call.
         """
         started = self.chain.started()
         started.add(call)
-        return started.frozen_kernel(any_lengths)
+        return started.prepare_kernel(any_lengths)
 
 
 def chained(

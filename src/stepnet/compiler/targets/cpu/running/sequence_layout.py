@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.plan.load import LANES, CallSize
+from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.targets.base import Array
+from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.call_words import ENDLESS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.products.tiles import MOST_ROWS, power_of_two

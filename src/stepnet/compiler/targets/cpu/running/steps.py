@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepnet.compiler.plan.load import LANES
 from stepnet.compiler.targets.base import Array, Call, Results
+from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.call_words import CALL_WORDS
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
 from stepnet.compiler.targets.cpu.running.form import CallForm
@@ -129,7 +129,7 @@ class RowSteps:
         sets = min(way.sets, lanes.count)
         parts = [lanes.every_nth(place, sets) for place in range(sets)] if sets > 1 else [lanes]
         room = 1 << (max(part.count for part in parts) - 1).bit_length()
-        prepared = self.prepared_for(sets, way.together, room)
+        prepared = self.prepared_for(sets, way.threads_per_step, room)
         shares: list[Share] = []
         for space, part in zip(prepared.spaces[0], parts, strict=True):
             order = np.zeros(len(part.order), np.int64)

@@ -1,10 +1,10 @@
-"""Segment sums in machine code: the sum of the values of each sequence.
+"""Segment sums in machine code: the sum, the mean or the maximum of the values of each sequence.
 
     values [rows, n], places and offsets of the sequences   ->   sums [sequences, n]
 
 Rows are read in place, through a table. Each sum is one chain of additions in the order of the steps, so its
 bits depend only on its own sequence. NumPy would first copy the rows into this order, and adds without
-vectors.
+vectors. The sum of one column over all rows is NumPy's (`pairwise`), which is more accurate.
 """
 
 import ctypes
@@ -12,11 +12,11 @@ from functools import cache
 
 import numpy as np
 
-from stepnet.compiler.net.reductions import segment_sum
+from stepnet.compiler.net.reductions import REDUCTIONS
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.target import Processor
 from stepnet.compiler.targets.cpu.products.contract import ranges
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
@@ -29,23 +29,33 @@ number.
 """
 WORD = {name: place for place, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
+WHOLE = ("int32", "int64")
+"""The dtypes whose sums and maxima have code; means of `WHOLE` numbers have none."""
+HOW = ("sum", "mean", "max")
 SHARED = 2**18
 """The smallest number of values whose sums are divided among threads: some 50 microseconds of work."""
 ABREAST = 4
 """The unroll factor: the vectors of a row per iteration of the loop over columns."""
 
 
-def sums(values: Array, places: Array, offsets: Array, target: Processor) -> Array:
-    """Computes the sum of the values [rows, ...] of each sequence by machine code; zeros for an empty one.
+def has_code(how: str, dtype: str) -> bool:
+    """Tells whether a reduction of the values of each sequence has machine code. how: such as "sum"."""
+    return how in HOW and (dtype in DTYPES or (dtype in WHOLE and how != "mean"))
 
+
+def reduced(how: str, values: Array, places: Array, offsets: Array, processor: Processor) -> Array:
+    """Computes a reduction of the values [rows, ...] of each sequence, by machine code if there is some;
+    zeros for an empty sequence.
+
+    how: the reduction, such as "mean" or "last".
     places: the indices of the rows in `values`, sequence by sequence.
     offsets: where each sequence begins in `places`, and where the last one ends.
     """
-    if values.dtype.name not in DTYPES or not values.size:
-        return segment_sum(values[places], offsets)
+    if not has_code(how, values.dtype.name) or not values.size:
+        return REDUCTIONS[how](values[places], offsets)
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
     result = np.empty((len(offsets) - 1, rows.shape[1]), values.dtype)
-    work = Sums(rows.shape[1], values.dtype.name, places, offsets, target)
+    work = Sums(rows.shape[1], values.dtype.name, places, offsets, processor, how)
     work.point(pointer(rows), pointer(result))
     work()
     return result.reshape(len(result), *values.shape[1:])
@@ -57,23 +67,28 @@ class Sums(ParallelCalls):
     Its arrays, which are C-contiguous, are the values [rows, columns] and the sums [sequences, columns].
     """
 
-    def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Processor) -> None:
+    def __init__(
+        self, columns: int, dtype: str, places: Array, offsets: Array, processor: Processor, how: str = "sum"
+    ) -> None:
         """Divides the columns (numbers of a row) among threads, and writes the arguments that all runs have
         in common.
 
         places: the rows to sum, sequence by sequence. offsets: where each sequence begins in `places`, and
             the end.
+        how: "sum", "mean", "max" or "pairwise", which is NumPy's sum of a single column of rows in order.
         """
         self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
         itemsize = np.dtype(dtype).itemsize
         count = threads() if len(places) * columns >= SHARED else 1
-        parts = ranges(columns, count, ABREAST * target.vector_bytes // itemsize)
+        parts = ranges(columns, count, ABREAST * processor.vector_bytes // itemsize)
         same = 0, 0, columns * itemsize, *map(pointer, self.held), len(offsets) - 1
         words = [(*same, first * itemsize, last - first) for first, last in parts]
-        super().__init__(kernel(target, dtype), np.array(words, np.int64))
+        super().__init__(kernel(processor, dtype, how), np.array(words, np.int64))
 
 
 @cache
-def kernel(target: Processor, dtype: str) -> NativeFunction:
-    """Returns the machine code that sums the rows of sequences, for a dtype and any shape."""
-    return machine_code("running.sums", target, dtype).function("sums", ctypes.c_int64)
+def kernel(processor: Processor, dtype: str, how: str) -> NativeFunction:
+    """Returns the machine code that sums the rows of sequences, or reduces them otherwise, for a dtype and
+    any shape.
+    """
+    return machine_code("running.sums", processor, dtype, how).function("sums", ctypes.c_int64)

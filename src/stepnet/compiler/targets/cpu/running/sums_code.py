@@ -3,47 +3,73 @@
 import numpy as np
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
+from stepnet.compiler.targets.cpu.running.across_code import combination, pairwise_sum
 from stepnet.compiler.targets.cpu.running.sums import ABREAST, WORD
-from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector, store_vector
+from stepnet.compiler.targets.cpu.writing.code import (
+    I64,
+    MEMORY_TYPES,
+    POINTER,
+    Code,
+    load_vector,
+    store_vector,
+)
 
 
-def write_sums(target: Processor, dtype: str) -> ir.Module:
-    """Generates the LLVM module of the function `sums`: the sum of the rows of each sequence, for a dtype."""
+def write_sums(processor: Processor, dtype: str, how: str) -> ir.Module:
+    """Generates the LLVM module of the function `sums`, which reduces the rows of each sequence, for a dtype.
+
+    how: "sum", "mean", "max" or "pairwise".
+    """
     module = ir.Module("sums")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "sums")
-    SumsCode(Code(function.append_basic_block("entry"), target), dtype, function.args[0]).write()
+    SumsCode(Code(function.append_basic_block("entry"), processor), dtype, how, function.args[0]).write()
     return module
 
 
 class SumsCode:
-    """Writer of the code that adds each row of a sequence to the sequence's sum, which begins with zeros."""
+    """Writer of the code that combines each row of a sequence with what the sequence has so far."""
 
-    def __init__(self, code: Code, dtype: str, words: ir.Value) -> None:
+    def __init__(self, code: Code, dtype: str, how: str, words: ir.Value) -> None:
         """Writes loads of the function's arguments from memory. words: the pointer to them."""
-        self.code, self.dtype, self.itemsize = code, dtype, np.dtype(dtype).itemsize
-        self.width = code.target.vector_bytes // self.itemsize
+        self.code, self.dtype, self.how, self.itemsize = code, dtype, how, np.dtype(dtype).itemsize
+        self.width = code.processor.vector_bytes // self.itemsize
         self.words = {name: code.read(I64, code.at(words, 8 * place), 8) for name, place in WORD.items()}
+        self.combine = combination(code, how, dtype)
 
     def write(self) -> None:
         """Writes the body of the function: for each sequence, a loop that adds its rows, found through the
         table of places, to its sum.
         """
-        code, words = self.code, self.words
+        code, words, one = self.code, self.words, self.code.number(1)
         values, places, offsets, total = (
             code.inttoptr(words[name], POINTER) for name in ("values", "places", "offsets", "sums")
         )
         values, total = (code.at(side, words["begin"]) for side in (values, total))
         size = code.mul(words["columns"], code.number(self.itemsize))
+
+        def row_at(row: ir.Value) -> ir.Value:
+            """Writes the pointer to a row, by its index in the table of places."""
+            return code.at(values, code.mul(code.read_number(places, row), words["stride"]))
+
         with code.loop(code.number(0), words["sequences"]) as sequence:
             first = code.read_number(offsets, sequence)
-            last = code.read_number(offsets, code.add(sequence, code.number(1)))
+            last = code.read_number(offsets, code.add(sequence, one))
             own = code.at(total, code.mul(sequence, words["stride"]))
             code.zero_bytes(own, size)
-            with code.loop(first, last) as row:
-                place = code.read_number(places, row)
-                self.add(own, code.at(values, code.mul(place, words["stride"])))
+            filled, begin = code.icmp_signed("<", first, last), first
+            if self.how == "max":
+                with code.when(filled):
+                    code.copy_bytes(own, row_at(first), size)
+                begin = code.add(first, code.zext(filled, I64))
+            if self.how == "pairwise":
+                self.add_column(own, values, code.sub(last, first))
+            else:
+                with code.loop(begin, last) as row:
+                    self.add(own, row_at(row))
+            if self.how == "mean":
+                self.divide(own, code.select(filled, code.sub(last, first), one))
         code.ret(code.number(0))
 
     def add(self, total: ir.Value, row: ir.Value) -> None:
@@ -63,4 +89,20 @@ class SumsCode:
                     there, here = (code.at(code.at(side, start), ahead) for side in (total, row))
                     known = load_vector(code, self.dtype, width, there, self.itemsize)
                     value = load_vector(code, self.dtype, width, here, self.itemsize)
-                    store_vector(code, self.dtype, code.fadd(known, value), there, self.itemsize)
+                    store_vector(code, self.dtype, self.combine(known, value), there, self.itemsize)
+
+    def divide(self, total: ir.Value, count: ir.Value) -> None:
+        """Writes the division of a sum by a number of rows. total: the pointer to the sum."""
+        code, type_ = self.code, MEMORY_TYPES[self.dtype]
+        divisor = code.sitofp(count, type_)
+        with code.loop(code.number(0), self.words["columns"]) as column:
+            own = code.at(total, code.mul(column, code.number(self.itemsize)))
+            code.write(code.fdiv(code.read(type_, own, self.itemsize), divisor), own, self.itemsize)
+
+    def add_column(self, total: ir.Value, numbers: ir.Value, count: ir.Value) -> None:
+        """Writes the sum of a column of consecutive numbers in NumPy's order, beginning with zero."""
+        code, itemsize = self.code, self.itemsize
+        function = pairwise_sum(code.module, code.target, self.dtype, 1)
+        added = code.call(function, [numbers, count, code.number(itemsize)])
+        zero = ir.Constant(MEMORY_TYPES[self.dtype], 0.0)
+        code.write(code.fadd(zero, added), total, itemsize)

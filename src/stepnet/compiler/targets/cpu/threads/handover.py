@@ -15,9 +15,9 @@ import ctypes
 from dataclasses import dataclass, fields
 
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
+from stepnet.compiler.targets.cpu.machine.processor import host_processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.machine.system import BYTES as SEMAPHORE
-from stepnet.compiler.targets.cpu.machine.target import host_target
 
 EMPTY, SENT, ASLEEP = range(3)
 MAX_POLLS, MAX_YIELDS = 1000, 60
@@ -96,7 +96,7 @@ def handover_functions() -> HandoverFunctions:
 
 def compiled_handover_functions() -> HandoverFunctions:
     """Loads the functions by which threads hand over tasks, from disk or compiled now."""
-    compiled = machine_code("threads.handover", host_target())
+    compiled = machine_code("threads.handover", host_processor())
     return HandoverFunctions(
         *(compiled.function(field.name, ctypes.c_int64) for field in fields(HandoverFunctions))
     )

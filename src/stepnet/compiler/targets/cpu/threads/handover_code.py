@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.threads.handover import (
     ASLEEP,
     BEGIN,
@@ -29,22 +29,22 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.system_code import write_ticks, write_yield
 
 
-def write_handover(target: Processor) -> ir.Module:
+def write_handover(processor: Processor) -> ir.Module:
     """Generates the LLVM module of the functions by which threads hand over tasks (`HandoverFunctions`)."""
     module = ir.Module("handover")
-    receive, send = write_receive(module, target), write_send(module, target)
-    write_wake(module, target)
-    write_serve(module, target, receive, send)
-    write_lead(module, target, receive, send)
+    receive, send = write_receive(module, processor), write_send(module, processor)
+    write_wake(module, processor)
+    write_serve(module, processor, receive, send)
+    write_lead(module, processor, receive, send)
     return module
 
 
 def new_function(
-    module: ir.Module, target: Processor, name: str, numbers: int = 0
+    module: ir.Module, processor: Processor, name: str, numbers: int = 0
 ) -> tuple[ir.Function, Code]:
     """Begins a function of a pointer and `numbers` integers; returns it, and the builder of its body."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
-    return function, Code(function.append_basic_block("entry"), target)
+    return function, Code(function.append_basic_block("entry"), processor)
 
 
 def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
@@ -71,11 +71,11 @@ def wake(code: Code, mailbox: ir.Value) -> None:
     call_semaphore(code, "system_post", mailbox, 1, 0)
 
 
-def write_send(module: ir.Module, target: Processor) -> ir.Function:
+def write_send(module: ir.Module, processor: Processor) -> ir.Function:
     """Writes the function send(mailbox), which sends a message to the thread that waits on the mailbox: sets
     its word to SENT, and wakes the thread if it sleeps. The function returns the word as it was before.
     """
-    function, code = new_function(module, target, "send")
+    function, code = new_function(module, processor, "send")
     mailbox = function.args[0]
     before = code.atomic_rmw("xchg", code.word_pointer(mailbox), code.number(SENT), "acq_rel")
     with code.when(code.icmp_signed("==", before, code.number(ASLEEP))):
@@ -112,11 +112,11 @@ def poll_until(
     return polls
 
 
-def write_receive(module: ir.Module, target: Processor) -> ir.Function:
+def write_receive(module: ir.Module, processor: Processor) -> ir.Function:
     """Writes the function receive(mailbox), which waits for a message in the mailbox: spins, then yields the
     processor between polls, and later sleeps (ASLEEP), until the word is SENT; then sets it to EMPTY.
     """
-    function, code = new_function(module, target, "receive")
+    function, code = new_function(module, processor, "receive")
     mailbox, yields = function.args[0], code.alloca(I64)
     blocks = "give_way", "tired", "sleep", "there", "taken"
     yielding, exhausted, sleep, sent, received = map(code.append_basic_block, blocks)
@@ -149,12 +149,12 @@ def write_receive(module: ir.Module, target: Processor) -> ir.Function:
     return function
 
 
-def write_withdraw(module: ir.Module, target: Processor) -> ir.Function:
+def write_withdraw(module: ir.Module, processor: Processor) -> ir.Function:
     """Writes the function taken(mailbox, max_polls), which withdraws a message that nobody receives in time.
     It polls the mailbox's word up to `max_polls` times, and then takes the message back. It returns EMPTY if
     the receiver has taken the message, or SENT if the message was taken back.
     """
-    function, code = new_function(module, target, "taken", 1)
+    function, code = new_function(module, processor, "taken", 1)
     function.linkage = "internal"
     mailbox, max_polls = function.args
     received = code.append_basic_block("taken")
@@ -166,23 +166,23 @@ def write_withdraw(module: ir.Module, target: Processor) -> ir.Function:
     return function
 
 
-def write_wake(module: ir.Module, target: Processor) -> None:
+def write_wake(module: ir.Module, processor: Processor) -> None:
     """Writes the function wake(mailbox), which wakes the thread that sleeps on a mailbox, without a message:
     if the word is ASLEEP, sets it to EMPTY and wakes the thread.
     """
-    function, code = new_function(module, target, "wake")
+    function, code = new_function(module, processor, "wake")
     mailbox = function.args[0]
     with code.when(exchange(code, mailbox, ASLEEP, EMPTY)):
         wake(code, mailbox)
     code.ret(code.number(EMPTY))
 
 
-def write_serve(module: ir.Module, target: Processor, receive: ir.Function, send: ir.Function) -> None:
+def write_serve(module: ir.Module, processor: Processor, receive: ir.Function, send: ir.Function) -> None:
     """Writes the function serve(worker), which a worker thread runs for ever: it waits for a task, runs it,
     stores its result (whether there is more to do), and reports its completion. receive, send: the functions
     that wait for a message and send one.
     """
-    function, code = new_function(module, target, "serve")
+    function, code = new_function(module, processor, "serve")
     worker = function.args[0]
     loop_block = code.append_basic_block("again")
     code.branch(loop_block)
@@ -251,7 +251,7 @@ class TaskGroupFields:
         self.set_worker(slot, self.code.number(0))
 
 
-def write_lead(module: ir.Module, target: Processor, receive: ir.Function, send: ir.Function) -> None:
+def write_lead(module: ir.Module, processor: Processor, receive: ir.Function, send: ir.Function) -> None:
     """Writes the function lead(task_group), by which a thread runs a group of tasks together with workers: it
     gives tasks to workers, runs the first task and all that no worker took, and waits for the rest. It
     returns whether a task has more to do. For shared tasks (those of a group with a gate), it first fixes the
@@ -260,14 +260,14 @@ def write_lead(module: ir.Module, target: Processor, receive: ir.Function, send:
     receive, send: the functions that wait for a message and send one.
     """
     assign, start_shared = (
-        write_assign(module, target, send),
-        write_start_shared(module, target, write_withdraw(module, target)),
+        write_assign(module, processor, send),
+        write_start_shared(module, processor, write_withdraw(module, processor)),
     )
     run_unassigned, wait_for_all = (
-        write_run_unassigned(module, target),
-        write_wait_for_all(module, target, receive),
+        write_run_unassigned(module, processor),
+        write_wait_for_all(module, processor, receive),
     )
-    function, code = new_function(module, target, "lead")
+    function, code = new_function(module, processor, "lead")
     pointer, fields = function.args[0], TaskGroupFields(code, function.args[0])
     gate = fields.field("gate")
     shared = code.icmp_signed("!=", gate, code.number(0))
@@ -305,14 +305,14 @@ def write_lead(module: ir.Module, target: Processor, receive: ir.Function, send:
     code.ret(code.load(cell))
 
 
-def write_assign(module: ir.Module, target: Processor, send: ir.Function) -> ir.Function:
+def write_assign(module: ir.Module, processor: Processor, send: ir.Function) -> ir.Function:
     """Writes the function recruit(task_group), which claims free workers and hands each a task, from the
     second task on. Sleeping workers are left out unless the field `wake` is set. The number of tasks that
     have a thread, the leader's included, is stored in the field `asked`.
 
     send: the function that sends a message.
     """
-    function, code = new_function(module, target, "recruit")
+    function, code = new_function(module, processor, "recruit")
     function.linkage = "internal"
     fields = TaskGroupFields(code, function.args[0])
     slot_cell, worker_cell = code.alloca(I64), code.alloca(I64)
@@ -368,13 +368,13 @@ class TaskLoops:
                 work(slot, code.inttoptr(address, POINTER))
 
 
-def write_start_shared(module: ir.Module, target: Processor, withdraw: ir.Function) -> ir.Function:
+def write_start_shared(module: ir.Module, processor: Processor, withdraw: ir.Function) -> ir.Function:
     """Writes the function settle(task_group), which fixes the number of threads that share a step: takes back
     tasks that no worker began in time, numbers the threads, and lets them start by the word `gate`.
 
     withdraw: the function that takes back a message that nobody has received.
     """
-    function, code = new_function(module, target, "settle")
+    function, code = new_function(module, processor, "settle")
     function.linkage = "internal"
     fields = TaskGroupFields(code, function.args[0])
     cell = code.alloca(I64)
@@ -399,11 +399,11 @@ def write_start_shared(module: ir.Module, target: Processor, withdraw: ir.Functi
     return function
 
 
-def write_run_unassigned(module: ir.Module, target: Processor) -> ir.Function:
+def write_run_unassigned(module: ir.Module, processor: Processor) -> ir.Function:
     """Writes the function relieve(task_group), which takes back tasks that no worker has begun, and runs all
     tasks that have no worker in the leading thread. It returns whether there is more to do.
     """
-    function, code = new_function(module, target, "relieve")
+    function, code = new_function(module, processor, "relieve")
     function.linkage = "internal"
     fields = TaskGroupFields(code, function.args[0])
     cell = code.alloca(I64)
@@ -425,11 +425,11 @@ def write_run_unassigned(module: ir.Module, target: Processor) -> ir.Function:
     return function
 
 
-def write_wait_for_all(module: ir.Module, target: Processor, receive: ir.Function) -> ir.Function:
+def write_wait_for_all(module: ir.Module, processor: Processor, receive: ir.Function) -> ir.Function:
     """Writes the function finish(task_group), which waits until all workers have run their tasks, releases
     the workers, and returns whether a task has more to do. receive: the function that waits for a message.
     """
-    function, code = new_function(module, target, "finish")
+    function, code = new_function(module, processor, "finish")
     function.linkage = "internal"
     fields = TaskGroupFields(code, function.args[0])
     cell = code.alloca(I64)

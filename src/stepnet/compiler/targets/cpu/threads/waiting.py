@@ -21,7 +21,7 @@ def internal_function(code: Code, name: str) -> tuple[ir.Function, Code | None]:
         return known, None
     function = ir.Function(code.module, ir.FunctionType(I64, [POINTER, I64, I64, I64]), name)
     function.linkage = "internal"
-    return function, Code(function.append_basic_block("entry"), code.target)
+    return function, Code(function.append_basic_block("entry"), code.processor)
 
 
 def barrier(code: Code) -> ir.Function:

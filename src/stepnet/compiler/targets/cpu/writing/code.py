@@ -8,7 +8,7 @@ from typing import Any
 from llvmlite import ir
 from llvmlite.binding import llvm_version_info
 
-from stepnet.compiler.targets.cpu.machine.target import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.lines import LineBuilder
 
 I1 = ir.IntType(1)
@@ -87,10 +87,10 @@ class Code(LineBuilder):
     It uses byte pointers and byte offsets throughout: memory layout is given by records, not by LLVM's types.
     """
 
-    def __init__(self, block: ir.Block, target: Processor) -> None:
+    def __init__(self, block: ir.Block, processor: Processor) -> None:
         """Begins to write at the end of a block, for a processor."""
         super().__init__(block)
-        self.target = target
+        self.processor = processor
         self.known = dict[tuple[ir.Block, str, int, int], ir.Value]()
         self.splats = dict[tuple[str, str], ir.Constant]()
 
@@ -185,13 +185,13 @@ class Code(LineBuilder):
 
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """Writes code for a * b + c: a fused multiply-add if the processor has it, else rounded twice."""
-        if not self.target.has_fused:
+        if not self.processor.has_fused:
             return self.fadd(self.fmul(a, b), c)
         return self.intrinsic("fma", a.type, [a, b, c])
 
     def pause(self) -> None:
         """Writes x86's pause instruction, which marks a spin loop for the processor; nothing elsewhere."""
-        if self.target.cpu:
+        if self.processor.cpu:
             self.function_call("llvm.x86.sse2.pause", ir.VoidType(), [])
 
     # ---- memory

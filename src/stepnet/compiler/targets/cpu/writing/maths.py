@@ -138,7 +138,7 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
     precision, half = precision_of(x.type), code.splat(x.type, 0.5)
     size = clamped(code, magnitude(code, x), None, 20.0)
     # In float32, rounded ln 2 has an error of 2^-28. n multiplies it, but where n is large, tanh is near 1.
-    small = reduced(code, size, -2, precision.bias, unsplit=precision is SINGLE and code.target.has_fused)
+    small = reduced(code, size, -2, precision.bias, unsplit=precision is SINGLE and code.processor.has_fused)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
     c = scaled_expm1(code, small, -2)
     above = code.fused(power, c, code.fused(power, code.fneg(half), half))
@@ -159,7 +159,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
     # Beyond 40 the result is 1, and up to there 2^(n - 64) is a normal number.
     small = reduced(code, clamped(code, x, precision.exp_first, 40.0), -1, precision.bias - 64)
     power, r = as_exponent(code, as_integer(code, small.shifted), x.type), small.r
-    if not code.target.has_fused:
+    if not code.processor.has_fused:
         # Without fused operations the form below has an error of 2.07 ulp, so this is 1 / (1 + 2^n e^-r).
         c = code.splat(x.type, 2.0**-64)
         return code.fdiv(c, code.fadd(code.fused(code.fneg(power), scaled_expm1(code, small, -1), c), power))

@@ -148,7 +148,7 @@ def quotient(code: Code, a: ir.Value, b: Pair) -> Pair:
 def exact_product(code: Code, a: ir.Value, b: ir.Value) -> Pair:
     """Writes code for a * b, as a float and its exact rounding error."""
     high = code.fmul(a, b)
-    if code.target.has_fused:
+    if code.processor.has_fused:
         return Pair(high, code.fused(a, b, code.fneg(high)))
     (a1, a2), (b1, b2) = split_bits(code, a), split_bits(code, b)
     low = code.fsub(code.fmul(a1, b1), high)

@@ -85,7 +85,7 @@ def widened_float16(code: Code, value: ir.Value) -> ir.Value:
     """Writes a cast of float16, given as 16-bit integers, to float32: by an instruction if the processor has
     it, else by integer operations on normal, subnormal and special numbers.
     """
-    if code.target.has_half:
+    if code.processor.has_half:
         half = code.bitcast(value, like(value, ir.HalfType()))
         return code.fpext(half, register_type("float32", width_of(value)))
     half = code.zext(value, like(value, I32))
@@ -113,7 +113,7 @@ def rounded_float16(code: Code, value: ir.Value) -> ir.Value:
     has it, else by integer operations on normal, subnormal and special numbers.
     """
     value = single(code, value)
-    if code.target.has_half:
+    if code.processor.has_half:
         return code.bitcast(code.fptrunc(value, like(value, ir.HalfType())), like(value, I16))
     bits = bits_of(code, value)
 

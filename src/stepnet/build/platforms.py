@@ -1,16 +1,16 @@
-"""The processors that libraries are built for."""
+"""The platforms that libraries are built for: a processor, or all of a family, under Linux."""
 
 import platform
 import sys
 from dataclasses import dataclass
 
 from stepnet.compiler.targets.cpu.machine.elf import AARCH64, X86_64
-from stepnet.compiler.targets.cpu.machine.target import (
+from stepnet.compiler.targets.cpu.machine.processor import (
     FEATURES,
     NAMED,
     Processor,
-    available_targets,
-    host_target,
+    available_processors,
+    host_processor,
 )
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import InputError
@@ -20,8 +20,8 @@ MACHINES = {"x86-64": X86_64, "aarch64": AARCH64}
 
 
 @dataclass(frozen=True)
-class BuildTarget:
-    """A processor to build for. name: the name that the user gave. code: the processor for the llvm engine.
+class Platform:
+    """A platform to build for. name: the name that the user gave. code: the processor for the llvm engine.
     machine: its family, a key of `MACHINES`. needs: the features, by LLVM's names, that a processor of x86-64
     must have to run the code.
     """
@@ -33,7 +33,7 @@ class BuildTarget:
 
     @property
     def triple(self) -> str:
-        """The target triple by which LLVM knows this family of processors on Linux."""
+        """The triple by which LLVM knows this family of processors on Linux."""
         return f"{'x86_64' if self.machine == 'x86-64' else 'aarch64'}-unknown-linux-gnu"
 
     @property
@@ -45,15 +45,15 @@ class BuildTarget:
 
 
 FIXED = {
-    "x86-64-v3": BuildTarget("x86-64-v3", NAMED["x86-64-v3"], "x86-64", FEATURES["avx2"]),
-    "x86-64-v4": BuildTarget("x86-64-v4", NAMED["x86-64-v4"], "x86-64", FEATURES["avx512"]),
-    "aarch64": BuildTarget("aarch64", NAMED["aarch64"], "aarch64"),
+    "x86-64-v3": Platform("x86-64-v3", NAMED["x86-64-v3"], "x86-64", FEATURES["avx2"]),
+    "x86-64-v4": Platform("x86-64-v4", NAMED["x86-64-v4"], "x86-64", FEATURES["avx512"]),
+    "aarch64": Platform("aarch64", NAMED["aarch64"], "aarch64"),
 }
 NAMES = ("native", "generic", *FIXED)
 
 
-def build_target(name: str) -> BuildTarget:
-    """Returns the processor to build for, by the name that a user gives. Raises `InputError` for unknown
+def platform_named(name: str) -> Platform:
+    """Returns the platform to build for, by the name that a user gives. Raises `InputError` for unknown
     names, and for "native" and "generic" on other systems than Linux.
     """
     if name in FIXED:
@@ -66,6 +66,6 @@ def build_target(name: str) -> BuildTarget:
             f"libraries are built for Linux on x86-64 and aarch64, and this is {sys.platform} on "
             f"{platform.machine()}: say target= for one of {', '.join(FIXED)}"
         )
-    code = host_target() if name == "native" else available_targets()[-1]
+    code = host_processor() if name == "native" else available_processors()[-1]
     stated = tuple(flag[1:] for flag in code.features.split(",") if flag.startswith("+"))
-    return BuildTarget(name, code, machine, stated or FEATURES[code.name])
+    return Platform(name, code, machine, stated or FEATURES[code.name])

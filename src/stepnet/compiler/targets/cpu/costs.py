@@ -1,5 +1,6 @@
-"""The properties of this processor that determine how long a call takes: its cache sizes, as reported by
-Linux.
+"""Costs of machine code for the CPU: as measured on one processor, and the rates of the processor at hand.
+
+The sizes of caches are those that Linux reports. The rates scale with the size of a vector.
 """
 
 import re
@@ -7,18 +8,45 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from stepnet.compiler.plan.load import Machine
+from stepnet.compiler.plan.load import BlockCosts, CostModel, FiberCosts, Machine
 
 CACHES = "sys/devices/system/cpu/cpu0/cache"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+LANES = 64
+"""The largest number of sequences that a thread runs at the same time."""
+COSTS = CostModel(
+    Machine(
+        caches=(48 * 2**10, 2**20, 32 * 2**20),
+        reads=(700e9, 170e9, 86e9, 25e9),
+        rate=450e9,
+        flops=90e9,
+        step=0.12e-6,
+        barrier=0.14e-6,
+        handover=2.5e-6,
+        block=0.3e-6,
+        room=0.5,
+        lost=0.75,
+        kept=0.5,
+        overlap=4,
+        lanes=LANES,
+        worth=0.95,
+        block_sizes=(4, 8, 16, 32, 64),
+    ),
+    FiberCosts(fewest_units=8, long=16, larger=2, large=1024),
+    BlockCosts(sizes=(2, 4, 8), operation=1.0, small=9.0, byte=2.5, stream=1.7, streams=10, worth=0.9),
+)
+"""Costs measured on a Zen 5 with vectors of 512 bits: those of the machine by `bench/partition.py`, those of
+blocks for outputs and gradients (docs/benchmarks.md, "Steps in blocks"). The estimate of blocks is imprecise:
+blocks of two steps of a matrix of 16 x 16 take 1.25 times as long where it is 0.97.
+"""
 MEASURED_BYTES = 64
-"""The vector size in bytes of the processor on which the rates of `Machine` were measured."""
+"""The vector size in bytes of that processor."""
 
 
 @cache
 def machine_for(vector_bytes: int) -> Machine:
     """Returns this machine's rates and caches, which estimate the time of code with vectors of this size."""
-    return adapt_machine(Machine(), caches(Path("/")), vector_bytes)
+    return adapt_machine(COSTS.machine, caches(Path("/")), vector_bytes)
 
 
 def adapt_machine(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
@@ -28,9 +56,9 @@ def adapt_machine(machine: Machine, sizes: dict[int, int], vector_bytes: int) ->
     sizes: the cache sizes in bytes, by level from 1; empty to keep those of `machine`.
     vector_bytes: the size in bytes of the vector registers.
 
-    >>> adapt_machine(Machine(), {1: 2**15, 2: 2**19, 3: 2**23}, 32).caches
+    >>> adapt_machine(COSTS.machine, {1: 2**15, 2: 2**19, 3: 2**23}, 32).caches
     (32768, 524288, 8388608)
-    >>> adapt_machine(Machine(), {1: 2**16, 2: 2**22}, 16).caches
+    >>> adapt_machine(COSTS.machine, {1: 2**16, 2: 2**22}, 16).caches
     (65536, 4194304, 4194304)
     """
     first = sizes.get(1, machine.caches[0])

@@ -1,10 +1,10 @@
-"""Frozen calls: calls of kernels that are prepared for other arrays, and other lengths.
+"""Prepared calls of chains: calls of kernels that are prepared for other arrays, and other lengths.
 
     first call     workspaces, lanes and argument words of each kernel
     later calls    new arrays for the results; these and the given arrays; one run
 
 Lengths are fixed, or arguments: then machine code fills the tables of the sequences' places first
-(`lengths.py`). A value of a `FrozenChain` that its kernels alone read has one
+(`lengths.py`). A value of a `PreparedChainCall` that its kernels alone read has one
 array for all calls, unless it is large or its size depends on the lengths. Contracts and sums that follow the
 loop of a kernel are tasks of the call; NumPy computes what has no machine code behind them (`finish.py`).
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.targets.base import Array, Call, FrozenRun, KernelLinks, Links, Results
+from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn, turn_of
@@ -45,7 +45,7 @@ of a call.
 
 
 @dataclass(frozen=True)
-class FrozenChain:
+class PreparedChainCall:
     """Prepared calls of a chain of kernels: they run again on other arrays, with fixed lengths or, if these
     are arguments, with other lengths.
 
@@ -53,6 +53,7 @@ class FrozenChain:
     makers: allocate arrays that are new at each call: of wanted values, and of values between kernels.
     joint: allocate further ones, of which several have one buffer.
     wanted: the positions of the values that a call returns among these arrays.
+    outputs, rows: the positions at which the outputs and the results per row end among those values.
     rest: work for NumPy that follows, given the arrays of a call and these.
     tables: where the sequences lie, if their lengths are arguments; None if these are fixed.
     run_on: runs the calls on the given arrays and those of `makers`.
@@ -64,6 +65,8 @@ class FrozenChain:
     makers: tuple[Maker, ...]
     joint: tuple[Callable[[], list[Array]], ...]
     wanted: tuple[int, ...]
+    outputs: int
+    rows: int
     rest: tuple[Rest, ...]
     tables: LengthTables | None
     run_on: Run
@@ -73,7 +76,7 @@ class FrozenChain:
     @classmethod
     def of(
         cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
-    ) -> "FrozenChain | None":
+    ) -> "PreparedChainCall | None":
         """Prepares the calls of a chain to run again on other arrays.
 
         None if lengths are to be arguments, and the calls do not run one after the other in one thread, or
@@ -83,8 +86,8 @@ class FrozenChain:
         links: the values that each kernel reads and computes, and those that a call is given and returns.
         positions: those of the sequences whose lengths later calls give; None if all lengths are fixed.
         """
-        target = prepared.natives[0].target
-        tables = None if positions is None else LengthTables(positions.rows, target)
+        processor = prepared.natives[0].processor
+        tables = None if positions is None else LengthTables(positions.rows, processor)
         if tables is not None and not tables.fit(prepared, started.follow(positions)):
             return None
         kernels = ChainArrays.of(prepared, started, links, positions)
@@ -115,6 +118,8 @@ class FrozenChain:
             tuple(kernels.makers[key] for key in alone),
             tuple(several for _, several in joint),
             tuple(map(made.index, links.results)),
+            links.outputs,
+            links.rows,
             tuple(rest),
             tables,
             run,
@@ -127,7 +132,7 @@ class FrozenChain:
         """The largest length that a sequence may have in a run, if lengths are arguments; 0 if fixed."""
         return 0 if self.tables is None else self.tables.longest
 
-    def run(self, given: OptionalArrays, offsets: Array | None = None) -> list[Array]:
+    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
         """Runs the chain on other arrays; returns its results in new arrays.
 
         given: the arrays of all values that the chain takes; None for an initial memory of zeros.
@@ -141,13 +146,14 @@ class FrozenChain:
         for several in self.joint:
             made += several()
         if not self.run_on([*given, *made, *lengths]):
-            self.run_on([*whole(given, self.zeros), *made, *lengths])
+            self.run_on([*with_zeros(given, self.zeros), *made, *lengths])
         for rest in self.rest:
-            rest([*whole(given, self.zeros), *made])
-        return [made[place] for place in self.wanted]
+            rest([*with_zeros(given, self.zeros), *made])
+        results = [made[place] for place in self.wanted]
+        return Results(results[: self.outputs], results[self.outputs : self.rows], results[self.rows :])
 
 
-def whole(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
+def with_zeros(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
     """Returns the arrays that a call gives as plain arrays, with zeros in place of missing initial memories
     (None).
 
@@ -182,26 +188,6 @@ def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Ma
     return run
 
 
-@dataclass(frozen=True)
-class FrozenPlain:
-    """Prepared call of one kernel, run again on other arrays. outputs, rows: the positions at which its
-    outputs and its results per row end among its results; totals follow.
-    """
-
-    chain: FrozenRun
-    outputs: int
-    rows: int
-
-    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
-        """Runs the kernel on other arrays; returns its results in new arrays.
-
-        given: the sequences, initial memories (None for zeros) and statics.
-        offsets: where the sequences lie end to end; None if their lengths are fixed.
-        """
-        results = self.chain.run(given, offsets)
-        return Results(results[: self.outputs], results[self.outputs : self.rows], results[self.rows :])
-
-
 def links_of_kernel(call: Call, form: CallForm) -> Links:
     """Makes the links of a chain of a single kernel, which number all values that it reads and computes.
 
@@ -212,7 +198,8 @@ def links_of_kernel(call: Call, form: CallForm) -> Links:
     counts = len(call.sequences), len(call.initial), len(call.statics), made
     ends = [0, *accumulate(counts)]
     sequences, memories, statics, results = (tuple(range(*pair)) for pair in pairwise(ends))
-    return Links((KernelLinks(sequences, memories, statics, results),), tuple(range(ends[-2])), results)
+    links, outputs = KernelLinks(sequences, memories, statics, results), len(form.kind.outputs)
+    return Links((links,), tuple(range(ends[-2])), results, outputs, outputs + len(form.kind.rows))
 
 
 def runner(
@@ -251,7 +238,7 @@ def runner(
             if wave >= 0:
                 turns.append(turn_of_kernel(prepared, wave, sources))
             turns += [turn_of(task, wave) for task in behind.get(wave, ())]
-        return CallBlock(turns, count, prepared.reach, prepared.natives[0].target).run
+        return CallBlock(turns, count, prepared.reach, prepared.natives[0].processor).run
 
     def run(arrays: Sequence[Array]) -> bool:
         """Writes addresses of arrays to the argument words that change; runs all waves on several threads."""

@@ -1,10 +1,10 @@
 """The instruction sets that code is generated for.
 
 A `Processor` describes an instruction set to the rest of the engine: the vector width, the number of
-registers, and LLVM's names for the processor and its features. `host_target()` is the one that code is
+registers, and LLVM's names for the processor and its features. `host_processor()` is the one that code is
 generated for: the widest that this processor supports, or the one that the environment variable
-STEPNET_CPU names.
-`available_targets()` has the narrower ones too, so AVX2 and generic code can be tested on an AVX-512 machine.
+STEPNET_CPU names. `available_processors()` has the narrower ones too, so AVX2 and generic code can be tested
+on an AVX-512 machine.
 """
 
 import os
@@ -81,38 +81,38 @@ class Processor:
         return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
 
 
-TARGETS = Serializer(Processor)
+PROCESSORS = Serializer(Processor)
 AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt")
 FEATURES = {
     "avx512": (*AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
     "avx2": AVX2,
     "generic": (),
 }
-"""The features, by LLVM's names, that a processor of x86-64 needs for a target, by the target's name."""
+"""The features, by LLVM's names, that a processor of x86-64 needs for an instruction set, by its name."""
 NAMED = {
     "x86-64-v4": Processor("avx512", "x86-64-v4", "-prefer-256-bit", 64, 32),
     "x86-64-v3": Processor("avx2", "x86-64-v3", "", 32, 16),
     "aarch64": Processor("generic", "", "", 16, 16),
 }
-"""The targets that users may name. Besides these there are `native`, the widest that this processor supports,
-and `generic`, the one that all processors of its family support.
+"""The instruction sets that users may name. Besides these there are `native`, the widest that this processor
+supports, and `generic`, the one that all processors of its family support.
 """
 VARIABLE = "STEPNET_CPU"
 
 
 @cache
-def host_target() -> Processor:
+def host_processor() -> Processor:
     """Returns the instruction set that code is generated for: the widest, or that of STEPNET_CPU."""
-    return available_targets()[0]
+    return available_processors()[0]
 
 
 @cache
-def available_targets() -> tuple[Processor, ...]:
+def available_processors() -> tuple[Processor, ...]:
     """Lists the instruction sets that code may use here, widest first: those of this processor, but none
     wider than the environment variable STEPNET_CPU names. The variable is read once per process. Raises
     `InputError` if it names no instruction set of this processor.
     """
-    return up_to(requested(), supported_targets())
+    return up_to(requested(), supported_processors())
 
 
 def requested() -> str:
@@ -125,8 +125,8 @@ def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
     `name`; all of them for "". Raises `InputError` for another name, and for one that this machine does not
     support.
     """
-    kinds = {(target.name, target.is_x86) for target in supported}
-    named = {key: target for key, target in NAMED.items() if (target.name, target.is_x86) in kinds}
+    kinds = {(each.name, each.is_x86) for each in supported}
+    named = {key: each for key, each in NAMED.items() if (each.name, each.is_x86) in kinds}
     choices = {"native": supported[0], **named, "generic": supported[-1]}
     if name and name not in choices:
         why = "which this processor cannot run" if name in NAMED else "which is no name of a processor"
@@ -135,34 +135,34 @@ def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
             f"{', '.join(choices)}, or unset it"
         )
     first = choices[name or "native"]
-    return first, *(target for target in supported if target.vector_bytes < first.vector_bytes)
+    return first, *(each for each in supported if each.vector_bytes < first.vector_bytes)
 
 
-def target_texts() -> tuple[str, ...]:
+def processor_texts() -> tuple[str, ...]:
     """Describes the available instruction sets for the user, widest first. The first text says so if the
     environment variable STEPNET_CPU chose it.
     """
-    first, *others = map(str, available_targets())
+    first, *others = map(str, available_processors())
     return f"{first}: {VARIABLE} is {requested()}" if requested() else first, *others
 
 
 @cache
-def supported_targets() -> tuple[Processor, ...]:
+def supported_processors() -> tuple[Processor, ...]:
     """Lists the instruction sets that this processor supports, widest first. They are read from disk if
     possible, which avoids loading LLVM.
     """
-    if not store.is_used() or (identity := processor()) is None:
-        return run_in_thread(targets)
+    if not store.is_used() or (identity := processor_identity()) is None:
+        return run_in_thread(processors_by_llvm)
     key = digest(identity, llvmlite.__version__)
     data = store.get("targets", key)
     if data is not None:
-        return TARGETS.unpacked(data)
-    available = run_in_thread(targets)
-    store.put("targets", key, TARGETS.packed(available))
+        return PROCESSORS.unpacked(data)
+    available = run_in_thread(processors_by_llvm)
+    store.put("targets", key, PROCESSORS.packed(available))
     return available
 
 
-def processor() -> str | None:
+def processor_identity() -> str | None:
     """Returns a text that identifies the processor until the next boot, as a key for stored facts; None if
     the system does not describe it. The text includes the features that NumPy has read from the processor
     itself: an emulator such as Valgrind presents another processor to the process than the system describes.
@@ -191,7 +191,7 @@ def host_name() -> str:
     return llvm.get_host_cpu_name()
 
 
-def targets() -> tuple[Processor, ...]:
+def processors_by_llvm() -> tuple[Processor, ...]:
     """Lists the instruction sets that this processor supports, widest first, as LLVM reports. Loads LLVM."""
     # Imported here: a process that loads its code from disk does not need LLVM.
     from stepnet.compiler.targets.cpu.machine.room import load_llvm

@@ -16,16 +16,16 @@ from zoo import rnn_of, sequences
 import stepnet as sn
 from stepnet.build import Build, build, load
 from stepnet.build.objects import object_of
+from stepnet.build.platforms import FIXED, MACHINES, platform_named
 from stepnet.build.relocations import KINDS, fits
-from stepnet.build.targets import FIXED, MACHINES, build_target
-from stepnet.compiler.targets.cpu import LlvmEngine, available_targets
+from stepnet.compiler.targets.cpu import LlvmEngine, available_processors
 from stepnet.compiler.targets.cpu.machine.elf import HEADER, ObjectFile
 from stepnet.errors import FileError, LibraryError, NetError
 from tests.build.emulated import Emulated
 from tests.build.libraries import given, library_of
 
 MODEL = rnn_of("gru", 8, 16)
-HERE = [each.name for each in available_targets()]
+HERE = [each.name for each in available_processors()]
 WIDE = re.compile(r"%zmm|%k[0-7]|%[xy]mm(1[6-9]|2\d|3\d)\b")
 NARROW = re.compile(r"%[xy]mm")
 
@@ -50,7 +50,7 @@ def test_every_file_is_for_the_machine(name: str, tmp_path: Path):
 
 
 @pytest.mark.skipif(
-    build_target("native").machine != "x86-64", reason="the tool here reads other machine code"
+    platform_named("native").machine != "x86-64", reason="the tool here reads other machine code"
 )
 def test_no_instruction_is_beyond_the_level(tmp_path: Path):
     """A library's own functions use what all processors of x86-64 have: they say if it is too old."""
@@ -68,7 +68,7 @@ def test_no_instruction_is_beyond_the_level(tmp_path: Path):
     ("name", "dtype"), [("x86-64-v3", "float32"), ("x86-64-v4", "float64"), ("generic", "float32")]
 )
 def test_bits_are_those_of_the_engine_for_the_same_level(name: str, dtype: str, tmp_path: Path):
-    code = build_target(name).code
+    code = platform_named(name).code
     if code.name not in HERE:
         pytest.skip(f"this processor does not run {name}")
     model, x = rnn_of("lstm", 8, 16, dtype=dtype), sequences([5, 0, 40, *[3] * 70], 8, dtype=dtype)
@@ -101,7 +101,9 @@ def test_aarch64_gives_the_bits_of_fused_multiply_adds(tmp_path: Path):
     assert machine.call("gru_run", context, len(x), *arrays[:1], 0, 0, *results) == 1
 
 
-@pytest.mark.skipif(build_target("native").machine != "x86-64", reason="others are not asked what they have")
+@pytest.mark.skipif(
+    platform_named("native").machine != "x86-64", reason="others are not asked what they have"
+)
 def test_a_processor_without_the_instructions_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """No processor has the instructions of AMD's Bulldozer and AVX-512 both."""
     needs = ("xop", "tbm", "fma4", "avx512f")
@@ -114,7 +116,7 @@ def test_a_processor_without_the_instructions_is_an_error(tmp_path: Path, monkey
 
 def test_a_module_without_code_is_freed_where_it_failed(monkeypatch: pytest.MonkeyPatch):
     """Freed later, by whichever thread collects garbage then, LLVM's objects end the process."""
-    modules, parse, target = list[llvm.ModuleRef](), llvm.parse_assembly, build_target("x86-64-v3")
+    modules, parse, target = list[llvm.ModuleRef](), llvm.parse_assembly, platform_named("x86-64-v3")
 
     def parsed(*arguments: Any) -> llvm.ModuleRef:
         modules.append(parse(*arguments))
@@ -128,7 +130,7 @@ def test_a_module_without_code_is_freed_where_it_failed(monkeypatch: pytest.Monk
 
 
 def test_a_library_for_another_machine_is_not_loaded(tmp_path: Path):
-    other = "aarch64" if build_target("native").machine == "x86-64" else "x86-64-v3"
+    other = "aarch64" if platform_named("native").machine == "x86-64" else "x86-64-v3"
     made = build(MODEL, tmp_path, inputs=8, target=other)
     with pytest.raises(FileError, match="the library is for Linux on"):
         load(made.shared, trust=True)

@@ -1,0 +1,435 @@
+"""Reads a Keras model whole, as a `Graph`: its recurrent layers, and the layers around them.
+
+    LSTM, Dense, Softmax    -->    lstm as a recurrence, dense and softmax by rows of `operators.py`
+
+A model in the model runs as its layers do, and a TimeDistributed of a layer that computes with features alone
+as that layer.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.files.keras.config import Use
+from stepnet.files.keras.file import KerasFile
+from stepnet.files.keras.file import read as read_file
+from stepnet.files.keras.modules import modules_of
+from stepnet.files.keras.names import BIDIRECTIONAL, INPUT, LAYERS, MODELS, TIMED
+from stepnet.files.keras.nodes import (
+    Config,
+    Tensor,
+    call_of,
+    class_of,
+    name_of,
+    nodes_of,
+    numbered,
+    rounding,
+    rows,
+    table,
+    tensors,
+)
+from stepnet.files.keras.operators import KERAS, ON_FEATURES, READS_ZEROS, SCALING, KerasCall, row_of
+from stepnet.files.recurrent import RecurrentLayer
+from stepnet.importers.axes import AxesError, axis_names
+from stepnet.importers.placed import Placed, Unusable, constant
+from stepnet.importers.pointwise import dtype_of
+from stepnet.importers.recurrent import as_sequences
+from stepnet.model.graph.array_model import (
+    ArrayModel,
+    axes_of_rank,
+    check_agree,
+    check_factor,
+    first_fitting,
+    graph_of,
+    located,
+    outputs_of,
+    with_axes,
+)
+from stepnet.model.graph.graph import Graph
+
+Array = np.ndarray
+Call = tuple[str, int]  # the name of a layer in its model, and the number of its call
+RECURRENT = {*LAYERS, "RNN", BIDIRECTIONAL}
+MOST_RUNS = 20_000
+"""The most calls of layers in a model: a small file can call a model in a model in a model twice each."""
+READABLE = ("2", "3")
+"""The major versions of Keras whose models are read whole."""
+
+
+def graph(path: Path) -> Graph | None:
+    """Reads a Keras file as a graph of the whole model. None if the file does not specify a whole model, or
+    has a class without a row in `operators.py`, cells of the user's, or directions that differ.
+
+    Raises `ModelError` for a layer whose settings are not supported, with its name.
+    """
+    file = read_file(path)
+    version = (file.version or "3").partition(".")[0]
+    if file.config is None or file.lost or version not in READABLE or not is_supported(file.config):
+        return None
+    inputs = [*inputs_of(file.config)]
+    if not inputs or not all(each.sizes for each in inputs):
+        return None
+    config, layers = file.config, recurrent_layers(path, file)
+    if {layer.name for layer in file.configured if layer.class_name in RECURRENT} - layers.keys():
+        return None
+    arrays = {layer.name: {name: file.arrays[key] for name, key in layer.arrays} for layer in file.layers}
+
+    def build(chosen: Sequence[str]) -> Graph:
+        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
+        placed = tuple(
+            with_axes(each.name, each.sizes, each.dtype, axes)
+            for each, axes in zip(inputs, chosen, strict=True)
+        )
+        check_agree(placed)
+        return graph_of(KerasModel(str(path), placed, config, arrays, layers, version))
+
+    return first_fitting(str(path), product(*(axes_to_try(each.sizes) for each in inputs)), build, remedy="")
+
+
+def is_supported(model: Config) -> bool:
+    """Tells whether a model and the models in it are of Keras' own classes, and have only layers that are
+    recurrent or have a row in the table, in dtypes that do not round.
+    """
+    return class_of(model) in MODELS and all(map(is_supported_layer, nodes_of(model)))
+
+
+def is_supported_layer(node: Config) -> bool:
+    """Tells whether a layer of a model is supported, by its class and its dtypes."""
+    name, inner = class_of(node), table(table(node.get("config")).get("layer"))
+    if name == INPUT:
+        return input_dtype(node) in DTYPES
+    if rounding(node):
+        return False
+    if name == TIMED:
+        return class_of(inner) in ON_FEATURES and not rounding(inner)
+    return row_of(node) in KERAS or name in RECURRENT or is_supported(node)
+
+
+# ---- inputs ------------------------------------------------------------------------------------------------
+
+DTYPES = ("float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
+
+
+@dataclass(frozen=True)
+class KerasInput:
+    """Input of a Keras model: its name, the sizes of its axes, 0 for one that is not stated, and its dtype.
+
+    It has no sizes if the file states no shape.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    dtype: str
+
+
+def inputs_of(model: Config) -> Iterator[KerasInput]:
+    """Yields the inputs of a model in order; of a Sequential without an input layer, that of the first
+    layer.
+    """
+    config, nodes = table(model.get("config")), nodes_of(model)
+    by_name = {name_of(node): node for node in nodes}
+    names = [name for name, *_ in tensors(config.get("input_layers"))]
+    for node in [by_name.get(name, {}) for name in names] or nodes[:1]:
+        own = table(node.get("config"))
+        shape = rows(own.get("batch_shape", own.get("batch_input_shape", config.get("build_input_shape"))))
+        sizes = tuple(size if type(size) is int and size > 0 else 0 for size in shape)
+        yield KerasInput(name_of(node), sizes, input_dtype(node) if class_of(node) == INPUT else "float32")
+
+
+def input_dtype(node: Config) -> str:
+    """Returns the dtype of an input layer, which may be that of a policy."""
+    dtype = table(node.get("config")).get("dtype") or "float32"
+    return str(table(table(dtype).get("config")).get("name") if table(dtype) else dtype)
+
+
+def axes_to_try(sizes: Sequence[int]) -> list[str]:
+    """Returns the axes that an input may have, as letters such as "NT_", the most usual first. The first axis
+    is that of the sequences, and a second one of a stated size is a feature before it is the steps.
+    """
+    ways = [axes for axes in axes_of_rank(len(sizes)) if axes.startswith("N")]
+    return ways[::-1] if len(sizes) == 2 and sizes[1] else ways
+
+
+# ---- recurrent layers --------------------------------------------------------------------------------------
+
+
+def run(layer: RecurrentLayer, operands: Sequence[Placed]) -> list[Placed]:
+    """Runs a recurrent layer over the first operand, from the states that are the others; returns its
+    outputs, and its final states if it returns these. Raises `ModelError` for facts about the layer that a
+    graph does not express.
+    """
+    facts = [fact for module in layer.modules for fact in (*module.notes, *module.use)]
+    if layer.top.flipped:
+        facts.append("it returns its outputs last step first")
+    if facts:
+        raise ModelError("; ".join(facts))
+    x, initial, last = as_sequences(operands[0], batch_first=True), operands[1:], layer.top.last_only
+    for state in initial:
+        if state.letters != "N_":
+            raise AxesError(f"an initial state has the axes [{axis_names(state.letters)}]")
+    outputs, states = layer.run(x.value, [state.value for state in initial], last, layer.top.states)
+    return [x.lettered(outputs, "N_" if last else "NT_"), *(x.lettered(state, "N_") for state in states)]
+
+
+def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer]:
+    """Reads the recurrent layers of a Keras file, by name, without those whose directions cannot be joined or
+    that have a part of a class that is not Keras' own.
+
+    What the model does around a layer is no fact about it here, as the model is read whole: only its masks
+    and dropouts are.
+    """
+    layers = tuple(
+        replace(layer, use=Use(masked=layer.use.masked, training=layer.use.training) if layer.use else None)
+        for layer in file.layers
+    )
+    modules = modules_of(path, replace(file, layers=layers), None, {})
+    found: dict[str, RecurrentLayer] = {}
+    for layer in layers:
+        own = [each for each in modules if f"{each.name}/".startswith(f"{layer.name}/")]
+        foreign = any(part.foreign for part in layer.sublayers) or any(each.alone for each in own)
+        if own and layer.class_name in RECURRENT and not foreign:
+            found[layer.name] = RecurrentLayer.of(own)
+    return found
+
+
+# ---- the model ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KerasArguments:
+    """Arguments of a layer's call in a configuration.
+
+    values: tensors and numbers, in order. keys: others, such as an index.
+    """
+
+    values: tuple[Tensor | float, ...]
+    keys: tuple[Any, ...]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors among the arguments."""
+        return [value for value in self.values if isinstance(value, tuple)]
+
+    @classmethod
+    def of(cls, call: object) -> "KerasArguments":
+        """Parses the arguments of a call, without those that a model in use has no need of.
+
+        >>> tensor = {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}
+        >>> KerasArguments.of({"args": [tensor, 2.0], "kwargs": {"training": False}})
+        KerasArguments(values=(('lstm', 0, 0), 2.0), keys=())
+        """
+        modern = table(call)
+        if not modern:
+            return cls(tuple(tensors(call)), ())
+        named = table(modern.get("kwargs"))
+        given = [value for name, value in named.items() if name not in ("mask", "training")]
+        values, keys = list[Tensor | float](), list[Any]()
+        for argument in [*rows(modern.get("args")), *given]:
+            own = [*tensors(argument)]
+            if own and len(own) == count_of(argument):
+                values += own
+            elif type(argument) in (int, float):
+                values.append(cast(float, argument))
+            elif argument is not None:
+                keys.append(argument)
+        return cls(tuple(values), tuple(keys))
+
+
+def count_of(value: object) -> int:
+    """Returns the number of values in a JSON value that are no lists, at any depth of lists."""
+    count, pending = 0, [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, list):
+            pending.extend(cast("list[object]", item))
+        else:
+            count += 1
+    return count
+
+
+@dataclass(frozen=True)
+class KerasModel(ArrayModel):
+    """Model of a Keras file as a function of its inputs, which `sn.Graph` traces.
+
+    config: its configuration. arrays: those of each layer, by their names in it. layers: the recurrent ones.
+    version: the major version of Keras that wrote the file. runs: the layers that were called so far.
+    """
+
+    config: Config
+    arrays: Mapping[str, Mapping[str, Array]]
+    layers: Mapping[str, RecurrentLayer]
+    version: str
+    runs: list[str] = field(default_factory=list[str])
+
+    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
+        """Computes the outputs of the model, by the names of their layers if there are several.
+
+        x: the inputs with steps, by name if there are several.
+        params: not used, as the arrays of layers are constants.
+        statics: the inputs without steps, by name if there are several.
+        """
+        self.runs.clear()
+        placed = self.placed(x, statics)
+        outputs = self.of_model(self.config, [placed[each.name] for each in self.inputs], "")
+        names = [name for name, *_ in tensors(table(self.config.get("config")).get("output_layers"))]
+        counts: dict[str, int] = {}
+        names = [
+            numbered(name, counts) for name in names or [name_of(nodes_of(self.config)[-1])] * len(outputs)
+        ]
+        return outputs_of(self.path, dict(zip(names, outputs, strict=True)))
+
+    def of_model(self, model: Config, feeds: Sequence[Placed], prefix: str) -> list[Placed]:
+        """Computes the outputs of the model, or of a model in it, from its inputs `feeds`; prefix: the names
+        of the models around its layers.
+        """
+        if "input_layers" in table(model.get("config")):
+            return FunctionalRun.of(self, model, prefix).outputs(feeds)
+        values = list(feeds)
+        for node in nodes_of(model):
+            values = values if class_of(node) == INPUT else self.results(node, prefix, values)
+        return values
+
+    def results(
+        self, node: Config, prefix: str, operands: Sequence[Placed], keys: tuple[Any, ...] = ()
+    ) -> list[Placed]:
+        """Computes a layer by the rule of its class; errors name the layer and the file.
+
+        keys: the arguments of the call that are no values.
+        """
+        name, class_name = prefix + name_of(node), class_of(node)
+        if nodes_of(node) and class_name in MODELS:
+            return self.of_model(node, operands, f"{name}/")
+        self.runs.append(name)
+        with located(f"{name} ({class_name}) of {self.path}"):
+            if len(self.runs) > MOST_RUNS:
+                raise ModelError(f"layers are called more than {MOST_RUNS} times in the model")
+            return self.by_rule(node, name, operands, keys)
+
+    def by_rule(
+        self, node: Config, name: str, operands: Sequence[Placed], keys: tuple[Any, ...]
+    ) -> list[Placed]:
+        """Computes a layer by the rule of its class. name: with the models around it."""
+        class_name, row, config = class_of(node), row_of(node), table(node.get("config"))
+        if keys and row != "ops.GetItem":
+            raise ModelError(f"it is called with an argument that is no tensor: {str(keys[0])[:100]}")
+        for operand in operands:
+            if operand.is_array and row in SCALING:
+                check_factor(operand.array, self.inputs)
+            if isinstance(operand.value, Unusable) and class_name not in READS_ZEROS:
+                raise ModelError(operand.value.reason)
+        if class_name in RECURRENT:
+            return run(self.layers[name], operands)
+        if class_name == TIMED:
+            inner = table(config.get("layer"))
+            return self.by_rule(inner, f"{name}/{name_of(inner)}", operands, ())
+        call = KerasCall(config, tuple(operands), self.arrays.get(name, {}), keys, self.version)
+        return [KERAS[row](call)]
+
+
+@dataclass(frozen=True)
+class FunctionalRun:
+    """Run of a functional model, whose layers are called on tensors that are named.
+
+    nodes: the layers by name. calls: the calls of each. values: the results of calls so far.
+    """
+
+    model: KerasModel
+    prefix: str
+    entrances: tuple[Call, ...]
+    exits: tuple[Tensor, ...]
+    nodes: Mapping[str, Config]
+    calls: Mapping[str, list[Any]]
+    values: dict[Call, list[Placed]] = field(default_factory=dict[Call, list[Placed]])
+
+    @classmethod
+    def of(cls, model: KerasModel, config: Config, prefix: str) -> "FunctionalRun":
+        """Prepares to run a functional model. config: of this model, which may lie in another one."""
+        nodes = {name_of(node): node for node in nodes_of(config)}
+        own = table(config.get("config"))
+        return cls(
+            model,
+            prefix,
+            tuple((name, 0) for name, *_ in tensors(own.get("input_layers"))),
+            tuple(tensors(own.get("output_layers"))),
+            nodes,
+            {name: rows(node.get("inbound_nodes")) for name, node in nodes.items()},
+        )
+
+    def outputs(self, feeds: Sequence[Placed]) -> list[Placed]:
+        """Computes the model's outputs from its inputs: each call after the calls that it reads, without
+        those that no output needs.
+        """
+        if len(feeds) != len(self.entrances):
+            raise ModelError(f"a model of {len(self.entrances)} inputs is called on {len(feeds)} tensors")
+        self.values.update({call: [feed] for call, feed in zip(self.entrances, feeds, strict=True)})
+        ends = [(self.call_of(tensor, is_end=True), tensor[2]) for tensor in self.exits]
+        pending, waiting = [call for call, _ in ends], set[Call]()
+        while pending:
+            call = pending[-1]
+            if call in self.values:
+                pending.pop()
+                continue
+            name, number = call
+            if not self.calls[name]:
+                raise ModelError(f"{self.model.path}: {self.prefix + name!r} is an input without a value")
+            arguments = KerasArguments.of(self.calls[name][number])
+            missing = [own for own in map(self.call_of, arguments.tensors) if own not in self.values]
+            if missing and call in waiting:
+                raise ModelError(f"{self.model.path}: {self.prefix + name!r} takes what is computed from it")
+            if missing:
+                waiting.add(call)
+                pending += missing
+            else:
+                self.values[call] = self.results(call, arguments)
+        return [self.value(call, output) for call, output in ends]
+
+    def results(self, call: Call, arguments: KerasArguments) -> list[Placed]:
+        """Computes the results of a call, whose operands are computed already."""
+        name, number = call
+        own = [self.value(self.call_of(tensor), tensor[2]) for tensor in arguments.tensors]
+        facts = call_of(self.calls[name][number])
+        if facts.masked or facts.training:
+            what = "with a mask" if facts.masked else "as in training"
+            raise ModelError(f"it is called {what}\n  at {self.prefix + name} of {self.model.path}")
+        literal = dtype_of(own[0]) if own else np.dtype(np.float32)
+        computed = iter(own)
+        operands = [
+            next(computed) if isinstance(value, tuple) else constant(np.asarray(value, literal))
+            for value in arguments.values
+        ]
+        return self.model.results(self.nodes[name], self.prefix, operands, arguments.keys)
+
+    def call_of(self, tensor: Tensor, is_end: bool = False) -> Call:
+        """Returns the call that computes a tensor; raises `ModelError` for a layer or a call that is missing.
+
+        is_end: whether the tensor is an output of the model. There Keras 3 numbers the calls of a functional
+        model from 1 on, as Keras 2 does with those of all models everywhere. The number of an only call is
+        not read.
+        """
+        name, number, _ = tensor
+        node = self.nodes.get(name, {})
+        from_one = (
+            bool(nodes_of(node))
+            if self.model.version == "2"
+            else is_end and class_of(node) in MODELS and "input_layers" in table(node.get("config"))
+        )
+        count = max(len(self.calls.get(name, ())), 1)
+        place = number - from_one if count > 1 else 0
+        if name not in self.nodes or not 0 <= place < count:
+            raise ModelError(f"{self.model.path}: call {number} of {self.prefix + name!r} is missing")
+        return name, place
+
+    def value(self, call: Call, output: int) -> Placed:
+        """Returns an output of a call that was computed; raises `ModelError` if it has fewer."""
+        results = self.values[call]
+        if output >= len(results):
+            raise ModelError(
+                f"{self.model.path}: {self.prefix + call[0]!r} has {len(results)} outputs, and output "
+                f"{output} is read"
+            )
+        return results[output]

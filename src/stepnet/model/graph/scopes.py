@@ -1,0 +1,92 @@
+"""Every named value of a graph at every step, computed by the interpreter for debugging.
+
+The names are those of `watch`, as for a step: those of the model's local variables, and of the recurrences
+that it calls. The interpreter runs one net whose results are all named values.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.derived import derived_offsets
+from stepnet.compiler.net.interpret import LevelSizes, interpret
+from stepnet.compiler.net.ir import Builder
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_derived, is_static_extent
+from stepnet.compiler.trace.lines import NamingLine, code_of
+from stepnet.compiler.trace.step import declared
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.structure import leaves
+from stepnet.model.batch import Statics
+from stepnet.model.graph.programs import GraphProgram
+from stepnet.model.graph.trace import ModelFunction, TracedModel, statics_argument
+from stepnet.model.reading import Reading
+from stepnet.model.scopes import Scopes
+from stepnet.model.watch import Names, joined_names, local_values, roles, watching
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+
+
+def model_scopes(model: ModelFunction, params: Any, reading: Reading[GraphProgram], statics: Any) -> Scopes:
+    """Runs a graph on the arguments of a call; returns every named value at every step.
+
+    Static sequences are left out.
+
+    model, params: those of the graph.
+    reading: the checked call.
+    statics: its statics.
+    """
+    names, builder = named_values(model, params, reading.program.traced)
+    numbers = {name: leaf.number for name, leaf in names.items() if not is_static_extent(leaf.type.extent)}
+    net = builder.net(numbers.values())
+    still = Statics.of(statics, reading.batch.count)
+    batch = reading.batch.end_to_end()
+    offsets = (batch.positions.offsets, *batch.positions.inner)
+    segments = LevelSizes(batch.count, offsets, beside=still.beside)
+    arrays = [*batch.arrays, *still.arrays, *leaves(params)]
+    results = zip(net.results, interpret(net, arrays, segments), strict=True)
+    return Scopes(
+        {
+            name: at_steps(net.type_of(number), array, offsets)
+            for name, (number, array) in zip(numbers, results, strict=True)
+        }
+    )
+
+
+def named_values(model: ModelFunction, params: Any, traced: TracedModel) -> tuple[dict[str, Traced], Builder]:
+    """Traces a model function while it is watched; returns its values by name, and their net.
+
+    params: the parameters.
+    traced: the model, traced before for the same inputs and statics.
+    """
+    builder = Builder(is_model=True)
+    x = declared(builder, traced.inputs, "x", STEPS)
+    still = declared(builder, traced.statics, "static", ROWS)
+    parameters = declared(builder, params, "param", CONST)
+    code = code_of(model)
+    with NamingLine(model):
+        extras = statics_argument(model, traced.statics, still)
+        output, returned, inside = watching(lambda: model(x, parameters, **extras))
+    local = inside.values | local_values(returned, code, builder)
+    names: Names = joined_names(roles(inputs=x, statics=still), local, roles(outputs=output), code)
+    made = {
+        name: leaf if isinstance(leaf, Traced) else Traced(builder, builder.constant(np.asarray(leaf)))
+        for name, leaf in names.items()
+    }
+    return made, builder
+
+
+def at_steps(type_: Type, array: Array, offsets: tuple[Array, ...]) -> Ragged:
+    """Returns a value of a graph as a Ragged over the steps; one that is the same at each step is repeated.
+
+    array: the value, with the entries of all sequences end to end.
+    offsets: those of the sequences, and of the inner sequences of their steps.
+    """
+    total = int(offsets[0][-1])
+    if type_.extent == CONST:
+        return Ragged(np.broadcast_to(array, (total, *array.shape)), offsets[:1])
+    if type_.extent == ROWS:
+        return Ragged(np.repeat(array, np.diff(offsets[0]), axis=0), offsets[:1])
+    if is_derived(type_.extent):
+        return Ragged(array, (derived_offsets(type_.extent[-1], offsets[0]),))
+    return Ragged(array, offsets[: len(type_.extent) - 1])
