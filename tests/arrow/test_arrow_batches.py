@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from tolerance import assert_close
-from zoo import rnn_of
+from zoo import normal, rnn_of
 
 import stepnet as sn
 from stepnet import arrow, cells
 from stepnet.arrow import predictor as module
 from stepnet.arrow.blocks import cuts
-from stepnet.arrow.runnable import CompiledModel, Runnable
+from stepnet.arrow.runnable import CompiledModel, Runnable, intermediate_bytes
 
 Array = np.ndarray
 CASES = [(name, kind) for name, kinds in TYPES.items() for kind in kinds]
@@ -331,3 +331,15 @@ def test_cuts_are_the_fewest():
         for start, stop in made:
             assert stop == start + 1 or sizes[stop] - sizes[start] <= most
             assert stop == 200 or sizes[stop + 1] - sizes[start] > most
+
+
+def test_the_memory_of_a_call_counts_the_steps_that_there_are_more_of():
+    def model(x: Any, params: Any) -> Any:
+        return sn.conv_transpose1d(np.tanh(sn.conv_transpose1d(x, params, stride=3)), params, stride=3)
+
+    graph = sn.Graph(model, normal(2, 2, 3), inputs=2)
+    found = [0, 0]
+    for level, size in intermediate_bytes(graph.schedule):
+        found[level] += size
+    # 3 and 9 steps for each, of 2 numbers, in windows of 3, of 4 bytes; 8 of the 9 results are counted here.
+    assert found[1] >= (3 + 3 * 3 + 8) * 2 * 4

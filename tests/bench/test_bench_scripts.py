@@ -924,7 +924,7 @@ def test_products_are_timed_for_the_target_asked_for(monkeypatch: pytest.MonkeyP
     compile_plan = LlvmEngine.compile_plan
 
     def recorded(self: LlvmEngine, plan: Any) -> Any:
-        asked.append("" if self.target is None else self.target.name)
+        asked.append("" if self.processor is None else self.processor.name)
         return compile_plan(self, plan)
 
     monkeypatch.setattr(LlvmEngine, "compile_plan", recorded)

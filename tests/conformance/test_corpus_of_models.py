@@ -29,12 +29,12 @@ VERDICTS = {
     ("keras", WHOLE): """
         characters sensors voice_activity deep_speech forecaster standardised rescaled normalised_stack
         residual dense_before leaky padded_convolution attention_pooling two_outputs head_h5 model_in_model
-        only_one_step
+        only_one_step sentiment sentiment_averaged tagger masked_classifier masked_steps masked_both pooled
     """,
     ("keras", REFUSED): """
-        gru_both_apart lstm_forward_gru_backward sentiment sentiment_averaged tagger masked_classifier
+        gru_both_apart lstm_forward_gru_backward
         tagger_of_two_inputs siamese captions translator frames_and_context
-        masked_steps masked_both masked_backwards pooled pictures_of_lines attention heads autoencoder
+        masked_backwards pictures_of_lines attention heads autoencoder
         stateful_head flattened lstm_bent lambda_before layer_of_the_user cell_of_the_user
         convolution_in_the_cell lstm_backwards lstm_states lstm_stateful
     """,
@@ -42,9 +42,11 @@ VERDICTS = {
     ("tensorflow", RECURRENT): """
         gru_h5_keras_2 stack_h5_keras_2 lstm_keras_keras_2 lstm_savedmodel lstm_tflite
     """,
-    ("tensorflow", WHOLE): "sensors_h5_keras_2 normalised_keras_keras_2 head_tflite sensors_tflite",
-    ("tensorflow", REFUSED): """
+    ("tensorflow", WHOLE): """
+        sensors_h5_keras_2 normalised_keras_keras_2 head_tflite sensors_tflite
         sentiment_h5_keras_2 masked_h5_keras_2
+    """,
+    ("tensorflow", REFUSED): """
         sentiment_savedmodel sensors_savedmodel masked_savedmodel
         backwards_h5_keras_2
     """,
@@ -74,9 +76,10 @@ VERDICTS = {
         two_outputs_legacy lstm_dynamo lstm_steps_dynamo lstm_stack_both_dynamo gru_stack_dynamo
         gru_both_steps_dynamo by_last_state_dynamo by_last_output_dynamo tagger_dynamo language_dynamo
         residual_dynamo pooled_dynamo sensors_dynamo two_outputs_dynamo voice_legacy voice_dynamo
+        wake_word_legacy
     """,
     ("onnx", REFUSED): """
-        lines_legacy attention_legacy wake_word_legacy rnn_tanh_dynamo lines_dynamo
+        lines_legacy attention_legacy rnn_tanh_dynamo lines_dynamo
         translator_legacy streaming_legacy conditioned_legacy translator_dynamo
         streaming_dynamo conditioned_dynamo
     """,

@@ -379,7 +379,7 @@ def left_out(name: str) -> Callable[[list[Any]], object]:
 
 
 BIAS = r"reset_after={} .*, and a bias of shape \({}\)"
-FOREIGN = "taken for keras.gru by its arrays' names"
+FOREIGN = "say --from g=LAYOUT"
 WRONG: dict[str, tuple[dict[str, Any], Callable[[list[Any]], object], str]] = {
     "reset_after=False": ({}, setting(reset_after=False), BIAS.format(False, "2, 12")),
     "reset_after=True": ({"reset_after": False}, setting(reset_after=True), BIAS.format(True, "12,")),
@@ -387,8 +387,8 @@ WRONG: dict[str, tuple[dict[str, Any], Callable[[list[Any]], object], str]] = {
     "no units": ({}, left_out("units"), "'g' has units=None in its configuration"),
     "units in a text": ({}, setting(units="4"), "'g' has units='4' in its configuration"),
     "a layer twice": ({}, lambda nodes: nodes.append(nodes[1]), "two layers called 'g'"),
-    "a module": ({}, lambda nodes: nodes[1].update(module="mypkg"), f"g: it is a mypkg>GRU, {FOREIGN}"),
-    "a name": ({}, lambda nodes: nodes[1].update(registered_name="my>GRU"), f"g: it is a my>GRU, {FOREIGN}"),
+    "a module": ({}, lambda nodes: nodes[1].update(module="mypkg"), f"mypkg>GRU: {FOREIGN}"),
+    "a name": ({}, lambda nodes: nodes[1].update(registered_name="my>GRU"), f"my>GRU: {FOREIGN}"),
 }
 
 

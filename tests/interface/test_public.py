@@ -14,9 +14,11 @@ import stepnet
 NAMES = {
     "stepnet": """
         Bidirectional Conversion Gradients Graph Model Progress RNN Ragged Spec Stack StepnetError __version__
-        beam_search
-        builder cells conv1d convert create_rnn_op elu erf expand foreach gelu generate hard_sigmoid
-        layer_norm layout leaky_relu load masks one_hot progress quantize reduce relu sampling scan selu
+        avg_pool1d beam_search
+        builder cells conv1d conv_transpose1d
+        convert create_rnn_op elu erf expand foreach gelu generate hard_sigmoid
+        layer_norm layout leaky_relu load masks max_pool1d
+        one_hot progress quantize reduce relu sampling scan selu
         set_threads sigmoid silu
         softmax softmax_over_steps softplus softsign value_and_grad vjp
     """,

@@ -389,15 +389,42 @@ def test_a_masked_step_that_gives_sequences():
         sn.RNN(step, None, memory=4)(given, mask=mask)
 
 
-@pytest.mark.parametrize("told", [{"mask": np.ones((1, 1), bool)}, {"begun": 1}])
-def test_control_of_a_recurrence_inside_a_step(told: dict[str, Any]):
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"mask": np.ones((1, 1), bool)}, "the mask of a recurrence inside a step is a value of the step"),
+        ({"begun": 1}, r"begun=, until= and time_major= are not for a recurrence inside a step\n"),
+    ],
+)
+def test_control_of_a_recurrence_inside_a_step(told: dict[str, Any], message: str):
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         return words(x, initial=h, **told)[1], h
 
-    with pytest.raises(
-        StepError, match=r"mask=, begun=, until= and time_major= are not for a recurrence inside a step\n"
-    ):
+    with pytest.raises(StepError, match=message):
         called(step, ragged([[np.ones((2, 3), "float32")]]))
+
+
+@pytest.mark.parametrize("masked", ["repeat", "zero"])
+@pytest.mark.parametrize("inner", [words, words_backward, sn.Bidirectional(words, words_backward)])
+def test_a_mask_inside_a_step_is_that_of_a_call(inner: Any, masked: str):
+    texts = [[RANDOM.normal(size=(n, 3)).astype("float32") for n in lengths] for lengths in ((5, 3), (4,))]
+    counts = [[RANDOM.random(len(text)) < 0.6 for text in row] for row in texts]
+    said = ragged(texts)
+    kept = said.with_values(np.concatenate([mask for row in counts for mask in row]))
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        given, mask = x
+        outputs, _ = inner(given, initial="zeros", mask=mask, masked=masked)
+        last, _ = inner(given, initial="zeros", mask=mask, masked=masked, last_only=True)
+        return (outputs, last), h
+
+    (outputs, last), _ = sn.RNN(step, None, memory=4)((said, kept))
+    for row, (own, masks) in enumerate(zip(texts, counts, strict=True)):
+        for place, (text, mask) in enumerate(zip(own, masks, strict=True)):
+            right, _ = inner(text[None], mask=mask[None], masked=masked)
+            end, _ = inner(text[None], mask=mask[None], masked=masked, last_only=True)
+            assert_close(outputs[row][place], right[0], len(text), 7)
+            assert_close(last[row][place], end[0], len(text), 7)
 
 
 def test_a_stream_of_inner_sequences(engine: str):

@@ -15,7 +15,7 @@ from zoo import normal, rnn_of, sequences
 import stepnet as sn
 import stepnet.build
 import stepnet.onnx
-from stepnet.compiler.net.derived import Lengths, derived_axis, derived_offsets, is_derived_name
+from stepnet.compiler.net.windows import Lengths, derived_axis, derived_offsets, is_derived_name
 from stepnet.errors import InputError, StepError, StepnetError
 from stepnet.ragged import offsets_of
 from tests.model.graph.model_gradients import assert_model
@@ -159,6 +159,27 @@ def test_gradients_of_padded_arrays_are_those_of_raggeds():
         assert not found.inputs[row, len(wanted) :].any()
 
 
+def test_last_outputs_are_those_of_their_own_steps():
+    graph, array, lengths = sn.Graph(speech, PARAMS), normal(4, 9, INPUTS), np.array([5, 9, 0, 1])
+    kind = sn.Ragged.from_list([array[row, :length] for row, length in enumerate(lengths)])
+    by_time = np.ascontiguousarray(array.swapaxes(0, 1))
+    whole, calls = (
+        graph(kind),
+        (
+            graph(kind, last_only=True),
+            graph(array, lengths=lengths, last_only=True),
+            graph(by_time, lengths=lengths, last_only=True, time_major=True),
+        ),
+    )
+    for found in calls:
+        for name in ("steps", "more"):
+            for row, one in enumerate(whole[name].to_list()):
+                assert_same_bits(found[name][row], one[-1] if len(one) else np.zeros(one.shape[1], one.dtype))
+        assert_same_bits(found["mean"], whole["mean"])
+    full = graph(array[:1], last_only=True)
+    assert_same_bits(full["more"][0], graph(array[:1])["more"][0, -1])
+
+
 # ---- models ------------------------------------------------------------------------------------------------
 
 GRU = rnn_of("gru", OUTPUTS, OUTPUTS)
@@ -223,12 +244,38 @@ def test_differences_agree_with_the_gradient_of_a_model():
 def test_a_loss_of_each_sequence():
     graph, x = sn.Graph(lambda x, p: speech(x, p)["mean"], PARAMS), sequences((9, 3), INPUTS)
     targets = normal(2, OUTPUTS)
-    value, gradients = sn.value_and_grad(lambda y, t: np.sum((y - t) ** 2, axis=-1), graph)(x, targets)
-    outputs, backward = sn.vjp(graph)(x)
-    assert_close(value, np.sum((outputs - targets) ** 2) / 2, 99, 99)
-    other = backward(outputs - targets)
-    for name in PARAMS:
-        assert_close(gradients.params[name], other.params[name], 99, 99)
+    run = sn.value_and_grad(lambda y, t: np.sum((y - t) ** 2, axis=-1), graph)
+    array = np.stack([x.to_list()[0][:6], x.to_list()[0][3:]])
+    by_time = np.ascontiguousarray(array.swapaxes(0, 1))
+    cases: list[tuple[Any, dict[str, Any]]] = [(x, {}), (array, {}), (by_time, {"time_major": True})]
+    for given, options in cases:
+        outputs, backward = sn.vjp(graph)(given, **options)
+        other = backward(outputs - targets)
+        for _ in range(3):
+            value, gradients = run(given, targets, **options)
+            assert_close(value, np.sum((outputs - targets) ** 2) / 2, 99, 99)
+            for name in PARAMS:
+                assert_close(gradients.params[name], other.params[name], 99, 99)
+
+
+def test_ends_in_prepared_gradients_are_those_of_their_own_steps():
+    def model(x: Any, params: Any) -> Any:
+        fewer = sn.conv1d(x, params, stride=2, padding=0)
+        return sn.reduce(fewer, "last") + sn.reduce(fewer, "first")
+
+    graph, x = sn.Graph(model, normal(OUTPUTS, INPUTS, 3)), sequences((9, 5), INPUTS)
+    right = np.stack(
+        [
+            (one[0] + one[-1])
+            for one in sn.Graph(lambda x, p: sn.conv1d(x, p, stride=2, padding=0), graph.params)(x).to_list()
+        ]
+    )
+    for _ in range(4):
+        outputs, backward = sn.vjp(graph)(x)
+        assert_close(outputs, right, 1, 1)
+        assert_close(graph(x), right, 1, 1)
+        found = backward(np.ones_like(outputs)).inputs
+        assert found.values.any()
 
 
 def test_saved_models_have_the_bits_of_the_model(tmp_path: Path):

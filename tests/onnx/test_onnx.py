@@ -377,7 +377,9 @@ def test_fewer_steps_of_a_model_with_lengths_are_refused() -> None:
     arrays = {"W": random(1, 12, 4), "R": random(1, 12, 4), "one": np.array([1])}
     lengths = value("lengths", "n", kind=6)
     model = model_of(nodes, [value("x", "t", "n", 4), lengths], [value("y", *"abc")], arrays)
-    with pytest.raises(ModelError, match=r"a pooling gives other numbers of steps than it reads(?s:.*)'odd'"):
+    with pytest.raises(
+        ModelError, match=r"a pooling reads windows of steps, or gives other numbers of them(?s:.*)'odd'"
+    ):
         loaded(model, Store(None, 1000), "m", {}, {})
 
 

@@ -6,11 +6,12 @@ Runnable + Spec of a step     --CompiledModel.of-->   the kinds of the outputs, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.windows import most_per_step
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
@@ -147,16 +148,21 @@ class CompiledModel:
 def intermediate_bytes(schedule: Schedule) -> list[tuple[int, int]]:
     """Returns (level, bytes per entry) of each value that a part of a schedule leaves to later parts, to
     bound the memory of a call. Level 0 has an entry per sequence, level 1 per step. Final results, and values
-    without rows, do not count. A schedule (parts of a model in the order they run) of one part leaves none:
-    values before its loop are computed in blocks of a fixed size.
+    without rows, do not count, but for what final results have more of than steps. A schedule (parts of a
+    model in the order they run) of one part leaves none: values before its loop are computed in blocks of a
+    fixed size.
     """
     if schedule.single_plan is not None:
         return []
     net = schedule.net
     left = {number for part in schedule.parts for number in part.results if number >= 0} - {*net.results}
-    types = [net.type_of(number) for number in left]
+    entries = [(net.type_of(number), 0) for number in left]
+    entries += [(net.type_of(number), 1) for number in net.results]  # one for each step counts already
     return [
-        (len(type_.extent) - 1, type_.size * np.dtype(type_.dtype).itemsize)
-        for type_ in types
-        if type_.extent
+        (
+            len(type_.extent) - 1,
+            ceil(type_.size * type_.itemsize * (most_per_step(type_.extent[-1]) - counted)),
+        )
+        for type_, counted in entries
+        if type_.extent and most_per_step(type_.extent[-1]) > counted
     ]

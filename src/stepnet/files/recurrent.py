@@ -50,14 +50,23 @@ class RecurrentLayer:
         return ("h", "c") if self.top.record.cell == "lstm" else ("",)
 
     def run(
-        self, x: Any, states: Sequence[Any] = (), last_only: bool = False, returned: bool = True
+        self,
+        x: Any,
+        states: Sequence[Any] = (),
+        last_only: bool = False,
+        returned: bool = True,
+        mask: Any = None,
+        masked: str = "repeat",
     ) -> tuple[Any, list[Any]]:
         """Runs the layer over a value per step; returns its outputs and its final states.
 
         states: the initial states, direction by direction; none for zeros. last_only: whether to return only
-        the last output. returned: whether the final states are returned.
+        the last output. returned: whether the final states are returned. mask: a bool per step; None for
+        none. masked: the output at masked steps, "repeat" or "zero".
         """
-        outputs, final = self.layer(x, initial=self.memories(states), last_only=last_only)
+        outputs, final = self.layer(
+            x, initial=self.memories(states), last_only=last_only, mask=mask, masked=masked
+        )
         return outputs, self.states(final) if returned else []
 
     def memories(self, states: Sequence[Any]) -> Any:

@@ -5,7 +5,7 @@
     h_n                    [2, batch, 4]        (2) (sequences) (4)
 
 After a convolution with a stride there is another number of steps, and an axis of its own for them, such as
-`steps[+0/2]` (`compiler/net/derived.py`).
+`steps[+0/2]` (`compiler/net/windows.py`).
 
 An axis is a tuple of the parts that it is joined of, in order. A net has no axes of sequences and steps: it
 has the extent of a value instead, and the features in their order. So a transpose of sequences and steps

@@ -88,9 +88,17 @@ def convolve_transposed(
     if padded:
         raise changed_lengths("transposed convolution")
     own = None if bias is None else parameter(value, bias)
-    settings = {"stride": stride, "dilation": dilation, "padding": pads, "output_padding": output_padding}
     try:
-        made = conv_transpose1d(value, parameter(value, weight), own, groups=groups, **settings)
+        made = conv_transpose1d(
+            value,
+            parameter(value, weight),
+            own,
+            stride=stride,
+            dilation=dilation,
+            padding=pads,
+            output_padding=output_padding,
+            groups=groups,
+        )
     except StepError as error:
         raise ModelError(str(error)) from None
     return at_windows(x, made)
@@ -129,8 +137,8 @@ def sequences_of(x: Placed, name: str) -> Traced:
 def changed_lengths(name: str) -> ModelError:
     """Makes the error for an operation that gives other numbers of steps, in a model with lengths."""
     return ModelError(
-        f"a {name} gives other numbers of steps than it reads, in a model with padding: which of them are "
-        "padding is not known; leave the lengths out, and give sequences of any length"
+        f"a {name} reads windows of steps, or gives other numbers of them, in a model with padding, where it "
+        "is not known which results are padding: leave the lengths out, and give sequences of any length"
     )
 
 

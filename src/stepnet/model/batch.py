@@ -5,12 +5,12 @@ declared ones.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.derived import derived_offsets
 from stepnet.compiler.net.types import STEPS, is_derived, is_sequence_axis, native
+from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, is_array, short_repr
 from stepnet.compiler.values.dtypes import promoted_float
@@ -200,6 +200,16 @@ class Batch:
         flat = array.reshape(-1, *array.shape[2:])
         return flat if padded is None else np.ascontiguousarray(flat[padded.all_step_indices])
 
+    def output_positions(self, axis: str) -> Positions:
+        """Returns where the steps of the sequences lie in an output, as the caller gets it.
+
+        axis: the axis of the output's steps, which may be derived from that of the inputs.
+        """
+        padded = None if isinstance(self.like, Ragged) else self.padded_like(axis)[1]
+        if padded is not None or not is_derived((axis,)):
+            return padded or self.positions
+        return Positions.end_to_end(derived_offsets(axis, self.positions.offsets))
+
     def padded_like(self, axis: str) -> tuple[tuple[int, int], Positions | None]:
         """Returns the first two sizes of an array of outputs, and where their steps lie in it if they are not
         end to end; None if they are, or if the batch was read in place.
@@ -209,7 +219,7 @@ class Batch:
         if not is_derived((axis,)):
             return self.like, self.padded
         time_major = self.padded is not None and self.padded.steps is not None
-        first, second = self.like
+        first, second = cast("tuple[int, int]", self.like)
         count, time = (second, first) if time_major else (first, second)
         time = int(derived_offsets(axis, np.array([0, time]))[-1])
         lengths = np.diff(derived_offsets(axis, self.positions.offsets))

@@ -321,7 +321,9 @@ def call_of_next_steps(
         np.ascontiguousarray(sequence[places[len(type_.extent) - len(STEPS)]])
         for sequence, type_ in zip(call.sequences, types.sequences, strict=True)
     ]
-    statics, others = list(call.statics), types.others[: len(call.statics)]
+    statics: list[Any] = list(call.statics)
+    others = types.others[: len(call.statics)]
+    still: list[Any]
     still, beside = of_rows(statics, others, LevelSizes(where.rows, beside=where.beside), rows)
     positions = Positions.end_to_end(offsets_of(lengths), inner, beside)
     before = taken if call.step_offset is None else taken + call.step_offset[rows]

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.derived import Lengths, derived_axis
-from stepnet.compiler.net.windows import LARGEST, Window
+from stepnet.compiler.net.windows import LARGEST, Lengths, Window, derived_axis
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.traced import Traced, apply, lifted, reshaped, transposed
 from stepnet.compiler.values.arguments import checked_integer, is_integer, is_one_of, short_repr
@@ -179,9 +178,15 @@ def windowed_max(x: Traced, window: Window) -> Traced:
     """Returns the largest of the values of each window of x; steps outside of a sequence do not count."""
     values = windows_of(x, window)
     if has_zeros(window):
-        lowest = -np.inf if x.type.is_float else np.iinfo(x.type.dtype).min
-        values = np.where(inside(x, window), values, np.asarray(lowest, x.type.dtype))
+        values = np.where(inside(x, window), values, np.asarray(lowest(x.type.dtype), x.type.dtype))
     return apply("max", values, axes=(-1 - len(x.type.shape),))
+
+
+def lowest(dtype: str) -> Any:
+    """Returns the lowest number of a dtype."""
+    if dtype == "bool":
+        return False
+    return np.iinfo(dtype).min if "int" in dtype else -np.inf
 
 
 def avg_pool1d(
@@ -309,7 +314,7 @@ def window_of(size: int, stride: int, dilation: int, padding: Any, names: Collec
 
     names: the names of `PADDINGS` that are possible besides numbers.
     """
-    if padding == "same" and "same" in names and stride > 1:
+    if is_one_of(padding, names) and padding == "same" and stride > 1:
         return Window(size, dilation, 0, stride, same="upper")
     reach = (size - 1) * dilation
     before, after = padded(padding, reach, names)

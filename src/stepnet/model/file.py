@@ -189,8 +189,9 @@ def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
     choice: the user's choices of layouts, sizes and modules.
     """
     model = read(file, choice.layout, choice.layouts)
-    readable = bool(model.modules) and not model.unread(choice.drop)
-    is_more = readable and bool(layers_around(model)) and choice == LayoutChoice()
+    unread = bool(model.unread(choice.drop))
+    readable = bool(model.modules) and not unread
+    is_more = not unread and bool(layers_around(model)) and choice == LayoutChoice()
     if is_more and (graph := kind(file).graph(file)) is not None:
         return graph_model(graph, file)
     if readable:

@@ -127,7 +127,8 @@ class ValueAndGrad:
         places = arguments.wanted(kinds)
         if checkpoint is None:  # one net of the model, the loss and both gradients
             program, seed = self.net_for(arguments, loss_targets, places, False)
-            if form is not None and self.calls.is_due(form):
+            derived = arguments.reading.program.has_derived
+            if form is not None and not derived and self.calls.is_due(form):
                 own = kinds_of(arguments, kinds, places)
                 made = LossExecutable.of(
                     arguments, program, loss_targets.arrays, seed, own, asked, params is not None

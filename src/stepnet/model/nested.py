@@ -24,6 +24,7 @@ from stepnet.compiler.values.arguments import is_one_of, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.model.batch import ZEROS
+from stepnet.model.control import Control
 from stepnet.model.declared import Declared
 from stepnet.model.reading import NO_LAST
 from stepnet.model.watch import as_watched
@@ -45,24 +46,35 @@ def is_traced(structure: Any) -> bool:
 # ---- inside a step -----------------------------------------------------------------------------------------
 
 
-def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only: bool) -> tuple[Any, Any]:
+def in_step(
+    rnn: Declared,
+    sequences: Any,
+    initial: Any,
+    statics: Any,
+    last_only: bool,
+    mask: Any = None,
+    masked: str = "repeat",
+) -> tuple[Any, Any]:
     """Adds a recurrence over inner sequences to the traced step; returns its outputs and final memory.
 
     Raises `StepError`, with the user's line, for values that are not inner sequences, and where the initial
     memory is not given.
 
     rnn: the recurrence.
-    sequences, initial, statics, last_only: the arguments of a call of it, as values of the step.
+    sequences, initial, statics, last_only, mask, masked: the arguments of a call of it, as values of the
+        step.
     """
     sequences = rnn.as_declared(sequences)
     rnn, output_of = as_watched(rnn)
-    builder = builder_of([*leaves(sequences), *leaves(initial), *leaves(statics)])
+    builder = builder_of([*leaves(sequences), *leaves(initial), *leaves(statics), *leaves(mask)])
 
     def here(leaf: Any) -> Any:
         """Returns the value in the net `builder` of a value of an enclosing net; other leaves as is."""
         return Traced(builder, lifted(builder, leaf, ())) if isinstance(leaf, Traced) else leaf
 
-    sequences, initial, statics = (transform(here, part) for part in (sequences, initial, statics))
+    sequences, initial, statics, mask = (
+        transform(here, part) for part in (sequences, initial, statics, mask)
+    )
     named = list(named_leaves(sequences))
     for name, leaf in named:
         if not isinstance(leaf, Traced) or len(leaf.type.extent) < 2:
@@ -74,8 +86,14 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
     inputs = [Spec(leaf.type.shape, leaf.type.dtype, len(leaf.type.extent) - 2) for _, leaf in named]
     given = transform(lambda leaf: Spec(row_value(leaf).type.shape, leaf.type.dtype), statics)
     traced = rnn.traced_for(rebuild(sequences, inputs), given).unrounded
-    operands = [leaf.number for _, leaf in named]
-    operands += [value.number for value in memory_values(builder, initial, traced)]
+    operands, memories = [leaf.number for _, leaf in named], memory_values(builder, initial, traced)
+    running, own = traced, len(memories)
+    if mask is not None:
+        check_mask(mask, named[0][1])
+        running = Control(masked).around(rnn.step, traced).unrounded
+        operands.append(mask.number)
+        memories += [zeros_of(builder, spec) for spec in leaves(running.memory)[own:]]
+    operands += [value.number for value in memories]
     operands += [leaf.number for leaf in leaves(statics)]
     title = getattr(rnn.step, "__name__", type(rnn.step).__name__)
     operands += [
@@ -84,13 +102,22 @@ def in_step(rnn: Declared, sequences: Any, initial: Any, statics: Any, last_only
         else builder.constant(value, f"{title}.{name}".rstrip("."))
         for name, value in named_leaves(rnn.params)
     ]
-    gives = traced.recur(rnn.reverse, rnn.unroll).add_results(builder, operands, user_line())
-    outputs = output_of(rebuild(traced.output, [Traced(builder, number) for number in gives.outputs]))
+    gives = running.recur(rnn.reverse, rnn.unroll).add_results(builder, operands, user_line())
+    outputs = output_of(rebuild(running.output, [Traced(builder, number) for number in gives.outputs]))
     if last_only:
-        if any(len(traced.body.type_of(number).extent) > 1 for number in traced.body.results):
+        if any(len(running.body.type_of(number).extent) > 1 for number in running.body.results):
             raise refuse(NO_LAST)
         outputs = transform(lambda output: reduce(output, "first" if rnn.reverse else "last"), outputs)
-    return outputs, rebuild(traced.memory, [Traced(builder, number) for number in gives.memories])
+    return outputs, rebuild(traced.memory, [Traced(builder, number) for number in gives.memories[:own]])
+
+
+def check_mask(mask: Any, like: Traced) -> None:
+    """Raises `StepError` unless a mask is a bool at each step of the inner sequences `like`."""
+    if not isinstance(mask, Traced) or mask.type.element != "bool[]" or mask.type.extent != like.type.extent:
+        raise refuse(
+            "the mask of a recurrence inside a step is a value of the step: a bool at each step of its inner "
+            "sequences"
+        )
 
 
 def row_value(leaf: Any) -> Traced:
@@ -121,8 +148,7 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
     if isinstance(initial, str):
         if initial != ZEROS:
             raise refuse(f"initial is 'zeros' or values of the step, not {initial!r}")
-        zeros = [builder.constant(np.zeros(spec.shape, spec.dtype)) for _, spec in expected]
-        return [Traced(builder, builder.add("expand", number, extent=ROWS)) for number in zeros]
+        return [zeros_of(builder, spec) for _, spec in expected]
     initial = arranged(initial, traced.memory)
     if skeleton(initial) != skeleton(traced.memory):
         raise refuse(f"initial is {skeleton(initial)}, the memory is {skeleton(traced.memory)}")
@@ -139,6 +165,12 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
             )
         values.append(apply("expand", leaf, extent=ROWS) if leaf.type.extent == CONST else leaf)
     return values
+
+
+def zeros_of(builder: Any, spec: Spec) -> Traced:
+    """Returns zeros of these features and dtype for each row of the net `builder`."""
+    number = builder.constant(np.zeros(spec.shape, spec.dtype))
+    return Traced(builder, builder.add("expand", number, extent=ROWS))
 
 
 def reduce(sequence: Any, how: str) -> Traced:

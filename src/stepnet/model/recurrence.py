@@ -165,7 +165,8 @@ class RNN(Declared):
         if nested.is_traced(sequences):
             asked, last_only = checked_engine(engine), flag(last_only, "last_only")
             check_in_step(lengths, asked, self.until, **control)
-            return nested.in_step(self, sequences, initial, statics, last_only)
+            mask, masked = control.get("mask"), control.get("masked", "repeat")
+            return nested.in_step(self, sequences, initial, statics, last_only, mask, masked)
         return super().unprepared(form, sequences, initial, statics, lengths, last_only, engine, **control)
 
     # ---- members of every model
@@ -290,9 +291,9 @@ def check_in_step(lengths: Any, engine: Order, until: Any, **control: Unpack[Con
     lengths, engine, control: the arguments of the inner call.
     until: the condition of the recurrence; None for none.
     """
-    others = control.get("mask"), control.get("begun"), until, control.get("time_major") or None
+    others = control.get("begun"), until, control.get("time_major") or None
     if any(other is not None for other in others):
-        raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
+        raise refuse("begun=, until= and time_major= are not for a recurrence inside a step")
     if lengths is not None or engine != "auto":
         raise refuse(
             "lengths= and engine= are not for a recurrence inside a step: its sequences know their "

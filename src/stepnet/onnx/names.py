@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.windows import Window
+from stepnet.compiler.values.arguments import is_one_of, short_repr
 from stepnet.errors import ModelError
 from stepnet.importers import padding, pointwise, reductions, selecting, shaping
 from stepnet.importers.axes import features_of, is_time, symbols_in
@@ -376,28 +377,51 @@ def window_of_kernel(call: OnnxCall, size: int, before: int = 0, after: int = 0)
 
     size: the length of the kernel. before, after: the steps of zeros that the operand has already.
     """
-    stride, dilation = call.integer("strides", 1), call.integer("dilations", 1)
-    auto = call.attributes.get("auto_pad", "NOTSET")
+    (stride,), (dilation,) = of_one_axis(call, "strides", (1,)), of_one_axis(call, "dilations", (1,))
+    if of_one_axis(call, "kernel_shape", (size,)) != (size,):
+        raise ModelError(f"its kernel_shape is not that of its weight, which has {size} steps")
+    auto = auto_pad(call)
     if auto.startswith("SAME") and not (before or after):
         return window_of(size, stride, dilation, 0, 0, auto.removeprefix("SAME_").lower())
     if auto.startswith("SAME"):
         raise ModelError(
             f"its zeros follow from the length by auto_pad={auto}, and a Pad put others around it"
         )
-    pads = (0, 0) if auto == "VALID" else call.attributes.get("pads") or (0, 0)
+    pads = (0, 0) if auto == "VALID" else of_one_axis(call, "pads", (0, 0))
     return window_of(size, stride, dilation, before + pads[0], after + pads[1])
+
+
+def auto_pad(call: OnnxCall) -> str:
+    """Returns the attribute auto_pad; raises `ModelError` for a text that ONNX does not have."""
+    auto: Any = call.attributes.get("auto_pad", "NOTSET")
+    if not is_one_of(auto, ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")):
+        raise ModelError(f"its auto_pad is {short_repr(auto)}: NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+    return auto
+
+
+def of_one_axis(call: OnnxCall, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns an attribute with the numbers of one axis, as many as the default has, or the default; raises
+    `ModelError` for others.
+    """
+    value: Any = call.attributes.get(name)
+    if value is None:
+        return default
+    numbers: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else ()
+    if len(numbers) != len(default) or not all(isinstance(number, int) for number in numbers):
+        raise ModelError(f"its {name} are {short_repr(value)}: of one axis there are {len(default)}")
+    return numbers
 
 
 def conv_transpose(call: OnnxCall) -> Placed:
     """Computes the result of a ConvTranspose node over the steps of sequences."""
-    auto = call.attributes.get("auto_pad", "NOTSET")
+    auto = auto_pad(call)
     if auto.startswith("SAME") or call.attributes.get("output_shape"):
         raise ModelError(
             "its pads follow from the number of results, by auto_pad or output_shape: state them"
         )
-    before, after = (0, 0) if auto == "VALID" else call.attributes.get("pads") or (0, 0)
-    pads = int(before), int(after)
-    stride, dilation = call.integer("strides", 1), call.integer("dilations", 1)
+    before, after = (0, 0) if auto == "VALID" else of_one_axis(call, "pads", (0, 0))
+    pads = before, after
+    (stride,), (dilation,) = of_one_axis(call, "strides", (1,)), of_one_axis(call, "dilations", (1,))
     more, groups = call.integer("output_padding", 0), call.attributes.get("group", 1)
     return convolve_transposed(
         call.x, kernel_of(call), call.optional(2), stride, dilation, pads, more, groups, call.padded
@@ -423,7 +447,13 @@ def pool_window(call: OnnxCall) -> Window:
         raise ModelError("its ceil_mode is 1, which has windows that end beyond the sequence: it must be 0")
     if call.outputs > 1:
         raise ModelError("it gives the places of the maxima too, which are no steps of a model")
-    return window_of_kernel(call, call.integer("kernel_shape", 1))
+    if call.attributes.get("kernel_shape") is None:
+        raise ModelError("it has no kernel_shape")
+    (size,) = of_one_axis(call, "kernel_shape", (1,))
+    window = window_of_kernel(call, size)
+    if not window.same and max(window.before, window.reach - window.before - window.lost) > window.reach:
+        raise ModelError(f"its pads are beyond its kernel of {size}, so that some windows have no step")
+    return window
 
 
 def split(call: OnnxCall) -> list[Placed]:

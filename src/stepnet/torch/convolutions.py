@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from stepnet.compiler.net.derived import Lengths, derived_axis
-from stepnet.compiler.net.windows import Window
+from stepnet.compiler.net.windows import Lengths, Window, derived_axis
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError, StepError
 from stepnet.importers.axes import is_steps
@@ -26,7 +25,9 @@ from stepnet.torch.rewritten import pad as with_numbers
 
 torch: Any = pytorch("torch")
 ZEROS = "stepnet_zeros"
-"""The attribute of a padded tensor that has the tensor without zeros, and their numbers ahead and behind."""
+"""The attribute of a padded tensor that has the tensor without zeros, their numbers ahead and behind, and the
+values of both tensors, which are others after a change in place.
+"""
 
 
 def padded_steps(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
@@ -38,8 +39,27 @@ def padded_steps(x: Any, pad: Sequence[int], mode: str = "constant", value: floa
     made = with_numbers(x, pad, mode, value)
     over_steps = not isinstance(x.shape[-1], int) and len(pad) == 2 and not value
     if over_steps and min(pad) >= 0:
-        setattr(made, ZEROS, (x, *pad))
+        setattr(made, ZEROS, (x, *pad, value_of(made), value_of(x)))
     return made
+
+
+def value_of(tensor: Any) -> Any:
+    """Returns the tensor that a tensor of the trace stands for now: another one after a change in place."""
+    torch._sync(tensor)
+    return torch._from_functional_tensor(tensor.elem)
+
+
+def without_zeros(padded: Any) -> tuple[Any, int, int]:
+    """Returns the tensor from which `padded_steps` made a tensor, and the numbers of zeros ahead and behind;
+    the tensor itself and none for others. Raises `StepError` if one of them was changed in place since then.
+    """
+    x, before, after, *values = getattr(padded, ZEROS, (padded, 0, 0))
+    if values and not (values[0] is value_of(padded) and values[1] is value_of(x)):
+        raise StepError(
+            "steps of zeros are put around a tensor, and then one of both is changed in place: a convolution "
+            "reads the tensor without them; make a new tensor, as by torch.relu(x)"
+        )
+    return x, before, after
 
 
 def single(number: Any) -> Any:
@@ -58,7 +78,7 @@ def conv1d(
     groups: int = 1,
 ) -> Any:
     """Replaces `torch.conv1d` in the trace of a module: adds a graph node, and returns its result."""
-    x, before, after = getattr(input, ZEROS, (input, 0, 0))
+    x, before, after = without_zeros(input)
     size, dilation, number = weight.shape[-1], single(dilation), single(padding)
     reach = (size - 1) * dilation
     named = {"same": (reach // 2, reach - reach // 2), "valid": (0, 0)}

@@ -51,7 +51,9 @@ class Differentiable:
         self.net, self.kept = net, GradientPrograms()
         self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
 
-    def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint, engine: Order) -> GradientRun:
+    def run(
+        self, wanted: tuple[int, ...], checkpoint: Checkpoint = None, engine: Order = "auto"
+    ) -> GradientRun:
         """Returns the net's compiled forward and backward passes for gradients of the inputs at positions
         `wanted`; cached.
 

@@ -72,8 +72,18 @@ def test_overlap_adds_windows_up() -> None:
 @pytest.mark.parametrize(
     ("operation", "extent", "window", "message"),
     [
-        ("windows", STEPS, (0, 1, 0), "a window has at least one step, and a dilation of at least one"),
-        ("windows", STEPS, (2, 0, 0), "a window has at least one step, and a dilation of at least one"),
+        (
+            "windows",
+            STEPS,
+            (0, 1, 0),
+            "a window has at least one step, and a dilation and a stride of at least one",
+        ),
+        (
+            "windows",
+            STEPS,
+            (2, 0, 0),
+            "a window has at least one step, and a dilation and a stride of at least one",
+        ),
         ("windows", STEPS, (2, 1, 2), "a window has its own step between its first and its last one"),
         ("windows", STEPS, (2, 1, -1), "a window has its own step between its first and its last one"),
         ("windows", ROWS, (2, 1, 0), r"a window is of the steps of a sequence, which rows f64\[2\] has not"),

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.derived import derived_offsets
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.meanings import REDUCTIONS, vectors
@@ -30,7 +29,7 @@ from stepnet.compiler.net.types import (
     is_derived,
     is_static_extent,
 )
-from stepnet.compiler.net.windows import Window
+from stepnet.compiler.net.windows import Window, derived_offsets
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import offsets_of, positions_of
 

@@ -7,7 +7,7 @@ The extent is the number of values, as a path of ragged axes:
     rows/steps            one per step                an input, an output
     rows/steps/words      one per step of an inner sequence
     rows/keys             one per step of a static sequence
-    rows/steps[+0/2]      one per window of two steps: an axis derived from that of the steps (`derived.py`)
+    rows/steps[+0/2]      one per window of two steps: an axis derived from that of the steps (`windows.py`)
 
 Axes are named by their depth, so the rows/steps of a body are the rows/steps/words of the outer net. A static
 sequence is a sequence that each row has once, such as the keys of an attention; its axis has a name of its

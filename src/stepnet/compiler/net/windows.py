@@ -4,21 +4,179 @@
     windows     00a 0ab abc              zeros outside of the sequence
     overlap     the adjoint: each entry of a window is added to the step that it was read from
 
-Every sequence has windows of its own steps only. There are as many as it has steps, or with a stride or fewer
-zeros around it as the name of their axis says (`derived.py`).
+Every sequence has windows of its own steps only. With a stride, or fewer or more zeros around it, it has
+another number of them than steps. They are along a *derived axis*, whose name says how its lengths follow:
+
+    steps          a sequence of n steps
+    steps[-2/1]    n - 2 steps              windows of 3 steps without zeros around the sequence
+    steps[+0/2]    n / 2, rounded up        a stride of 2
+    steps[*2+1]    2 n + 1                  a transposed convolution
+
+So values with equal lengths have equal types. Where there are no steps, no axis derived from it has any.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.compiler.net.derived import Lengths, derived_axis
+from stepnet.compiler.net.types import AXES
+from stepnet.errors import InputError, NetError
+from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
 LARGEST = 2**31 - 1
-"""The largest dilation, and the most steps from the first one of a window to the last one."""
+"""The largest dilation and stride, and the most steps from the first one of a window to the last one."""
+LARGEST_SIZE = 2**16
+"""The most steps of a window."""
+MOST_DERIVED = 32
+"""The largest number of lengths that follow from one another."""
+LONGEST = 2**31 - 1
+"""The largest length of a sequence along a derived axis."""
+NUMBER = r"([+-]?\d{1,12})"
+FEWER, MORE = re.compile(rf"{NUMBER}/{NUMBER}"), re.compile(rf"\*{NUMBER}{NUMBER}")
+
+
+# ---- lengths -----------------------------------------------------------------------------------------------
+
+
+class Lengths(NamedTuple):
+    """The lengths along a derived axis, from the lengths n along the one that it is derived from.
+
+    more: the number of steps that are added to n: before division, or after multiplication.
+    factor: the number by which n is divided, rounding up, or multiplied.
+    multiplies: whether n is multiplied.
+    """
+
+    more: int
+    factor: int
+    multiplies: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text in the name of the axis: "-2/1" for two steps fewer."""
+        return f"*{self.factor}{self.more:+d}" if self.multiplies else f"{self.more:+d}/{self.factor}"
+
+    def of(self, lengths: Array) -> Array:
+        """Returns the lengths along the derived axis; 0 where there are no steps.
+
+        >>> Lengths(-2, 2).of(np.array([0, 1, 2, 3, 4, 5]))
+        array([0, 0, 0, 1, 1, 2])
+        """
+        if self.multiplies:
+            made = lengths * self.factor + self.more
+        else:
+            made = -((-lengths - self.more) // self.factor)
+        return np.where(lengths > 0, np.maximum(made, 0), 0)
+
+    def undoes(self, other: "Lengths") -> bool:
+        """Tells whether the lengths derived from those of `other` are the ones that `other` was derived from.
+
+        So a convolution with a stride goes back to the steps that a transposed one came from.
+        """
+        if self.multiplies or self.factor != other.factor or other.more < 0:
+            return False
+        return -self.factor < other.more + self.more <= 0 and (other.multiplies or self.factor == 1)
+
+
+def derived_axis(axis: str, lengths: Lengths) -> str:
+    """Returns the name of the axis whose lengths follow from those of `axis`, or `axis` if they are equal.
+
+    Raises `NetError` for more than `MOST_DERIVED` steps from one axis to another.
+
+    >>> derived_axis(derived_axis("steps", Lengths(-2, 2)), Lengths(-1, 1))
+    'steps[-4/2]'
+    """
+    source, known = split(axis)
+    if lengths.factor == 1:
+        lengths = Lengths(lengths.more, 1)
+    if not lengths.more and lengths.factor == 1:
+        return axis
+    if known and lengths.undoes(known[-1]):
+        return joined(source, known[:-1])
+    if known and can_join(known[-1], lengths) and not is_large(both := together(known[-1], lengths)):
+        return derived_axis(joined(source, known[:-1]), both)
+    if len(known) >= MOST_DERIVED or is_large(lengths):
+        raise NetError(
+            f"at most {MOST_DERIVED} lengths follow from one another, by factors of at most {LARGEST}"
+        )
+    return joined(source, (*known, lengths))
+
+
+def can_join(first: Lengths, second: Lengths) -> bool:
+    """Tells whether two divisions one after the other are the same as one, whatever the lengths are."""
+    if first.multiplies or second.multiplies:
+        return False
+    return max(first.more, second.more) <= 0 or (first.factor == 1 and first.more >= 0)
+
+
+def is_large(lengths: Lengths) -> bool:
+    """Tells whether lengths are divided or multiplied by more than `LARGEST`, or as many steps are added."""
+    return max(abs(lengths.more), lengths.factor) > LARGEST
+
+
+def together(first: Lengths, second: Lengths) -> Lengths:
+    """Returns the lengths that two divisions one after the other give, which `can_join`."""
+    return Lengths(first.more + second.more * first.factor, first.factor * second.factor)
+
+
+def joined(source: str, lengths: tuple[Lengths, ...]) -> str:
+    """Returns the name of the axis that is derived from `source` by these lengths, one after the other."""
+    return source + "".join(f"[{own.text}]" for own in lengths)
+
+
+@lru_cache(256)
+def split(axis: str) -> tuple[str, tuple[Lengths, ...]]:
+    """Splits the name of an axis into that of the axis it is derived from and its lengths, in order."""
+    source, *parts = axis.split("[")
+    lengths = list[Lengths]()
+    for part in parts:
+        text = part.removesuffix("]")
+        if (fewer := FEWER.fullmatch(text)) is not None:
+            lengths.append(Lengths(int(fewer[1]), int(fewer[2])))
+        elif (more := MORE.fullmatch(text)) is not None:
+            lengths.append(Lengths(int(more[2]), int(more[1]), multiplies=True))
+    return source, tuple(lengths)
+
+
+def derived_offsets(axis: str, offsets: Array) -> Array:
+    """Returns the offsets of sequences along a derived axis from those along the axis of their steps.
+
+    Raises `InputError` for sequences that would be longer than `LONGEST`.
+    """
+    lengths = np.diff(offsets)
+    for own in split(axis)[1]:
+        if int(lengths.max(initial=0)) * (own.factor if own.multiplies else 1) + own.more > LONGEST:
+            raise InputError(f"a sequence of {lengths.max()} steps is too long for the steps {axis}")
+        lengths = own.of(lengths)
+    return offsets_of(lengths)
+
+
+def most_per_step(axis: str) -> float:
+    """Returns how many entries there are along an axis, at most, for each step of a sequence.
+
+    >>> most_per_step("steps"), most_per_step("steps[*2+1]"), most_per_step("steps[+0/2]")
+    (1.0, 3.0, 0.5)
+    """
+    most = 1.0
+    for own in split(axis)[1]:
+        more = max(own.more, 0)
+        most = most * own.factor + more if own.multiplies else (most + more) / own.factor
+    return most
+
+
+def is_derived_name(axis: str) -> bool:
+    """Tells whether a text is the name of a derived axis of steps, in the form that `derived_axis` writes."""
+    source, lengths = split(axis)
+    if source != AXES[1] or not 0 < len(lengths) <= MOST_DERIVED or joined(source, lengths) != axis:
+        return False
+    return all(own.factor > 0 and not is_large(own) for own in lengths)
+
+
+# ---- windows -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,6 +244,8 @@ class Window:
             return f"a window has at least one step, and a dilation and a stride of at least one, not {self}"
         if max(self.dilation, self.reach, self.stride, self.before, abs(self.lost)) > LARGEST:
             return f"a window reaches over at most {LARGEST} steps, not {self}"
+        if self.size > LARGEST_SIZE:
+            return f"a window has at most {LARGEST_SIZE} steps, not {self}"
         if self.keeps_lengths and not 0 <= self.before <= self.reach:
             return f"a window has its own step between its first and its last one, which {self} has not"
         if self.same not in SAME or (self.same and (self.before or self.lost)):
@@ -112,7 +272,10 @@ class Window:
         befores = np.repeat(self.befores(np.diff(steps)), lengths)
         firsts = (numbers - np.repeat(windows[:-1], lengths)) * self.stride - befores
         begins, ends = np.repeat(steps[:-1], lengths), np.repeat(steps[1:], lengths)
+        longest = int(np.diff(steps).max(initial=0))
         for entry in range(self.size):
+            if entry * self.dilation + int(firsts.min(initial=0)) >= longest:
+                break  # this entry and later ones are behind all sequences
             read = begins + firsts + entry * self.dilation
             inside = (begins <= read) & (read < ends)
             yield numbers[inside], read[inside]
@@ -122,11 +285,27 @@ SAME = ("", "upper", "lower")
 FIELDS = tuple(field.name for field in fields(Window))
 
 
+def check_room(operation: str, made: Array, offsets: Array, window: Window) -> None:
+    """Raises `InputError` if the axis of a result has more entries than windows of these steps can have, as
+    the axes of a file may say.
+
+    made, offsets: where the entries of each sequence begin and end, in the result and in the operand.
+    """
+    most, longest = (int(np.diff(each).max(initial=0)) for each in (made, offsets))
+    if operation == "overlap":
+        room = (longest + 1) * window.stride + window.reach
+    else:
+        room = (longest + 2 * window.before + abs(window.lost) + window.reach) // window.stride + 2
+    if most > room:
+        raise InputError(f"{operation} of {longest} steps has {most} results, more than {window} gives")
+
+
 def windows(values: Array, made_offsets: Array, offsets: Array, window: Window) -> Array:
     """Copies windows of steps: [steps, features...] to [windows, size, features...].
 
     made_offsets, offsets: where the windows of each sequence begin and end, and its steps.
     """
+    check_room("windows", made_offsets, offsets, window)
     made = np.zeros((int(made_offsets[-1]), window.size, *values.shape[1:]), values.dtype)
     for entry, (numbers, read) in enumerate(window.pairs(made_offsets, offsets)):
         made[numbers, entry] = values[read]
@@ -139,6 +318,7 @@ def overlap(values: Array, made_offsets: Array, offsets: Array, window: Window) 
 
     made_offsets, offsets: where the steps of each sequence begin and end, and its windows.
     """
+    check_room("overlap", made_offsets, offsets, window)
     made = np.zeros((int(made_offsets[-1]), *values.shape[2:]), values.dtype)
     for entry, (numbers, read) in enumerate(window.pairs(offsets, made_offsets)):
         made[read] += values[numbers, entry]

@@ -19,7 +19,7 @@ import numpy as np
 
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.memory import HOST, TargetMemory
+from stepnet.compiler.net.memory import HOST, AnyMemory
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.plan.groups import Groups, flat_recurrences, results_of
 from stepnet.compiler.plan.load import CostModel
@@ -76,7 +76,7 @@ class AssignedEngines:
         return self.engines[0].costs
 
     @property
-    def memory(self) -> TargetMemory:
+    def memory(self) -> AnyMemory:
         """The memory of the host: engines with memory of their own are not joined."""
         return HOST
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
-from stepnet.compiler.net.memory import TargetMemory
+from stepnet.compiler.net.memory import AnyMemory
 from stepnet.compiler.plan.load import CostModel, Load, Machine
 from stepnet.compiler.plan.passes import Pipeline
 from stepnet.compiler.plan.passes.narrow import narrow_weights
@@ -400,7 +400,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def memory(self) -> TargetMemory:
+    def memory(self) -> AnyMemory:
         """The memory in which values between the parts of a schedule lie; `HOST` for arrays of NumPy."""
         ...
 

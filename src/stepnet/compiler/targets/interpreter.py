@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.compiler.net.interpret import interpret
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.memory import HOST, TargetMemory
+from stepnet.compiler.net.memory import HOST, AnyMemory
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.plan.load import CostModel
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline, narrowed
@@ -37,7 +37,7 @@ class Interpreter:
     name: str = "interpret"
     pipeline: Pipeline = PIPELINE
     costs: CostModel = COSTS
-    memory: TargetMemory = HOST
+    memory: AnyMemory = HOST
     runs_gradients: bool = True
     has_same_bits: bool = False  # the order of NumPy's sums depends on the shapes of products
     builds_libraries: bool = False

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import scattered
-from stepnet.compiler.net.types import ROWS, STEPS
+from stepnet.compiler.net.types import ROWS, STEPS, is_derived
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import (
     Call,
@@ -141,7 +141,8 @@ def prepared_parts(
     any_lengths: whether the lengths of the sequences may change, or are those of this call.
     """
     call, net = packing.call, schedule.net
-    if not is_plain(call) or (any_lengths and not call.positions.is_packed):
+    derived = any(is_derived(part.extent) for part in schedule.parts)  # lengths that follow from others
+    if not is_plain(call) or (any_lengths and (derived or not call.positions.is_packed)):
         return None
     if call.positions.total == int(call.positions.offsets[-1]):
         clean = range(len(net.results))  # the steps fill the arrays
@@ -326,7 +327,8 @@ def prepared_end(net: Net, part: Part, frame: Frame) -> Step:
     """
     assert part.node is not None
     read, result = part.reads[0], part.results[0]
-    positions, memory, type_ = frame.sequences(STEPS).positions, frame.memory, net.type_of(result)
+    positions = frame.sequences(net.type_of(read).extent).positions
+    memory, type_ = frame.memory, net.type_of(result)
     rows, indices = positions.end_step_indices(part.node.attributes["how"] == "first")
 
     def step(values: Values) -> None:

@@ -7,11 +7,12 @@ inner (my>Encoder)                        a model of the user's, whose layers ar
 dropout (Dropout, dtype mixed_bfloat16)   a layer that would change nothing if it did not round
 """
 
+import re
 from collections.abc import Collection, Iterator
 
 from stepnet.files.keras.config import ConfiguredLayer
 from stepnet.files.keras.file import KerasFile
-from stepnet.files.keras.names import INPUT
+from stepnet.files.keras.names import INPUT, KERNELS
 from stepnet.files.keras.nodes import Config, rounding
 from stepnet.files.keras.parts import Sublayer
 from stepnet.layout.options import option
@@ -47,11 +48,19 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
         elif text not in strange and ((class_name and class_name != "RNN") or len(unused) == len(parts)):
             yield text
         for part in unused:
-            where, foreign = "/".join((name, *part.path)), part.in_cell and part.class_name
+            where, foreign = "/".join((name, *part.path)), part.class_name if is_asked_for(part) else ""
             remedy = option("layout of", module=where, layout="LAYOUT")
             hint = f": say {remedy} where it computes what one of Keras' does" if foreign else ""
             if hint or len(unused) < len(parts):
                 yield f"{name}/{part.title}{hint}"
+
+
+def is_asked_for(part: Sublayer) -> bool:
+    """Returns True if a part of a Keras layer is a cell, or has arrays of one and a class of the program's
+    own: it is read if the user states its layout.
+    """
+    own = {re.sub(r":\d+$", "", name) for name, _ in part.arrays}
+    return bool(part.class_name) and (part.in_cell or (">" in part.class_name and {*KERNELS[:2]} <= own))
 
 
 def unconfigured(name: str) -> ConfiguredLayer:

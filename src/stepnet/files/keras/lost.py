@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
+from stepnet.files.keras.config import ConfiguredLayer
 from stepnet.files.keras.file import KerasFile
 from stepnet.files.keras.names import DIRECTIONS, LAYERS, NO_LAYERS
 from stepnet.files.keras.nodes import snake
@@ -28,13 +29,32 @@ def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str,
     """
     remedy = f"say {option('module')} to take another layer by itself"
     texts = {
-        name: f"{name} ({class_name}) is in the configuration, and the file has no arrays of it: {remedy}"
+        name: f"{name} ({class_name}) is in the configuration, and {why_lost(file, name)}: {remedy}"
         for name, class_name in file.lost.items()
     }
     if not file.configured:
         found = (*single_directions(modules), *(incomplete_groups(rest) if not file.ordered else ()))
         texts |= {name: f"{text}: {remedy}" for name, text in found}
     return dict(islice(texts.items(), MOST))
+
+
+def why_lost(file: KerasFile, name: str) -> str:
+    """Returns why a Keras file has no arrays of a configured layer: another model may share it."""
+    (lost,) = (layer for layer in file.configured if layer.name == name)
+    found = {layer.name for layer in file.layers}
+    for layer in file.configured:
+        alike = (layer.class_name, settings(layer)) == (lost.class_name, settings(lost))
+        if layer.name in found and alike:
+            return (
+                f"the file has its arrays only at {layer.name}: where models share a layer, Keras saves its "
+                "arrays once, and loads no such file itself"
+            )
+    return "the file has no arrays of it"
+
+
+def settings(layer: ConfiguredLayer) -> dict[str, object]:
+    """Returns the settings of a layer but objects, which a file numbers; the layer's own name is one."""
+    return {name: value for name, value in layer.config.items() if not isinstance(value, dict)}
 
 
 def incomplete_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:

@@ -172,8 +172,8 @@ def module_of_sublayer(
     if sublayer.cell:
         check_config(path, name, sublayer, arrays, (file.version or "").startswith("3"))
         candidates: tuple[str, ...] = (layout_of(file, sublayer, arrays),)
-    elif sublayer.class_name and sublayer.in_cell and stated is None:
-        return None  # a cell defined by the program, which may compute anything from such arrays
+    elif sublayer.class_name and (sublayer.in_cell or ">" in sublayer.class_name) and stated is None:
+        return None  # a class of the program's own, which may compute anything from such arrays
     else:
         candidates = by_names(file, arrays)
     if not candidates:

@@ -12,7 +12,7 @@ Sources: keras/src/layers/ and keras/src/ops/ of 3.15; tf_keras 2.21.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from stepnet.errors import ModelError
 from stepnet.files.keras.names import LOOKED_THROUGH
 from stepnet.files.keras.nodes import Config, class_of, rows, table
 from stepnet.importers import pointwise, reductions, selecting, shaping
+from stepnet.importers.axes import ONE
 from stepnet.importers.convolving import (
     ZerosAround,
     convolve,
@@ -36,6 +37,7 @@ from stepnet.importers.convolving import (
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
 from stepnet.importers.sizes import product
+from stepnet.importers.values import repeated_at
 from stepnet.model.convolution import windowed_max, windowed_mean
 
 Array = np.ndarray
@@ -58,6 +60,7 @@ class KerasCall:
     stored: its arrays by name, or by number in files of Keras 3.
     keys: arguments that are neither tensors nor numbers, such as an index.
     version: the major version of Keras that wrote the file, "2" or "3".
+    masks: for each operand its mask, a bool per step; None for one without a mask.
     """
 
     config: Config
@@ -65,6 +68,12 @@ class KerasCall:
     stored: Mapping[str, Array]
     keys: tuple[Any, ...] = ()
     version: str = "3"
+    masks: tuple[Placed | None, ...] = ()
+
+    @property
+    def mask(self) -> Placed | None:
+        """The mask of the first operand; None for none."""
+        return self.masks[0] if self.masks else None
 
     @property
     def x(self) -> Placed:
@@ -108,15 +117,26 @@ class KerasCall:
             said = " or ".join(map(repr, values))
             raise ModelError(f"its {name} is {short_repr(self.config[name])}: only {said} is supported")
 
-    def arrays(self, *names: str) -> list[Array]:
-        """Returns the layer's arrays: those of these names, or all in order where the file has numbers;
-        raises `ModelError` if they are others.
+    def arrays(self, shapes: "Shapes") -> list[Array]:
+        """Returns the layer's arrays: those of the names in `shapes`, or all in order where the file has
+        numbers; raises `ModelError` if they are others, or have other shapes or numbers that are no floats.
+
+        shapes: by the name of each array, the shape that the configuration and the operand state.
         """
         numbered = all(name.isdecimal() for name in self.stored)
-        expected = [str(number) for number in range(len(names))] if numbered else names
+        expected = [str(number) for number in range(len(shapes))] if numbered else [*shapes]
         if {*expected} != {*self.stored}:
-            raise ModelError(f"its arrays are {', '.join(self.stored) or 'none'}, not {', '.join(names)}")
-        return [self.stored[name] for name in expected]
+            raise ModelError(f"its arrays are {', '.join(self.stored) or 'none'}, not {', '.join(shapes)}")
+        arrays = [self.stored[name] for name in expected]
+        for (name, shape), array in zip(shapes.items(), arrays, strict=True):
+            check_array(name, array, shape)
+        return arrays
+
+    def width(self, axis: int = -1) -> int:
+        """Returns the size of an axis of the operand; raises `AxesError` unless it is a feature."""
+        place = self.x.axis(axis)
+        self.x.feature(place)
+        return self.x.sizes[place]
 
     def axis(self, default: int = -1) -> int:
         """Returns the axis of the operand that the setting "axis" states, a number or a list of one."""
@@ -124,6 +144,19 @@ class KerasCall:
 
 
 Rule = Callable[[KerasCall], Placed]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def check_array(name: str, array: Array, shape: tuple[int, ...]) -> None:
+    """Raises `ModelError` unless an array of a layer has the shape that its configuration and operand state,
+    and numbers that are floats.
+    """
+    if array.shape != shape:
+        raise ModelError(
+            f"its {name} has the shape {array.shape}, and its configuration and operand say {shape}"
+        )
+    if array.dtype.kind != "f":
+        raise ModelError(f"its {name} is of {array.dtype} numbers, where floats are expected")
 
 
 def unary(operator: str, **defaults: float) -> Rule:
@@ -209,57 +242,94 @@ def leaky_relu(call: KerasCall) -> Placed:
 
 def prelu(call: KerasCall) -> Placed:
     """Computes the result of PReLU, whose slopes are an array."""
-    return pointwise.elementwise("leaky_relu", call.x, constant(call.arrays("alpha")[0]))
+    count = len(rows(call.config.get("shared_axes")))
+    shared = {call.x.axis(axis) for axis in call.wholes("shared_axes", count)} if count else set[int]()
+    shape = tuple(1 if axis in shared else call.width(axis) for axis in range(1, len(call.x.axes)))
+    return pointwise.elementwise("leaky_relu", call.x, constant(call.arrays({"alpha": shape})[0]))
 
 
 def softmax(call: KerasCall) -> Placed:
-    """Computes the result of Softmax along an axis: features, or the steps of each sequence."""
+    """Computes the softmax along an axis: features, or the steps of each sequence."""
     return reductions.softmax(call.x, call.axis())
+
+
+def softmax_layer(call: KerasCall) -> Placed:
+    """Computes the result of Softmax; raises `ModelError` for a mask, for which Keras has an error."""
+    if call.mask is not None:
+        raise ModelError("it takes the mask of its operand, which Keras does not fit to the features")
+    return softmax(call)
 
 
 # ---- layers with arrays ------------------------------------------------------------------------------------
 
 
-def with_bias(call: KerasCall, name: str) -> tuple[Array, Array | None]:
-    """Returns the array `name` of a layer, and its bias; None if it has none."""
-    arrays = call.arrays(name, *(["bias"] if call.setting("use_bias", True) else []))
-    return arrays[0], arrays[1] if len(arrays) > 1 else None
+def with_bias(call: KerasCall, shapes: Shapes, outputs: int) -> tuple[list[Array], Array | None]:
+    """Returns the arrays of a layer, and its bias; None if it has none.
+
+    shapes: those of the arrays by name. outputs: the number of features of the result, and of the bias.
+    """
+    biased = call.setting("use_bias", True)
+    arrays = call.arrays({**shapes, "bias": (outputs,)} if biased else shapes)
+    return arrays[: len(shapes)], arrays[-1] if biased else None
 
 
 def dense(call: KerasCall) -> Placed:
     """Computes the result of Dense: a product with the kernel, perhaps a bias, and the activation."""
-    kernel, bias = with_bias(call, "kernel")
+    (units,) = call.wholes("units", 1)
+    (kernel,), bias = with_bias(call, {"kernel": (call.width(), units)}, units)
     result = matmul(call.x, constant(kernel), padded=False)
     return activated(call, result if bias is None else pointwise.elementwise("add", result, constant(bias)))
 
 
 def embedding(call: KerasCall) -> Placed:
     """Computes the result of Embedding: rows of a table at the whole numbers of the operand."""
-    call.only("mask_zero", False)
-    x, (rows_of_table,) = call.x, call.arrays("embeddings")
+    shape = (*call.wholes("input_dim", 1), *call.wholes("output_dim", 1))
+    x, (rows_of_table,) = call.x, call.arrays({"embeddings": shape})
     whole = pointwise.dtype_of(x).kind in "iu"
     return selecting.take_computed(constant(rows_of_table), x if whole else pointwise.cast(x, "int64"))
 
 
 def convolution(call: KerasCall) -> Placed:
     """Computes the result of Conv1D over the steps of sequences."""
-    kernel, bias = with_bias(call, "kernel")
-    return activated(call, convolved(call, kernel, bias, call.setting("groups", 1)))
+    (size,), (filters,) = call.wholes("kernel_size", 1), call.wholes("filters", 1)
+    inputs, groups = features_read(call), call.setting("groups", 1)
+    if groups < 1 or inputs % groups or filters % groups:
+        raise ModelError(f"its {groups} groups do not divide {inputs} features and {filters} filters")
+    (kernel,), bias = with_bias(call, {"kernel": (size, inputs // groups, filters)}, filters)
+    return activated(call, convolved(call, kernel, bias, groups))
 
 
 def depthwise(call: KerasCall) -> Placed:
     """Computes the result of DepthwiseConv1D, which convolves each feature by itself."""
     name = "depthwise_kernel" if "depthwise_kernel" in call.stored else "kernel"
-    kernel, bias = with_bias(call, name)
+    shape = by_feature_shape(call)
+    (kernel,), bias = with_bias(call, {name: shape}, shape[1] * shape[2])
     return activated(call, convolved(call, *by_feature(kernel, bias)))
 
 
 def separable(call: KerasCall) -> Placed:
     """Computes the result of SeparableConv1D: a convolution of each feature, and a product."""
-    own = ["bias"] if call.setting("use_bias", True) else []
-    kernel, across, *bias = call.arrays("depthwise_kernel", "pointwise_kernel", *own)
+    (filters,), shape = call.wholes("filters", 1), by_feature_shape(call)
+    shapes = {"depthwise_kernel": shape, "pointwise_kernel": (1, shape[1] * shape[2], filters)}
+    (kernel, across), bias = with_bias(call, shapes, filters)
     mixed = matmul(convolved(call, *by_feature(kernel)), constant(across[0]), padded=False)
-    return activated(call, pointwise.elementwise("add", mixed, constant(bias[0])) if bias else mixed)
+    return activated(call, mixed if bias is None else pointwise.elementwise("add", mixed, constant(bias)))
+
+
+def features_read(call: KerasCall) -> int:
+    """Returns the number of features that a convolution reads, perhaps behind a ZeroPadding1D."""
+    return replace(call, operands=(zeros_of(call.x).source,)).width()
+
+
+def by_feature_shape(call: KerasCall) -> tuple[int, int, int]:
+    """Returns the shape of a kernel [size, in, own] that convolves each feature."""
+    (size,), (own,) = call.wholes("kernel_size", 1), call.wholes("depth_multiplier", 1, 1)
+    return size, features_read(call), own
+
+
+def zeros_of(x: Placed) -> ZerosAround:
+    """Returns an operand with the steps of zeros around it, of which there may be none."""
+    return x.value if isinstance(x.value, ZerosAround) else ZerosAround("", x, 0, 0)
 
 
 def by_feature(kernel: Array, bias: Array | None = None) -> tuple[Array, Array | None, int]:
@@ -274,7 +344,7 @@ def convolved(call: KerasCall, kernel: Array, bias: Array | None, groups: int) -
     kernel, bias: arrays [size, in / groups, out] and [out]. groups: the number of groups of features.
     """
     call.only("data_format", "channels_last", None)
-    zeros = call.x.value if isinstance(call.x.value, ZerosAround) else ZerosAround("", call.x, 0, 0)
+    zeros = zeros_of(call.x)
     (dilation,) = call.wholes("dilation_rate", 1, 1)
     window = window_of_steps(call, len(kernel), dilation, zeros)
     first, weight = shaping.swapped(zeros.source), constant(kernel.transpose(2, 1, 0))
@@ -308,7 +378,8 @@ def convolution_transposed(call: KerasCall) -> Placed:
     """
     call.only("data_format", "channels_last", None)
     call.only("output_padding", None)
-    kernel, bias = with_bias(call, "kernel")
+    (size,), (filters,) = call.wholes("kernel_size", 1), call.wholes("filters", 1)
+    (kernel,), bias = with_bias(call, {"kernel": (size, filters, call.width())}, filters)
     (stride,), (dilation,) = call.wholes("strides", 1, 1), call.wholes("dilation_rate", 1, 1)
     kind, extra = call.setting("padding", "valid"), (len(kernel) - 1) * dilation + 1 - stride
     if kind not in ("valid", "same"):
@@ -341,6 +412,7 @@ def pooling_steps(how: Callable[[Traced, Window], Traced]) -> Rule:
 
 def zeros_around(call: KerasCall) -> Placed:
     """Returns the placeholder for the result of ZeroPadding1D, which only a convolution reads."""
+    call.only("data_format", "channels_last", None)
     before, after = call.wholes("padding", 2, 1)
     return with_zeros(call.x, before, after)
 
@@ -349,10 +421,11 @@ def layer_norm(call: KerasCall) -> Placed:
     """Computes the result of LayerNormalization over the last axis."""
     call.only("rms_scaling", False)
     names = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
-    arrays = dict(zip(names, map(constant, call.arrays(*names)), strict=True))
     last = len(call.x.axes) - 1
     if call.axis() != last:
         raise ModelError("it normalises over another axis than the last")
+    found = call.arrays(dict.fromkeys(names, (call.width(),)))
+    arrays = dict(zip(names, map(constant, found), strict=True))
     epsilon = float(call.setting("epsilon", 1e-3))
     return reductions.layer_norm(call.x, last, epsilon, arrays.get("gamma"), arrays.get("beta"))
 
@@ -361,7 +434,8 @@ def batch_norm(call: KerasCall) -> Placed:
     """Computes the result of BatchNormalization in use, by its moving mean and variance."""
     own = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
     names = (*own, "moving_mean", "moving_variance")
-    arrays = dict(zip(names, call.arrays(*names), strict=True))
+    found = call.arrays(dict.fromkeys(names, (call.width(call.axis()),)))
+    arrays = dict(zip(names, found, strict=True))
     variance = arrays["moving_variance"]
     deviation = np.sqrt(variance + variance.dtype.type(call.setting("epsilon", 1e-3)))
     scale, shift = arrays.get("gamma", np.ones_like(variance)), arrays.get("beta", np.zeros_like(variance))
@@ -381,12 +455,28 @@ def normalization(call: KerasCall) -> Placed:
         raise ModelError("it normalises over another axis than the last")
     stated = [call.config.get(name) for name in ("mean", "variance")]
     if None in stated:
-        mean, variance, _ = call.arrays("mean", "variance", "count")
+        shape = (call.width(),)
+        mean, variance, *_ = replace(call, stored=without_count(call)).arrays(
+            {"mean": shape, "variance": shape}
+        )
     else:
         mean, variance = (numbers(value) for value in stated)
+        for array in (mean, variance):
+            if array.size not in (1, call.width()):
+                raise ModelError(f"its configuration has {array.size} numbers for {call.width()} features")
     deviation = np.maximum(np.sqrt(variance), np.float32(LEAST))
     centred = pointwise.elementwise("subtract", call.x, constant(mean.ravel()))
     return pointwise.elementwise("divide", centred, constant(deviation.ravel()))
+
+
+def without_count(call: KerasCall) -> Mapping[str, Array]:
+    """Returns the arrays of a Normalization but the count of the numbers that it saw, which is not used;
+    raises `ModelError` if there is none.
+    """
+    count = "2" if "2" in call.stored else "count"
+    if count not in call.stored:
+        raise ModelError(f"its arrays are {', '.join(call.stored) or 'none'}, not mean, variance, count")
+    return {name: array for name, array in call.stored.items() if name != count}
 
 
 def numbers(value: Any) -> Array:
@@ -433,6 +523,118 @@ def reduction(how: str) -> Rule:
         return reductions.reduce(x, axes, how, bool(call.setting("keepdims", False)))
 
     return rule
+
+
+def global_mean(call: KerasCall) -> Placed:
+    """Computes the result of GlobalAveragePooling1D: the mean of all steps, or of those that a mask leaves;
+    NaN where it leaves none.
+    """
+    if call.mask is None:
+        return pooling("mean")(call)
+    call.only("data_format", "channels_last", None)
+    if len(call.x.axes) != 3 or call.mask.axes != call.x.axes[:2]:
+        raise ModelError("its mask has other axes than its operand")
+    keep, counted = bool(call.setting("keepdims", False)), per_feature(call.mask)
+    x = pointwise.where(counted, call.x, zero_like(call.x))
+    counts = pointwise.cast(counted, pointwise.dtype_of(x).name)
+    sums = [reductions.reduce(value, [1], "sum", keep) for value in (x, counts)]
+    return pointwise.elementwise("divide", *sums)
+
+
+def multiply(call: KerasCall) -> Placed:
+    """Computes the result of Multiply. In Keras 3, a factor is 1 at the steps that its mask leaves out, and
+    the product 0 where all factors are left out.
+    """
+    if call.version == "2" or not any(call.masks):
+        return pointwise.folded("multiply", call.several)
+    masks = [None if mask is None else per_feature(mask) for mask in call.masks]
+    one = constant(np.ones((), pointwise.dtype_of(call.several[0])))
+    factors = [
+        x if mask is None else pointwise.where(mask, x, one)
+        for x, mask in zip(call.several, masks, strict=True)
+    ]
+    counted = [mask for mask in masks if mask is not None]
+    made = pointwise.folded("multiply", factors)
+    if len(counted) < len(masks):
+        return made
+    return pointwise.where(pointwise.folded("logical_or", counted), made, zero_like(made))
+
+
+def extreme(operator: str) -> Rule:
+    """Makes the rule of Maximum and Minimum. operator: its name in `importers.pointwise`."""
+
+    def rule(call: KerasCall) -> Placed:
+        """Computes the extreme of all operands, from left to right. In Keras 3, where the mask of one side
+        leaves a step out, the other side stands in for it.
+        """
+        first, *others = call.several
+        masks = [None] * len(call.operands) if call.version == "2" else call.masks
+        mask, *masks = [None if each is None else per_feature(each) for each in masks]
+        for x, own in zip(others, masks, strict=True):
+            other = x if own is None else pointwise.where(own, x, first)
+            first = first if mask is None else pointwise.where(mask, first, other)
+            both = [each for each in (mask, own) if each is not None]
+            mask = pointwise.folded("logical_or", both) if len(both) == 2 else None
+            first = pointwise.elementwise(operator, first, other)
+        return first
+
+    return rule
+
+
+def per_feature(mask: Placed) -> Placed:
+    """Returns a mask with an axis of size one for the features."""
+    return mask.shaped((*mask.axes, ONE))
+
+
+def steps_that_differ(call: KerasCall) -> Placed:
+    """Returns the mask of Masking: whether any feature of a step differs from the setting "mask_value"."""
+    dtype, value = pointwise.dtype_of(call.x), call.setting("mask_value", 0.0)
+    if dtype.kind in "iu" and not (-(2**31) <= value < 2**31 and float(value).is_integer()):
+        raise ModelError(f"its mask_value is {short_repr(value)}, and it is called on integers")
+    number = np.asarray(value, dtype)
+    return any_along(pointwise.elementwise("not_equal", call.x, constant(number)), [-1], False)
+
+
+def any_along(x: Placed, axes: list[int], keep: bool) -> Placed:
+    """Returns whether any of the numbers along axes is not 0; keep: leaves axes of size one."""
+    truth = pointwise.cast(pointwise.cast(x, "bool"), "float32")
+    largest = reductions.reduce(truth, axes, "max", keep)
+    return pointwise.elementwise("greater", largest, constant(np.float32(0)))
+
+
+def any_of(call: KerasCall) -> Placed:
+    """Computes the result of keras.ops.any over the axes of the configuration."""
+    axes = call.wholes("axis", len(rows(call.config.get("axis"))) or 1)
+    return any_along(call.x, axes, bool(call.setting("keepdims", False)))
+
+
+def filled(number: int) -> Rule:
+    """Makes the rule of a class that repeats a number in the shape of its operand."""
+
+    def rule(call: KerasCall) -> Placed:
+        """Repeats the number, in the dtype of the configuration or of the operand."""
+        x, dtype = call.x, call.setting("dtype", pointwise.dtype_of(call.x).name)
+        if dtype not in ("bool", "float32", "float64", "int32", "int64"):
+            raise ModelError(f"its dtype {short_repr(dtype)} is not supported")
+        array = np.full(x.features, number, dtype)
+        return x.with_value(repeated_at(array, x.value) if isinstance(x.value, Traced) else array)
+
+    return rule
+
+
+def expand_dims(call: KerasCall) -> Placed:
+    """Computes the result of keras.ops.expand_dims: an axis of size one at the index of the setting."""
+    return shaping.unsqueeze(call.x, call.wholes("axis", 1))
+
+
+def masking(call: KerasCall) -> Placed:
+    """Computes the result of Masking: its operand, with zeros at the steps that it masks."""
+    return pointwise.where(per_feature(steps_that_differ(call)), call.x, zero_like(call.x))
+
+
+def zero_like(x: Placed) -> Placed:
+    """Returns a zero of the dtype of a value."""
+    return constant(np.zeros((), pointwise.dtype_of(x)))
 
 
 def concatenate(call: KerasCall) -> Placed:
@@ -489,14 +691,15 @@ KERAS: Mapping[str, Rule] = {
     "ELU": unary("elu", alpha=1.0),
     "Embedding": embedding,
     "Flatten": flatten,
-    "GlobalAveragePooling1D": pooling("mean"),
+    "GlobalAveragePooling1D": global_mean,
     "GlobalMaxPooling1D": pooling("max"),
     "LayerNormalization": layer_norm,
     "LeakyReLU": leaky_relu,
+    "Masking": masking,
     "MaxPooling1D": pooling_steps(windowed_max),
-    "Maximum": folded("maximum"),
-    "Minimum": folded("minimum"),
-    "Multiply": folded("multiply"),
+    "Maximum": extreme("maximum"),
+    "Minimum": extreme("minimum"),
+    "Multiply": multiply,
     "Normalization": normalization,
     "PReLU": prelu,
     "Permute": permute,
@@ -504,16 +707,19 @@ KERAS: Mapping[str, Rule] = {
     "Rescaling": rescaling,
     "Reshape": reshape,
     "SeparableConv1D": separable,
-    "Softmax": softmax,
+    "Softmax": softmax_layer,
     "Subtract": pair("subtract"),
     "ZeroPadding1D": zeros_around,
     "ops.Absolute": unary("absolute"),
     "ops.Add": pair("add"),
+    "ops.Any": any_of,
     "ops.Concatenate": concatenate,
     "ops.Divide": pair("divide"),
     "ops.Exp": unary("exp"),
+    "ops.ExpandDims": expand_dims,
     "ops.GetItem": get_item,
     "ops.Log": unary("log"),
+    "ops.LogicalOr": pair("logical_or"),
     "ops.Max": reduction("max"),
     "ops.Maximum": pair("maximum"),
     "ops.Mean": reduction("mean"),
@@ -521,6 +727,8 @@ KERAS: Mapping[str, Rule] = {
     "ops.Minimum": pair("minimum"),
     "ops.Multiply": pair("multiply"),
     "ops.Negative": unary("negative"),
+    "ops.NotEqual": pair("not_equal"),
+    "ops.OnesLike": filled(1),
     "ops.Relu": unary("relu"),
     "ops.Sigmoid": unary("sigmoid"),
     "ops.Softmax": softmax,
@@ -530,6 +738,7 @@ KERAS: Mapping[str, Rule] = {
     "ops.Sum": reduction("sum"),
     "ops.Tanh": unary("tanh"),
     "ops.TrueDivide": pair("divide"),
+    "ops.ZerosLike": filled(0),
 }
 """The rule of each supported class of Keras' layers and, with ops. ahead of the name, of its operations."""
 READS_ZEROS = ("Conv1D", "DepthwiseConv1D", "SeparableConv1D")
@@ -539,6 +748,8 @@ ON_FEATURES = {
     *("Activation", "Dense", "ELU", "LayerNormalization", "LeakyReLU", "ReLU", "Rescaling"),
 }
 """The classes that compute with the last axis alone, so that a TimeDistributed of one is the same."""
+FILLED = {"ops.OnesLike", "ops.ZerosLike"}
+"""The operations that have a dtype of their own."""
 SCALING = {"ops.Divide", "ops.Multiply", "ops.TrueDivide"}
 """The operations whose factor may be the number of steps."""
 

@@ -16,10 +16,12 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.files.keras.config import Use
+from stepnet.files.keras.dtypes import cast_input, check_input, in_dtypes_of_keras, literal, policy_of
 from stepnet.files.keras.file import KerasFile
 from stepnet.files.keras.file import read as read_file
+from stepnet.files.keras.masks import MaskedValue, mask_after
 from stepnet.files.keras.modules import modules_of
-from stepnet.files.keras.names import BIDIRECTIONAL, INPUT, LAYERS, MODELS, TIMED
+from stepnet.files.keras.names import BIDIRECTIONAL, INPUT, LAYERS, MODELS, NOTES, TIMED
 from stepnet.files.keras.nodes import (
     Config,
     Tensor,
@@ -33,9 +35,9 @@ from stepnet.files.keras.nodes import (
     table,
     tensors,
 )
-from stepnet.files.keras.operators import KERAS, ON_FEATURES, READS_ZEROS, SCALING, KerasCall, row_of
+from stepnet.files.keras.operators import FILLED, KERAS, ON_FEATURES, READS_ZEROS, SCALING, KerasCall, row_of
 from stepnet.files.recurrent import RecurrentLayer
-from stepnet.importers.axes import AxesError, axis_names
+from stepnet.importers.axes import AxesError, axis_names, is_time, text_of
 from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.pointwise import dtype_of
 from stepnet.importers.recurrent import as_sequences
@@ -54,6 +56,7 @@ from stepnet.model.graph.graph import Graph
 
 Array = np.ndarray
 Call = tuple[str, int]  # the name of a layer in its model, and the number of its call
+ZERO_AT_MASKED = NOTES["zero_output_for_mask"]
 RECURRENT = {*LAYERS, "RNN", BIDIRECTIONAL}
 MOST_RUNS = 20_000
 """The most calls of layers in a model: a small file can call a model in a model in a model twice each."""
@@ -103,7 +106,7 @@ def is_supported_layer(node: Config) -> bool:
     name, inner = class_of(node), table(table(node.get("config")).get("layer"))
     if name == INPUT:
         return input_dtype(node) in DTYPES
-    if rounding(node):
+    if rounding(node) and row_of(node) not in FILLED:
         return False
     if name == TIMED:
         return class_of(inner) in ON_FEATURES and not rounding(inner)
@@ -138,13 +141,12 @@ def inputs_of(model: Config) -> Iterator[KerasInput]:
         own = table(node.get("config"))
         shape = rows(own.get("batch_shape", own.get("batch_input_shape", config.get("build_input_shape"))))
         sizes = tuple(size if type(size) is int and size > 0 else 0 for size in shape)
-        yield KerasInput(name_of(node), sizes, input_dtype(node) if class_of(node) == INPUT else "float32")
+        yield KerasInput(name_of(node), sizes, input_dtype(node))
 
 
 def input_dtype(node: Config) -> str:
-    """Returns the dtype of an input layer, which may be that of a policy."""
-    dtype = table(node.get("config")).get("dtype") or "float32"
-    return str(table(table(dtype).get("config")).get("name") if table(dtype) else dtype)
+    """Returns the dtype of an input, or of the first layer of a model without one."""
+    return policy_of(node) or "float32"
 
 
 def axes_to_try(sizes: Sequence[int]) -> list[str]:
@@ -158,34 +160,47 @@ def axes_to_try(sizes: Sequence[int]) -> list[str]:
 # ---- recurrent layers --------------------------------------------------------------------------------------
 
 
-def run(layer: RecurrentLayer, operands: Sequence[Placed]) -> list[Placed]:
+def run(layer: RecurrentLayer, operands: Sequence[MaskedValue], version: str) -> list[MaskedValue]:
     """Runs a recurrent layer over the first operand, from the states that are the others; returns its
     outputs, and its final states if it returns these. Raises `ModelError` for facts about the layer that a
     graph does not express.
+
+    Under a mask, the outputs at all steps have it too. A layer with initial states does not read it in Keras
+    3 unless its call states the mask.
     """
     facts = [fact for module in layer.modules for fact in (*module.notes, *module.use)]
+    zero = (layer.directions > 1 and not layer.top.last_only) or ZERO_AT_MASKED in facts
+    facts = [fact for fact in facts if fact != ZERO_AT_MASKED]
     if layer.top.flipped:
         facts.append("it returns its outputs last step first")
     if facts:
         raise ModelError("; ".join(facts))
-    x, initial, last = as_sequences(operands[0], batch_first=True), operands[1:], layer.top.last_only
+    x, last = as_sequences(operands[0].placed, batch_first=True), layer.top.last_only
+    initial, mask = [state.placed for state in operands[1:]], operands[0].step_mask()
+    is_read = not initial or version == "2" or operands[0].given
+    read = mask.value if mask is not None and is_read else None
+    if read is not None and any(layout.startswith("keras.cudnn") for layout in layer.top.layouts):
+        raise ModelError("it takes no mask in Keras")
     for state in initial:
         if state.letters != "N_":
             raise AxesError(f"an initial state has the axes [{axis_names(state.letters)}]")
-    outputs, states = layer.run(x.value, [state.value for state in initial], last, layer.top.states)
-    return [x.lettered(outputs, "N_" if last else "NT_"), *(x.lettered(state, "N_") for state in states)]
+    begun, masked = [state.value for state in initial], "zero" if zero else "repeat"
+    outputs, states = layer.run(x.value, begun, last, layer.top.states, read, masked)
+    return [
+        MaskedValue(x.lettered(outputs, "N_" if last else "NT_"), None if last else mask),
+        *(MaskedValue(x.lettered(state, "N_")) for state in states),
+    ]
 
 
 def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer]:
     """Reads the recurrent layers of a Keras file, by name, without those whose directions cannot be joined or
     that have a part of a class that is not Keras' own.
 
-    What the model does around a layer is no fact about it here, as the model is read whole: only its masks
-    and dropouts are.
+    What the model does around a layer is no fact about it here, as the model is read whole: only its dropouts
+    are.
     """
     layers = tuple(
-        replace(layer, use=Use(masked=layer.use.masked, training=layer.use.training) if layer.use else None)
-        for layer in file.layers
+        replace(layer, use=Use(training=layer.use.training) if layer.use else None) for layer in file.layers
     )
     modules = modules_of(path, replace(file, layers=layers), None, {})
     found: dict[str, RecurrentLayer] = {}
@@ -197,6 +212,16 @@ def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer]:
     return found
 
 
+def check_outputs(path: str, outputs: Mapping[str, Placed]) -> None:
+    """Raises `AxesError` for an output whose steps are not its axis after the sequences, as of a Permute."""
+    for name, output in outputs.items():
+        places = [place for place, axis in enumerate(output.axes) if is_time(axis)]
+        if places not in ([], [1]):
+            raise AxesError(
+                f"{path}: output {name!r} is {text_of(output.axes)}: it should be [sequences, steps, ...]"
+            )
+
+
 # ---- the model ---------------------------------------------------------------------------------------------
 
 
@@ -204,16 +229,18 @@ def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer]:
 class KerasArguments:
     """Arguments of a layer's call in a configuration.
 
-    values: tensors and numbers, in order. keys: others, such as an index.
+    values: tensors and numbers, in order. keys: others, such as an index. masks: those of the first values;
+    None for a value without one.
     """
 
     values: tuple[Tensor | float, ...]
     keys: tuple[Any, ...]
+    masks: tuple[Tensor | None, ...] = ()
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors among the arguments."""
-        return [value for value in self.values if isinstance(value, tuple)]
+        """The tensors among the arguments and masks."""
+        return [value for value in (*self.values, *self.masks) if isinstance(value, tuple)]
 
     @classmethod
     def of(cls, call: object) -> "KerasArguments":
@@ -221,7 +248,7 @@ class KerasArguments:
 
         >>> tensor = {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}
         >>> KerasArguments.of({"args": [tensor, 2.0], "kwargs": {"training": False}})
-        KerasArguments(values=(('lstm', 0, 0), 2.0), keys=())
+        KerasArguments(values=(('lstm', 0, 0), 2.0), keys=(), masks=())
         """
         modern = table(call)
         if not modern:
@@ -237,7 +264,26 @@ class KerasArguments:
                 values.append(cast(float, argument))
             elif argument is not None:
                 keys.append(argument)
-        return cls(tuple(values), tuple(keys))
+        mask = named.get("mask")
+        stated = [(each, next(tensors(each), None)) for each in rows(mask) or [mask]]
+        keys += [each for each, tensor in stated if each is not None and tensor is None]
+        masks = tuple(tensor for _, tensor in stated)
+        return cls(tuple(values), tuple(keys), masks if any(masks) else ())
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Returns the names of outputs, all different: one that is there already gets a number that is free.
+
+    >>> distinct(["o", "o", "o_1"])
+    ['o', 'o_2', 'o_1']
+    """
+    made, counts = list[str](), dict[str, int]()
+    for name in names:
+        own = numbered(name, counts)
+        while own in made or (own != name and own in names):
+            own = numbered(name, counts)
+        made.append(own)
+    return made
 
 
 def count_of(value: object) -> int:
@@ -275,15 +321,15 @@ class KerasModel(ArrayModel):
         """
         self.runs.clear()
         placed = self.placed(x, statics)
-        outputs = self.of_model(self.config, [placed[each.name] for each in self.inputs], "")
+        feeds = [MaskedValue(cast_input(placed[each.name], each.dtype)) for each in self.inputs]
+        outputs = [value.placed for value in self.of_model(self.config, feeds, "")]
         names = [name for name, *_ in tensors(table(self.config.get("config")).get("output_layers"))]
-        counts: dict[str, int] = {}
-        names = [
-            numbered(name, counts) for name in names or [name_of(nodes_of(self.config)[-1])] * len(outputs)
-        ]
-        return outputs_of(self.path, dict(zip(names, outputs, strict=True)))
+        names = distinct(names or [name_of(nodes_of(self.config)[-1])] * len(outputs))
+        named = dict(zip(names, outputs, strict=True))
+        check_outputs(self.path, named)
+        return outputs_of(self.path, named)
 
-    def of_model(self, model: Config, feeds: Sequence[Placed], prefix: str) -> list[Placed]:
+    def of_model(self, model: Config, feeds: Sequence[MaskedValue], prefix: str) -> list[MaskedValue]:
         """Computes the outputs of the model, or of a model in it, from its inputs `feeds`; prefix: the names
         of the models around its layers.
         """
@@ -291,12 +337,17 @@ class KerasModel(ArrayModel):
             return FunctionalRun.of(self, model, prefix).outputs(feeds)
         values = list(feeds)
         for node in nodes_of(model):
-            values = values if class_of(node) == INPUT else self.results(node, prefix, values)
+            if class_of(node) != INPUT:
+                values = self.results(node, prefix, values)
+                continue
+            for value in values:
+                with located(f"{prefix + name_of(node)} of {self.path}"):
+                    check_input(node, value.placed)
         return values
 
     def results(
-        self, node: Config, prefix: str, operands: Sequence[Placed], keys: tuple[Any, ...] = ()
-    ) -> list[Placed]:
+        self, node: Config, prefix: str, operands: Sequence[MaskedValue], keys: tuple[Any, ...] = ()
+    ) -> list[MaskedValue]:
         """Computes a layer by the rule of its class; errors name the layer and the file.
 
         keys: the arguments of the call that are no values.
@@ -311,24 +362,33 @@ class KerasModel(ArrayModel):
             return self.by_rule(node, name, operands, keys)
 
     def by_rule(
-        self, node: Config, name: str, operands: Sequence[Placed], keys: tuple[Any, ...]
-    ) -> list[Placed]:
+        self, node: Config, name: str, operands: Sequence[MaskedValue], keys: tuple[Any, ...]
+    ) -> list[MaskedValue]:
         """Computes a layer by the rule of its class. name: with the models around it."""
         class_name, row, config = class_of(node), row_of(node), table(node.get("config"))
+        if self.version != "2" and not node.get("module") and not {"trainable", "dtype"} & config.keys():
+            raise ModelError(
+                "its configuration is that of an operation, whose module the file does not state"
+            )
         if keys and row != "ops.GetItem":
             raise ModelError(f"it is called with an argument that is no tensor: {str(keys[0])[:100]}")
         for operand in operands:
-            if operand.is_array and row in SCALING:
-                check_factor(operand.array, self.inputs)
-            if isinstance(operand.value, Unusable) and class_name not in READS_ZEROS:
-                raise ModelError(operand.value.reason)
+            placed = operand.placed
+            if placed.is_array and row in SCALING:
+                check_factor(placed.array, self.inputs)
+            if isinstance(placed.value, Unusable) and class_name not in READS_ZEROS:
+                raise ModelError(placed.value.reason)
+        taken = in_dtypes_of_keras(node, row, [each.placed for each in operands], self.version, self.config)
+        operands = [replace(each, placed=placed) for each, placed in zip(operands, taken, strict=True)]
         if class_name in RECURRENT:
-            return run(self.layers[name], operands)
+            return run(self.layers[name], operands, self.version)
         if class_name == TIMED:
             inner = table(config.get("layer"))
-            return self.by_rule(inner, f"{name}/{name_of(inner)}", operands, ())
-        call = KerasCall(config, tuple(operands), self.arrays.get(name, {}), keys, self.version)
-        return [KERAS[row](call)]
+            (result,) = self.by_rule(inner, f"{name}/{name_of(inner)}", operands, ())
+            return [replace(result, mask=operands[0].mask)]
+        values, masks = tuple(each.placed for each in operands), tuple(each.mask for each in operands)
+        call = KerasCall(config, values, self.arrays.get(name, {}), keys, self.version, masks)
+        return [MaskedValue(KERAS[row](call), mask_after(row, call))]
 
 
 @dataclass(frozen=True)
@@ -344,7 +404,7 @@ class FunctionalRun:
     exits: tuple[Tensor, ...]
     nodes: Mapping[str, Config]
     calls: Mapping[str, list[Any]]
-    values: dict[Call, list[Placed]] = field(default_factory=dict[Call, list[Placed]])
+    values: dict[Call, list[MaskedValue]] = field(default_factory=dict[Call, list[MaskedValue]])
 
     @classmethod
     def of(cls, model: KerasModel, config: Config, prefix: str) -> "FunctionalRun":
@@ -360,12 +420,15 @@ class FunctionalRun:
             {name: rows(node.get("inbound_nodes")) for name, node in nodes.items()},
         )
 
-    def outputs(self, feeds: Sequence[Placed]) -> list[Placed]:
+    def outputs(self, feeds: Sequence[MaskedValue]) -> list[MaskedValue]:
         """Computes the model's outputs from its inputs: each call after the calls that it reads, without
         those that no output needs.
         """
         if len(feeds) != len(self.entrances):
             raise ModelError(f"a model of {len(self.entrances)} inputs is called on {len(feeds)} tensors")
+        for (name, _), feed in zip(self.entrances, feeds, strict=True):
+            with located(f"{self.prefix + name} of {self.model.path}"):
+                check_input(self.nodes.get(name, {}), feed.placed)
         self.values.update({call: [feed] for call, feed in zip(self.entrances, feeds, strict=True)})
         ends = [(self.call_of(tensor, is_end=True), tensor[2]) for tensor in self.exits]
         pending, waiting = [call for call, _ in ends], set[Call]()
@@ -388,20 +451,27 @@ class FunctionalRun:
                 self.values[call] = self.results(call, arguments)
         return [self.value(call, output) for call, output in ends]
 
-    def results(self, call: Call, arguments: KerasArguments) -> list[Placed]:
+    def results(self, call: Call, arguments: KerasArguments) -> list[MaskedValue]:
         """Computes the results of a call, whose operands are computed already."""
         name, number = call
         own = [self.value(self.call_of(tensor), tensor[2]) for tensor in arguments.tensors]
         facts = call_of(self.calls[name][number])
-        if facts.masked or facts.training:
-            what = "with a mask" if facts.masked else "as in training"
+        unread = facts.masked and not any(arguments.masks)
+        if unread or facts.training:
+            what = "with a mask" if unread else "as in training"
             raise ModelError(f"it is called {what}\n  at {self.prefix + name} of {self.model.path}")
-        literal = dtype_of(own[0]) if own else np.dtype(np.float32)
-        computed = iter(own)
-        operands = [
-            next(computed) if isinstance(value, tuple) else constant(np.asarray(value, literal))
-            for value in arguments.values
-        ]
+        usable = bool(own) and not isinstance(own[0].placed.value, Unusable)
+        beside, computed = dtype_of(own[0].placed) if usable else np.dtype(np.float32), iter(own)
+        with located(f"{self.prefix + name} of {self.model.path}"):
+            operands = [
+                next(computed) if isinstance(value, tuple) else MaskedValue(constant(literal(value, beside)))
+                for value in arguments.values
+            ]
+        if len(arguments.masks) > len(operands):
+            raise ModelError(f"{self.model.path}: {self.prefix + name!r} has more masks than arguments")
+        with located(f"{self.prefix + name} of {self.model.path}"):
+            for place, mask in enumerate(arguments.masks):
+                operands[place] = operands[place].under(next(computed) if mask else None)
         return self.model.results(self.nodes[name], self.prefix, operands, arguments.keys)
 
     def call_of(self, tensor: Tensor, is_end: bool = False) -> Call:
@@ -424,7 +494,7 @@ class FunctionalRun:
             raise ModelError(f"{self.model.path}: call {number} of {self.prefix + name!r} is missing")
         return name, place
 
-    def value(self, call: Call, output: int) -> Placed:
+    def value(self, call: Call, output: int) -> MaskedValue:
         """Returns an output of a call that was computed; raises `ModelError` if it has fewer."""
         results = self.values[call]
         if output >= len(results):

@@ -123,7 +123,7 @@ class Graph(Model):
             outputs, _ = layers(sequences, begins, statics, lengths, False, order, **control)
         else:
             outputs, _ = reading.run(order, self.programs.calls, form)
-        return with_ends(outputs, ends, reading.batch) if any(ends) else outputs
+        return with_ends(outputs, ends, reading.program.axes, reading.batch) if any(ends) else outputs
 
     def in_model(self, sequences: Any, statics: Any) -> Any:
         """Calls the model inside another one that is being traced, on values of it; returns such values."""

@@ -95,23 +95,23 @@ def has_steps(program: GraphProgram) -> list[bool]:
     return [level == 1 for level in program.levels]
 
 
-def with_ends(outputs: Any, ends: Sequence[bool], batch: Batch) -> Any:
+def with_ends(outputs: Any, ends: Sequence[bool], axes: Sequence[str], batch: Batch) -> Any:
     """Returns outputs of which some are reduced to the value of each sequence at its last step, zeros for an
     empty sequence.
 
     ends: for each output whether it is reduced; it then has a value per step.
+    axes: the axis of the steps of each output.
     batch: the sequences of the call.
     """
-    where = batch.positions
 
-    def end(output: Any) -> np.ndarray:
+    def end(output: Any, axis: str) -> np.ndarray:
         """Returns the value of an output at the last step of each sequence."""
-        if isinstance(output, Ragged):
-            return where.ends(output.values, first=False)
-        return where.ends(output.reshape(where.total, *output.shape[2:]), first=False)
+        where = batch.output_positions(axis)
+        values = output.values if isinstance(output, Ragged) else output.reshape(-1, *output.shape[2:])
+        return where.ends(values, first=False)
 
-    pairs = zip(leaves(outputs), ends, strict=True)
-    return rebuild(outputs, [end(leaf) if is_end else leaf for leaf, is_end in pairs])
+    triples = zip(leaves(outputs), ends, axes, strict=True)
+    return rebuild(outputs, [end(leaf, axis) if is_end else leaf for leaf, is_end, axis in triples])
 
 
 class GraphPrograms(Programs[GraphProgram]):
@@ -204,8 +204,8 @@ class GraphPrograms(Programs[GraphProgram]):
         form, results = super().prepared(sequences, None, False, engine, masked, time_major)
         if results is None or not last_only:
             return form, None if results is None else results[0]
-        ends = has_steps(self.program)
-        return form, with_ends(results[0], ends, Batch.of(sequences, None, time_major))
+        program, batch = self.program, Batch.of(sequences, None, time_major)
+        return form, with_ends(results[0], has_steps(program), program.axes, batch)
 
     def check_model(self) -> None:
         """Raises `InputError` for a model that has changed since it was traced, as a module may."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.derived import derived_offsets
 from stepnet.compiler.net.interpret import LevelSizes, interpret
 from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_derived, is_static_extent
+from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.trace.lines import NamingLine, code_of
 from stepnet.compiler.trace.step import declared
 from stepnet.compiler.trace.traced import Traced

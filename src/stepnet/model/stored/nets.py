@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from stepnet.compiler.net.derived import is_derived_name
 from stepnet.compiler.net.ir import Builder, Net, Node, unchecked_net
 from stepnet.compiler.net.ops import OPERATIONS
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import AXES, ROWS, Extent, Literal, Type, is_sequence_axis
+from stepnet.compiler.net.windows import is_derived_name
 from stepnet.compiler.trace.step import MOST_FEATURES, sizes_of
 from stepnet.compiler.values.arguments import is_integer, short_repr
 from stepnet.compiler.values.dtypes import DTYPES

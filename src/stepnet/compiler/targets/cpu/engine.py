@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ir import Node
-from stepnet.compiler.net.memory import HOST, TargetMemory
+from stepnet.compiler.net.memory import HOST, AnyMemory
 from stepnet.compiler.plan.load import CostModel, Load, Machine
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline
 from stepnet.compiler.plan.plan import Plan
@@ -37,7 +37,7 @@ class LlvmEngine:
     name: str = "llvm"
     pipeline: Pipeline = PIPELINE
     costs: CostModel = COSTS
-    memory: TargetMemory = HOST
+    memory: AnyMemory = HOST
     runs_gradients: bool = True
     has_same_bits: bool = True
     builds_libraries: bool = True

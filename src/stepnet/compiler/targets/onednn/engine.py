@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
-from stepnet.compiler.net.memory import HOST, TargetMemory
+from stepnet.compiler.net.memory import HOST, AnyMemory
 from stepnet.compiler.plan.load import CostModel
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline
 from stepnet.compiler.plan.plan import Plan
@@ -167,7 +167,7 @@ class OneDnnEngine:
     name: str = "onednn"
     pipeline: Pipeline = PIPELINE
     costs: CostModel = COSTS
-    memory: TargetMemory = HOST
+    memory: AnyMemory = HOST
     runs_gradients: bool = False  # no cell of oneDNN returns the values that its gradient reads
     has_same_bits: bool = False
     builds_libraries: bool = False

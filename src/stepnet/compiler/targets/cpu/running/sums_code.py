@@ -102,7 +102,7 @@ class SumsCode:
     def add_column(self, total: ir.Value, numbers: ir.Value, count: ir.Value) -> None:
         """Writes the sum of a column of consecutive numbers in NumPy's order, beginning with zero."""
         code, itemsize = self.code, self.itemsize
-        function = pairwise_sum(code.module, code.target, self.dtype, 1)
+        function = pairwise_sum(code.module, code.processor, self.dtype, 1)
         added = code.call(function, [numbers, count, code.number(itemsize)])
         zero = ir.Constant(MEMORY_TYPES[self.dtype], 0.0)
         code.write(code.fadd(zero, added), total, itemsize)
