@@ -45,7 +45,7 @@ def test_outputs_of_equal_names_are_all_there(tmp_path: Path):
     """The second output of "o" would be numbered as another layer is called."""
     x, first, other = entrance(), layers.Dense(2, name="o"), layers.Dense(2, name="o_1")
     y = layers.GRU(3, **EVERY)(x)
-    made = keras.Model(x, [first(y), first(y * 2), other(y)])
+    made: Any = keras.Model(x, [first(y), first(y * 2), other(y)])
     graph: Any = sn.load(saved(made, tmp_path / "m.keras"))
     found = graph(X)
     assert list(found) == ["o", "o_2", "o_1"]
@@ -104,7 +104,8 @@ def test_arrays_that_do_not_fit_the_configuration_are_refused(tmp_path: Path, na
     path = tmp_path / "m.keras"
     check(made, path, TOKENS if name == "Embedding" else X)
     members = members_of(path)
-    with h5py.File(io.BytesIO(members["model.weights.h5"])) as file:
+    opened: Any = h5py.File(io.BytesIO(members["model.weights.h5"]))
+    with opened as file:
         places: list[str] = []
         file.visit(places.append)
         own = [each for each in places if "gru" not in each and isinstance(file[each], h5py.Dataset)]
@@ -112,7 +113,8 @@ def test_arrays_that_do_not_fit_the_configuration_are_refused(tmp_path: Path, na
     for place in own:
         for change in CHANGES.values():
             data = io.BytesIO(members["model.weights.h5"])
-            with h5py.File(data, "r+") as file:
+            opened = h5py.File(data, "r+")
+            with opened as file:
                 array = file[place][...]
                 del file[place]
                 file[place] = change(array)
@@ -131,7 +133,8 @@ def test_arrays_that_do_not_fit_the_configuration_are_refused(tmp_path: Path, na
 @pytest.mark.parametrize("convolution", [layers.Conv1D, layers.SeparableConv1D])
 def test_zeros_are_put_around_steps_in_a_functional_model(tmp_path: Path, convolution: Any):
     x = entrance()
-    y = convolution(4, 3)(layers.ZeroPadding1D((1, 2))(x))
+    padding: Any = (1, 2)
+    y = convolution(4, 3)(layers.ZeroPadding1D(padding)(x))
     check(keras.Model(x, layers.GRU(2, **EVERY)(y)), tmp_path / "m.keras")
 
 
@@ -175,7 +178,8 @@ def test_zeros_around_features_are_refused(tmp_path: Path):
 @keras.saving.register_keras_serializable("my")
 class Doubled(layers.GRU):
     def call(self, sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = False) -> Any:
-        return super().call(sequences, initial_state, mask, training) * 2
+        own: Any = super().call(sequences, initial_state, mask, training)
+        return own * 2
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.h5", "both.keras"])
