@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import is_derived
 from stepnet.compiler.targets import Order, planning_for
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import InputError
@@ -13,6 +12,7 @@ from stepnet.model.checkpoint import checkpointed
 from stepnet.model.gradient_runs import GradientRun, Halved
 from stepnet.model.gradients import GradientPrograms
 from stepnet.model.pieces import Checkpoint
+from stepnet.model.program import has_derived
 
 
 def gradient_run(
@@ -32,7 +32,7 @@ def gradient_run(
     engine: the engines in order of preference. The costs of the first decide which steps run in blocks.
     """
     key = key, tuple(wanted)
-    if any(is_derived(type_.extent) for node in net.nodes for type_ in node.types):
+    if has_derived(net):
         if checkpoint is not None:
             raise InputError(
                 "checkpoint= is not for models with other numbers of steps than the inputs, as after a "

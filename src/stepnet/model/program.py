@@ -31,6 +31,11 @@ Array = np.ndarray
 Asked = str | Sequence[str]
 
 
+def has_derived(net: Net) -> bool:
+    """Returns whether some values of a net have other numbers of steps than its sequences."""
+    return any(is_derived(type_.extent) for node in net.nodes for type_ in node.types)
+
+
 class NetProgram:
     """A net (graph of operations) with its compiled kernels, one for each choice of engines used so far."""
 
@@ -132,7 +137,7 @@ class Program(NetProgram):
     @computed_once
     def has_derived(self) -> bool:
         """True if some values have other numbers of steps than the sequences, as after a stride."""
-        return any(is_derived(type_.extent) for node in self.net.nodes for type_ in node.types)
+        return has_derived(self.net)
 
     def split(self, results: Results) -> Results:
         """Separates outputs from final memories in the results of an engine; outputs keep their order.
