@@ -16,7 +16,7 @@ from stepnet.compiler.targets.cpu.running import prepared_chain
 sn.set_threads(int(sys.argv[2]))
 if len(sys.argv) > 3:
     prepared_chain.SLICE = float(sys.argv[3])
-for x in BATCHES:
+for x in BATCHES * 2:  # the second calls import what prepares calls; an exception may be lost in an import
     RNN(x)
 before = threads()
 
