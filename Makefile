@@ -86,8 +86,8 @@ pictures: $(VENV)/test.stamp ## the pictures of the documentation, taken by Chro
 layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 	$(BIN)/python docs/layouts_page.py
 
-test-peers: peers $(VENV)/test.stamp ## layouts, cells, files, Paddle's operators and programs, Keras' backends and Spark against the frameworks themselves
-	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_cells_themselves.py test_paddle_itself.py test_corpus.py test_keras_backends.py test_spark.py) $(ARGS)
+test-peers: peers $(VENV)/test.stamp ## layouts, cells, files, Paddle's operators and programs, Keras' backends, JAX and Spark against the frameworks themselves
+	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_cells_themselves.py test_paddle_itself.py test_corpus.py test_keras_backends.py test_jax.py test_spark.py) $(ARGS)
 
 # What is installed
 

@@ -35,6 +35,7 @@ from bench import (
     calls,
     compiling,
     convert,
+    convolutions,
     delta_rules,
     early,
     elementary,
@@ -48,6 +49,7 @@ from bench import (
     modern,
     nested,
     onednn_calls,
+    serving,
     start,
     stream,
     stream_rows,
@@ -702,6 +704,24 @@ def test_layers_of_keras_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) ->
 SMALL_TAGGER = "--batch", "2", "--words", "9", "--hidden", "3", "--rounds", "1"
 
 
+SMALL_SERVING = ("--requests", "12", "--hidden", "8", "--callers", "4", "--rounds", "2")
+
+
+def test_requests_of_many_threads_are_timed_beside_one_batch() -> None:
+    one, *others = json.loads(ran(serving, *SMALL_SERVING, "--json"))["rows"]
+    assert (one["way"], one["share"], one["p50"]) == ("one batch", 1, None)
+    assert [row["way"] for row in others] == ["one thread", "each its own", "by arrival"]
+    assert all(0 < row["p50"] <= row["p99"] and row["rate"] > 0 for row in others)
+    assert "12 callers" not in (table := ran(serving, *SMALL_SERVING))
+    assert "4 callers of a GRU of 8 units" in table
+
+
+def test_answers_that_differ_stop_it() -> None:
+    ways = {f"of {number}": lambda number=number: ([np.full(2, number)], []) for number in (1, 2)}
+    with pytest.raises(SystemExit, match="the results of of 1 and of 2 differ"):
+        serving.timed_ways(ways, 1, 1, True)
+
+
 def test_a_tagger_is_timed_beside_runtimes() -> None:
     rows = json.loads(ran(tagger, *SMALL_TAGGER, "--json"))["rows"]
     assert [row["peer"] for row in rows][:3] == ["stepnet", "onnxruntime", "torch"]
@@ -724,6 +744,23 @@ def test_taggers_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, SMALL_TAGGER)
     assert result.exit_code != 0
     assert "the results of stepnet and torch differ by 1" in str(result.exception or "") + result.output
+
+
+SMALL_CONVOLUTIONS = "--batch", "2", "--units", "3", "--rounds", "1"
+
+
+def test_models_with_convolutions_are_timed_beside_onnxruntime() -> None:
+    rows = json.loads(ran(convolutions, *SMALL_CONVOLUTIONS, "--json"))["rows"]
+    assert [row["model"] for row in rows] == ["vad", "crnn", "stack"]
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["onnxruntime"] / row["stepnet"])
+
+
+def test_models_with_convolutions_that_differ_stop_it() -> None:
+    batch = convolutions.Batch.drawn(np.random.default_rng(0), 2)
+    runs: Any = (lambda batch: batch.frames.to_list(), lambda batch: batch.padded + 1)
+    with pytest.raises(SystemExit, match="the results of stepnet and onnxruntime differ by 1"):
+        convolutions.check(runs, batch, 3)
 
 
 def test_small_calls_are_timed_beside_onnxruntime_and_another_checkout() -> None:

@@ -1,5 +1,6 @@
 """A library gives the bits that the llvm engine gives in Python, whatever the model and the batch."""
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_steps import random_steps, sequences_for
+from same_bits import assert_same_bits
 from zoo import rnn_of, sequences
 
 import stepnet as sn
-from stepnet.build import build
-from stepnet.build.workspaces import WorkspaceOffsets
+from stepnet.build import build, load
+from stepnet.build.workspaces import Contexts, WorkspaceOffsets
 from stepnet.compiler.targets.cpu import LlvmEngine
 from stepnet.compiler.targets.cpu.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
 from stepnet.errors import InputError, RefusedError
@@ -47,11 +49,20 @@ def convolved(x: Any, params: Any) -> Any:
     return sn.conv1d(rnn_of("gru", 8, 8, dtype="float64")(y)[0], params["above"], dilation=3)
 
 
+def repeated(x: Any, params: Any) -> Any:
+    """Constants repeated for the steps and for each sequence, beside a recurrence."""
+    h, _ = both()(x)
+    mean = sn.reduce(h, "mean")
+    y = sn.softmax(h @ params + sn.expand(mean @ params, h))
+    return {"y": y, "of x": sn.expand(params[0] * 3, x), "of rows": sn.expand(params[1] + 3, mean)}
+
+
 MODELS = {
     "gru float32": (rnn_of("gru", 8, 16), "float32"),
     "lstm_peephole float64": (rnn_of("lstm_peephole", 8, 5, dtype="float64", reverse=True), "float64"),
     "stack of both": (sn.Stack([both(), rnn_of("lstm", 16, 12)]), "float32"),
     "pooled": (sn.Graph(pooled, W), "float32"),
+    "repeated": (sn.Graph(repeated, W), "float32"),
     "convolved": (sn.Graph(convolved, KERNELS), "float64"),
 }
 
@@ -63,6 +74,30 @@ def test_libraries_give_the_bits_of_python(name: str, tmp_path: Path):
     for lengths in LENGTHS:
         x = sequences(lengths, 8, dtype=dtype, seed=len(lengths))
         assert_as_in_python(library, model(x, engine="llvm"), x)
+
+
+def test_results_may_be_left_out(tmp_path: Path):
+    made = build(sn.Graph(pooled, W), tmp_path, name="pooled", inputs=8)
+    x, functions = sequences(LENGTHS[0], 8), ctypes.CDLL(str(made.shared))
+    arrays = [each for each in load(made.shared, trust=True).about.arrays if each.kind == "output"]
+    context = ctypes.c_void_p()
+    assert functions.pooled_new(ctypes.byref(context)) == 0
+
+    def run(left_out: int | None) -> list[np.ndarray]:
+        """The results of a call, one of which is left out, and zeros for that one."""
+        results = [np.zeros((len(x) if a.by_row else len(x.values), *a.shape), a.dtype) for a in arrays]
+        pointers = [None if n == left_out else each.ctypes for n, each in enumerate(results)]
+        given = (x.offsets[0].ctypes, x.values.ctypes, *pointers)
+        arguments = [None if each is None else ctypes.c_void_p(each.data) for each in given]
+        assert functions.pooled_run(context, ctypes.c_int64(len(x)), *arguments) == 0
+        return results
+
+    whole = run(None)
+    for left_out in range(len(whole)):
+        results = run(left_out)
+        assert not results.pop(left_out).any()
+        assert_same_bits(results, whole[:left_out] + whole[left_out + 1 :])
+    functions.pooled_free(context)
 
 
 def test_a_model_without_weights(tmp_path: Path):
@@ -167,7 +202,7 @@ def test_blocks_of_steps_are_as_long_as_the_engines(tmp_path: Path):
         (plan,) = running.schedule_for("llvm").plans
         runner = LlvmEngine().compile_plan(plan).bind(list(map(np.asarray, running.params)))
         engine = runner.native.workspace(4, 1, 0, ends=False)
-        rows.append(WorkspaceOffsets.of(runner.native.compiled, 0).rows)
+        rows.append(WorkspaceOffsets.of(runner.native.compiled, Contexts()).rows)
         assert engine.words[0, WORD["block_steps"]] == rows[-1] // 4
     assert rows[1] == BLOCK_ROWS > BLOCK_BYTES // runner.native.compiled.strides["block"]
     library = library_of(model, tmp_path, inputs=1024)

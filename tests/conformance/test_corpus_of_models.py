@@ -30,13 +30,13 @@ VERDICTS = {
         characters sensors voice_activity deep_speech forecaster standardised rescaled normalised_stack
         residual dense_before leaky padded_convolution attention_pooling two_outputs head_h5 model_in_model
         only_one_step sentiment sentiment_averaged tagger masked_classifier masked_steps masked_both pooled
+        autoencoder gru_both_apart lstm_forward_gru_backward lstm_states lstm_stateful stateful_head
     """,
     ("keras", REFUSED): """
-        gru_both_apart lstm_forward_gru_backward
         tagger_of_two_inputs siamese captions translator frames_and_context
-        masked_backwards pictures_of_lines attention heads autoencoder
-        stateful_head flattened lstm_bent lambda_before layer_of_the_user cell_of_the_user
-        convolution_in_the_cell lstm_backwards lstm_states lstm_stateful
+        masked_backwards pictures_of_lines attention heads flattened lstm_bent lambda_before
+        layer_of_the_user cell_of_the_user
+        convolution_in_the_cell lstm_backwards
     """,
     ("keras", WEIGHTS): "head_weights stack_weights",
     ("tensorflow", RECURRENT): """
@@ -54,9 +54,10 @@ VERDICTS = {
         head_weights_h5_keras_2 lstm_tensorflow_checkpoint head_tensorflow_checkpoint
     """,
     ("torch", RECURRENT): "lstm_steps_pt2",
+    ("torch", WHOLE): "by_last_state_pt2 tagger_pt2 voice_pt2 residual_pt2 gru_pt2",
     ("torch", REFUSED): """
-        by_last_state_pt2 tagger_pt2 voice_pt2 residual_pt2 voice_traced speech_traced tagger_scripted
-        lines_pickled by_last_state_pickled gru_pt2 lstm_steps_traced gru_both_steps_scripted
+        voice_traced speech_traced tagger_scripted
+        lines_pickled by_last_state_pickled lstm_steps_traced gru_both_steps_scripted
         lstm_stack_both_pickled gru_pickled
     """,
     ("torch", WEIGHTS): """
@@ -86,15 +87,11 @@ VERDICTS = {
     ("openvino", WHOLE): "tagger_openvino voice_openvino by_last_state_openvino gru_openvino",
 }
 """The models of each archive that run whole, that have nothing but recurrent layers, that have more and
-are refused, and that are weights alone. Refused, too, are directions that are not merged or not alike."""
+are refused, and that are weights alone."""
 
 REASONS = {
     "keras/lstm_backwards": "it returns its outputs last step first",
-    "keras/lstm_states": "its final states are outputs of the model",
-    "keras/stateful_head": "it keeps its state from one call to the next (stateful)",
-    "keras/lstm_stateful": "it keeps its state from one call to the next (stateful)",
     "tensorflow/backwards_h5_keras_2": "it returns its outputs last step first",
-    "torch/gru_pt2": "getitem_1 (an output)",
     "torch/lstm_steps_traced": "it is a program of TorchScript",
     "torch/gru_both_steps_scripted": "it is a program of TorchScript",
     "torch/lstm_stack_both_pickled": "it is a pickled torch.nn.modules.rnn.LSTM",
@@ -140,13 +137,13 @@ def results(table: pa.Table, call: Call) -> list[dict[str, Any]]:
     """The outputs of each sequence by the framework's names.
 
     They are columns beside those of the inputs, or the fields of one. Those of a single column are the first
-    output, whatever the column is called, and several that have none of the names have them in order.
+    output, whatever the column is called, and several that have other names have them in order.
     """
     names = list(call.outputs[0])
     rows = table.select([name for name in table.column_names if name not in call.inputs[0]]).to_pylist()
     rows = [next(iter(row.values())) if len(row) == 1 else row for row in rows]
     rows = [row if isinstance(row, dict) else {names[0]: row} for row in rows]
-    return [row if set(row) & set(names) else dict(zip(names, row.values(), strict=True)) for row in rows]
+    return [row if set(row) <= set(names) else dict(zip(names, row.values(), strict=True)) for row in rows]
 
 
 def check_equal(table: pa.Table, call: Call, length: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.errors import LayoutError
+from stepnet.errors import FileError, LayoutError, ModelError
 from stepnet.files import LayoutChoice, convert_file, read
 from stepnet.model.file import read_model
 
@@ -227,29 +227,65 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("stack", [False, True])
-def test_what_a_row_of_layers_does_not_express_is_refused_by_name(tmp_path: Path, name: str, stack: bool):
+def test_what_a_row_of_layers_does_not_express_is_refused_by_name(tmp_path: Path, name: str):
+    """Of a file that is asked for as a row of layers."""
     model, words = REFUSED[name]
     path = saved(tmp_path / "m.pt2", model)
     with pytest.raises(LayoutError) as raised:
-        read_model(path, LayoutChoice(stack=stack))
+        read_model(path, LayoutChoice(stack=True))
     assert words in str(raised.value)
+
+
+STATES = "its initial states are not [layers, sequences, features] with as many sequences"
+NOT_WHOLE = {
+    "a number as an output": "output 'a number' is a number, which is not a value of a model",
+    "ones at the start": STATES,
+    "zeros changed in place": "fill_ (aten.fill_.Scalar) is an operation that stepnet does not support",
+    "a parameter at the start": STATES,
+    "zeros as a sequence": REFUSED["zeros as a sequence"][1],
+    "final state as a sequence": REFUSED["final state as a sequence"][1],
+    "batch first and not": "with batch_first=False is called with a tensor [sequences, steps, 4]",
+    "cells": "gru_cell (aten.gru_cell.default) is an operation that stepnet does not support",
+}
+"""Models of the table above that are not read whole either, and the words of the refusal."""
+
+
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_read_whole_or_refused_by_name(tmp_path: Path, name: str):
+    model, path = REFUSED[name][0], saved(tmp_path / "m.pt2", REFUSED[name][0])
+    if name in NOT_WHOLE:
+        with pytest.raises((ModelError, LayoutError)) as raised:
+            read_model(path)
+        assert NOT_WHOLE[name] in str(raised.value)
+        assert str(path) in str(raised.value)
+        return
+    rng = np.random.default_rng(0)
+    xs = [rng.normal(size=(length, 4)).astype("float32") for length in LENGTHS]
+    found = read_model(path).model(sn.Ragged.from_list(xs))
+    for place, x in enumerate(xs):
+        with torch.inference_mode():
+            right = model(torch.tensor(x)[None])
+        pairs = list(zip(found.values(), right, strict=True)) if isinstance(found, dict) else [(found, right)]
+        for ours, theirs in pairs:
+            values = ours.to_list() if isinstance(ours, sn.Ragged) else ours
+            assert_close(values[place].ravel(), theirs.numpy().ravel(), len(x), 16)
 
 
 def test_dropout_in_training_is_refused_by_name(tmp_path: Path):
     model = Code(lambda s, x: s.a(x)[0], a=gru(num_layers=2, dropout=0.5))
     path = saved(tmp_path / "m.pt2", model, train=True)
-    with pytest.raises(LayoutError, match=r"it has the dropout of a \(aten.gru.input\);"):
+    with pytest.raises(ModelError, match=r"aten.gru.input: dropout draws random numbers: call .eval\(\)"):
         sn.load(path)
     model = Code(lambda s, x: nn.functional.dropout(s.a(x)[0], 0.5, True), a=gru())
-    with pytest.raises(LayoutError, match=r"it has dropout \(aten.dropout.default\);"):
+    with pytest.raises(ModelError, match=r"aten.dropout.default: dropout draws random numbers: call .eval"):
         sn.load(saved(tmp_path / "n.pt2", model))
 
 
 def test_packed_sequences_are_refused_by_name(tmp_path: Path):
     path = saved(tmp_path / "m.pt2", Code(lambda s, x: s.a(x)[0], a=gru()))  # torch.export has no packed ones
     edited(path, b"aten.gru.input", b"aten.gru.data")
-    with pytest.raises(LayoutError, match=r"it has getitem \(aten.gru.data\);"):
+    with pytest.raises(ModelError, match=r"getitem \(aten.gru.data\) is an operation that stepnet does not"):
         sn.load(path)
     assert [module.name for module in read(path).modules] == ["a."]
 
@@ -261,13 +297,13 @@ def test_packed_sequences_are_refused_by_name(tmp_path: Path):
         (b'"num_layers", "arg": {"as_int": 2}', b'"num_layers", "arg": {"as_int": 1}'),
         (b'"num_layers", "arg": {"as_int": 2}', b'"num_layers", "arg": {"as_int": 999999999999}'),
         (b'"has_biases", "arg": {"as_bool": true}', b'"has_biases", "arg": {"as_bool": false}'),
-        (b'{"name": "p_a_weight_hh_l1"}', b'{"name": "p_a_weight_hh_l0"}'),
+        (b'{"name": "p_a_weight_hh_l1"}', b'{"name": "p_a_bias_hh_l0"}'),
     ],
 )
 def test_weights_that_are_not_as_the_operator_says_are_refused(tmp_path: Path, old: bytes, new: bytes):
     path = saved(tmp_path / "m.pt2", Code(lambda s, x: s.a(x)[0], a=gru(num_layers=2)))
     edited(path, old, new)
-    with pytest.raises(LayoutError, match=r"it has the weights of a \(aten.gru.input\), which are not those"):
+    with pytest.raises(ModelError, match=r"aten.gru.input: its weights are not those of a layer of torch.nn"):
         sn.load(path)
 
 
@@ -279,7 +315,7 @@ def test_an_input_that_nothing_computes_is_refused(tmp_path: Path, name: str):
         b'"input", "arg": {"as_tensor": {"name": "x"}}',
         b'"input", "arg": {"name": "%s"}' % name.encode(),
     )
-    with pytest.raises(LayoutError, match=r"it has the input of a \(aten.gru.input\);"):
+    with pytest.raises(FileError, match=r"m.pt2: an operation has an argument of kind 'name', which is not"):
         sn.load(path)
     path = saved(tmp_path / "n.pt2", Code(lambda s, x: s.a(s.d(x))[0], a=gru(), d=nn.Dropout(0.5)))
     edited(
@@ -287,7 +323,15 @@ def test_an_input_that_nothing_computes_is_refused(tmp_path: Path, name: str):
         b'"input", "arg": {"as_tensor": {"name": "x"}}',
         b'"input", "arg": {"name": "%s"}' % name.encode(),
     )
-    with pytest.raises(LayoutError, match=r"it has dropout \(aten.dropout.default\);"):
+    with pytest.raises(FileError, match=r"n.pt2: an operation has an argument of kind 'name', which is not"):
+        sn.load(path)
+    path = saved(tmp_path / "o.pt2", Code(lambda s, x: s.a(s.d(x))[0], a=gru(), d=nn.Dropout(0.5)))
+    edited(
+        path,
+        b'"input", "arg": {"as_tensor": {"name": "x"}}',
+        b'"input", "arg": {"as_tensor": {"name": "%s"}}' % name.encode(),
+    )
+    with pytest.raises(FileError, match=rf"o.pt2: an operation reads '{name}', which is not computed before"):
         sn.load(path)
 
 

@@ -80,7 +80,8 @@ def test_a_state_that_is_kept_between_calls_is_told_and_not_written(tmp_path: Pa
     expected = keras.ops.convert_to_numpy(model(X))
     out = tmp_path / "new.keras"
     said = converted(tmp_path / "model.keras", "--to", "keras", "-o", out, "--verify")
-    kept = "it keeps its state from one call to the next (stateful): here every call starts from zeros"
+    kept = "it keeps its state from one call to the next (stateful): here every call starts from zeros, and "
+    kept += "a stream keeps it"
     assert said["notes"] == {"kept": [kept]}
     for _ in range(2):
         assert_close(outputs_of(out, X), expected, length=TIME, width=INPUTS + HIDDEN)

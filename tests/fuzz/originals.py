@@ -82,11 +82,30 @@ def written(folder: Path) -> Iterator[Original]:
     torch.save(saved, folder / "checkpoint.pt")
     torch.save(saved, folder / "old.pt", _use_new_zipfile_serialization=False)
     onnx.save(nested_model(), folder / "nested.onnx")
-    for name in ("checkpoint.pt", "old.pt", "nested.onnx"):
+    torch.export.save(torch.export.export(Tagger().eval(), (torch.ones(3, 7, 2),)), folder / "tagger.pt2")
+    for name in ("checkpoint.pt", "old.pt", "nested.onnx", "tagger.pt2"):
         yield taken(folder / name)
     golden = TESTS / "model" / "stored" / "golden"
     for name in ("gru", "structures", "inner_sequences", "graph", "quantized_stack"):
         yield taken(golden / "version_1" / f"{name}.stepnet")
+
+
+class Tagger(torch.nn.Module):
+    """A model with layers around its recurrent one, of many operators of torch.export."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv1d(2, 3, 3, padding=1)
+        self.rnn = torch.nn.GRU(3, 4, bidirectional=True, batch_first=True)
+        self.norm, self.out = torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, h = self.rnn(torch.relu(self.conv(x.transpose(1, 2))).transpose(1, 2))
+        a, b = self.norm(y).flatten(1).view(3, 7, 8).chunk(2, -1)
+        y = torch.cat([a * torch.sigmoid(b), b[..., :4] + torch.arange(4)], -1)
+        return self.out(y).log_softmax(-1), torch.stack([h[0], h[1]], 1).sum(1) + y[:, -1, :4] + y.mean(1)[
+            :, 4:
+        ]
 
 
 def small(layout: str) -> Module:

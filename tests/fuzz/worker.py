@@ -61,8 +61,10 @@ def tried(spoilt: Original, folder: Path) -> None:
             sn.load(folder / spoilt.main)
         else:
             show(folder / spoilt.main)
+        if spoilt.kind == "pt2":
+            sn.load(folder / spoilt.main)
     except StepnetError as error:
-        said = str(error)
+        said = str(error).replace("\n  at ", " at ")
     assert said.isprintable(), f"an error cannot be printed: {said!r}"
     assert len(said) < LONGEST, f"an error of {len(said)} characters"
     taken = peak() - before

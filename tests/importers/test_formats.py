@@ -9,7 +9,7 @@ SOURCE = Path(stepnet.__file__).parent
 TABLE, _, RULES = (SOURCE / "importers" / "pointwise.py").read_text("utf-8").partition("\n}\n")
 OPERATORS = re.findall(r"^    \"(\w+)\": PointwiseOperator\(", TABLE, flags=re.MULTILINE)
 MAPS = (
-    *("onnx/names.py", "paddle/names.py", "paddle/steps.py", "torch/aten.py", "files/onnx/node.py"),
+    *("onnx/names.py", "paddle/names.py", "paddle/steps.py", "importers/aten/table.py", "files/onnx/node.py"),
     *("files/keras/operators.py", "files/openvino/operators.py", "files/tflite/operators.py"),
 )
 FORMATS = r"onnx|paddle|\baten\b|torch|keras|tflite|openvino"

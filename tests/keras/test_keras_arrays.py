@@ -88,9 +88,9 @@ def test_an_array_loop_takes_weights_as_they_are():
     _, ours = pair("GRU")
     loop, arrays = loop_of(ours), inputs_of(ours)
     before = loop.results(arrays, None)[0]
-    program = loop.program
+    bound = loop.bound
     np.testing.assert_array_equal(loop.results(arrays, None)[0], before)
-    assert loop.program is program
+    assert loop.bound is bound
     arrays[-1] += 1  # in place
     right = loop.net.saving(arrays, None)[0]
     np.testing.assert_array_equal(loop.results(arrays, None)[0], right)
@@ -144,7 +144,8 @@ def test_loops_run_on_the_engine_of_the_layer():
         layer.set_weights([numbers(*weight.shape) / 2 for weight in layer.get_weights()])
         made[engine] = answers(layer, MASKS["gaps"])
         loop = loop_of(layer)
-        programs = [loop.program, loop.net.halves.first, loop.net.halves.second]
+        assert loop.bound is not None
+        programs = [loop.bound.program, loop.net.passes.run.first, loop.net.passes.run.second]
         assert [[*program.kernels] for program in programs] == [[engine]] * 3
     assert_same(made["auto"], made["interpret"])
 

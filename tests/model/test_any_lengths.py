@@ -1,5 +1,6 @@
 """Calls of few sequences, prepared for any lengths: bit for bit what first calls give."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from callers import on_threads
 from constants import Constants
 from same_bits import assert_same_bits
+from sharing import every_step_shared
 from zoo import normal, rnn_of, simple, uniform
 
 import stepnet as sn
@@ -15,12 +17,13 @@ from stepnet.model import programs
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
+RUNNING = "stepnet.compiler.targets.cpu.running"
 pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 @pytest.fixture(autouse=True)
 def one_thread(same_threads: None) -> None:
-    """Calls run in one thread, as calls that are prepared for any lengths do."""
+    """Calls run in one thread, but where a test asks for more."""
     sn.set_threads(1)
 
 
@@ -51,6 +54,19 @@ def classifier() -> sn.Graph:
     return sn.Graph(lambda x, p: {"class": layer(x)[1] @ p, "x": layer(x)[0]}, normal(8, 3))
 
 
+def strides() -> sn.Graph:
+    """Outputs of fewer and of more steps than the sequences: none of fewer for a sequence of one step."""
+    layer = rnn_of("gru", 8, 8)
+
+    def model(x: Any, p: Any) -> Any:
+        fewer = sn.conv1d(x, p["down"], stride=2, padding="valid")
+        h = layer(fewer)[0] + fewer
+        more = sn.conv_transpose1d(h, p["up"], stride=3)
+        return {"fewer": h, "more": more, "x": x @ p["down"][0], "mean": sn.reduce(h, "mean")}
+
+    return sn.Graph(model, {"down": normal(8, 4, 2), "up": normal(8, 3, 4)})
+
+
 MODELS: dict[str, Any] = {
     "gru": lambda: rnn_of("gru", 4, 8),
     "lstm, reverse": lambda: rnn_of("lstm", 4, 8, reverse=True),
@@ -61,6 +77,7 @@ MODELS: dict[str, Any] = {
     ),
     "tagger": tagger,
     "classifier": classifier,
+    "strides": strides,
 }
 PREPARED = MODELS.keys() - {"classifier"}  # whose parts run in one go
 
@@ -110,6 +127,104 @@ def test_arrays_of_lengths_never_seen(name: str):
     assert len(kept(model)) == (name in PREPARED)
 
 
+@pytest.mark.alone  # threads that wait for one another
+@pytest.mark.usefixtures("small_calls_are_shared")
+@pytest.mark.parametrize("way", ["rows", "units"])
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("name", ["gru", "directions", "tagger"])
+def test_threads_share_calls_of_lengths_never_seen(
+    name: str, threads: int, way: str, monkeypatch: pytest.MonkeyPatch
+):
+    """By their sequences or by the units of each step, and both directions of one sequence at once."""
+    lengths = {1: (1, 12), 5: (1, 12), 64: (2, 4)}
+    inputs = {
+        rows: [sequences(name, RANDOM.integers(*ends, rows)) for _ in range(6)]
+        for rows, ends in lengths.items()
+    }
+    expected = {rows: [MODELS[name]()(x) for x in several] for rows, several in inputs.items()}
+    sn.set_threads(threads)
+    for rows, several in inputs.items():
+        with every_step_shared(way == "units"), monkeypatch.context() as patch:
+            model = prepared(name, rows)
+            patch.setattr(f"{RUNNING}.prepared_chain.PreparedChain.__init__", None)  # nothing new is prepared
+            assert_same_bits([model(x) for x in several], expected[rows])
+
+
+@pytest.mark.usefixtures("small_calls_are_shared")
+def test_threads_whose_lanes_would_have_several_sequences_are_not_prepared():
+    """Python assigns the sequences to lanes at each call."""
+    sn.set_threads(2)
+    model = MODELS["gru"]()
+    for _ in range(4):
+        x = sequences("gru", RANDOM.integers(1, 12, 65))
+        assert_same_bits(model(x), MODELS["gru"]()(x))
+    assert not kept(model)
+
+
+@pytest.mark.alone
+@pytest.mark.usefixtures("small_calls_are_shared")
+@pytest.mark.parametrize("rows", [1, 3])
+def test_threads_pause_in_calls_of_any_lengths_and_an_interrupt_leaves_nothing_behind(
+    rows: int, constants: Constants
+):
+    inputs = [sequences("directions", lengths[:rows]) for lengths in ([900, 700, 40], [600, 1, 800])]
+    expected = [MODELS["directions"]()(x) for x in inputs]
+    constants(f"{RUNNING}.prepared_chain", SLICE=1e-9)
+    sn.set_threads(2)
+    model = MODELS["directions"]()
+    for length in (700, 650, 620):
+        model(sequences("directions", [length, *[100] * (rows - 1)]))
+
+    for x, right in zip(inputs, expected, strict=True):
+        for count in (1, 4):
+            seen = list[sn.Progress]()
+
+            def interrupt(now: sn.Progress, seen: list[sn.Progress] = seen, count: int = count) -> None:
+                seen.append(now)
+                if len(seen) == count:
+                    raise KeyboardInterrupt
+
+            with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
+                model(x)
+        seen = list[sn.Progress]()
+        with sn.progress(seen.append):
+            assert_same_bits(model(x), right)
+        steps = [now.steps for now in seen]
+        assert len(seen) > 3
+        assert steps == sorted(steps)
+        assert (seen[-1].is_done, seen[-1].sequences) == (True, rows)
+
+
+@pytest.mark.usefixtures("small_calls_are_shared")
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_lengths_never_seen_on_several_threads(name: str, rows: int, constants: Constants):
+    """The layers of both directions run at the same time, and threads share windows."""
+    constants("stepnet.compiler.targets.cpu.running.across", SHARED_BYTES=0)
+    sn.set_threads(2)
+    model = MODELS[name]()
+    for _ in range(8):
+        x = sequences(name, RANDOM.integers(1, 40, rows))
+        assert_same_bits(model(x), MODELS[name]()(x))
+    if rows == 1:
+        assert bool(kept(model)) == (name in PREPARED)
+
+
+@pytest.mark.parametrize("sizes", [(512,), (64, 64)])
+def test_lengths_never_seen_where_threads_share_units_or_layers(sizes: tuple[int, ...]):
+    """Two threads share the units of a large step, or run the layers of a stack, one behind the other."""
+
+    def made() -> sn.Stack:
+        return sn.Stack([rnn_of("gru", *pair) for pair in pairwise((4, *sizes))])
+
+    sn.set_threads(2)
+    model = made()
+    for length in (270, 300, 257, 511):
+        x = sequences("gru", [length])
+        assert_same_bits(model(x), made()(x))
+    assert len(kept(model)) == 1
+
+
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("name", ["gru", "lstm, reverse", "stack", "directions"])
 def test_the_last_output_alone(name: str, last_only: bool):
@@ -154,7 +269,7 @@ def test_many_sequences_of_which_one_is_empty_or_long(other: int, usual: int):
 
 def test_calls_that_use_fewer_lanes_than_sequences_are_not_prepared(constants: Constants):
     """Long ones, most of whose lanes would soon be idle."""
-    constants("stepnet.compiler.targets.cpu.running.sequence_layout", EVEN_SECONDS=0)
+    constants(f"{RUNNING}.sequence_layout", EVEN_SECONDS=0)
     model = MODELS["gru"]()
     for longest in (400, 399, 398, 397):
         x = sequences("gru", [longest, *[10] * 63])

@@ -28,6 +28,7 @@ Array = np.ndarray
 ROWS, STEPS, FEATURES, WIDTH = 3, 5, 4, 4
 X = normal(ROWS, STEPS, FEATURES, dtype="float64")
 LENGTHS = np.array([5, 2, 4])
+MASK = np.arange(STEPS) % 2 == np.zeros((ROWS, 1))
 START, STOP = [0, 2, 3], 1
 
 
@@ -199,13 +200,11 @@ def memory_of(case: Case) -> Any:
     return in_float64(stream.state)
 
 
-def initial(case: Case) -> None:
-    memory = 0
+def given_memory(case: Case) -> Any:
     try:
-        memory = memory_of(case)
+        return memory_of(case)
     except StepnetError:  # a model without a stream has no memories to give; the call says why
-        memory = np.zeros((ROWS, WIDTH))
-    case.agrees(initial=memory)
+        return np.zeros((ROWS, WIDTH))
 
 
 def statics(case: Case) -> None:
@@ -278,13 +277,16 @@ def cotangents(results: Any) -> Any:
     )
 
 
-def vjp(case: Case) -> None:
-    made = []
-    for model, x, engine in ((case.model, in_float32(X), "auto"), (case.exact, X, "interpret")):
-        results, backward = sn.vjp(model)(x, engine=engine)
+def vjp(case: Case, **options: Any) -> None:
+    made, narrow = [], {name: in_float32(value) for name, value in options.items()}
+    for model, x, engine, call in (
+        (case.model, in_float32(X), "auto", narrow),
+        (case.exact, X, "interpret", options),
+    ):
+        results, backward = sn.vjp(model)(x, engine=engine, **call)
         given = cotangents(case.outputs(results))
         gradients = backward(given)
-        made.append(leaves((gradients.inputs,)))
+        made.append(leaves((gradients.inputs, gradients.initial if "initial" in options else None)))
     assert_all_close(*made)
 
 
@@ -400,15 +402,15 @@ DOORS: dict[str, Callable[[Case], None]] = {
         case.right(sn.Ragged.from_list([row[:n] for row, n in zip(X, LENGTHS, strict=True)])),
     ),
     "prepared": prepared,
-    "initial": initial,
+    "initial": lambda case: case.agrees(initial=given_memory(case)),
     "statics": statics,
     "lengths": lambda case: case.agrees(lengths=LENGTHS),
     "last_only": lambda case: case.agrees(lengths=LENGTHS, last_only=True),
     "engine": lambda case: assert_all_close(
         case.model(in_float32(X), engine=("llvm", "interpret")), case.right()
     ),
-    "mask": lambda case: case.agrees(mask=np.arange(STEPS) % 2 == np.zeros((ROWS, 1))),
-    "masked": lambda case: case.agrees(mask=np.arange(STEPS) % 2 == np.zeros((ROWS, 1)), masked="zero"),
+    "mask": lambda case: case.agrees(mask=MASK),
+    "masked": lambda case: case.agrees(mask=MASK, masked="zero"),
     "begun": lambda case: case.agrees(begun=[1, 2, 3]),
     "time_major": time_major,
     "stream": stream,
@@ -416,6 +418,10 @@ DOORS: dict[str, Callable[[Case], None]] = {
     "beam_search": beam_search,
     "trace_steps": trace_steps,
     "vjp": vjp,
+    "vjp with initial": lambda case: vjp(case, initial=given_memory(case)),
+    "vjp with mask": lambda case: vjp(case, mask=MASK, masked="zero"),
+    "vjp with begun": lambda case: vjp(case, begun=[1, 2, 3], last_only=True),
+    "vjp with last_only": lambda case: vjp(case, last_only=True, lengths=LENGTHS),
     "value_and_grad": value_and_grad,
     "with_params": with_params,
     "pickle": pickled,
@@ -462,16 +468,17 @@ NO_STATICS = "no parameter named `statics`|was saved for None|takes no statics"
 BACKWARD = "begins at a sequence's last step"
 PARTS = "the model runs in several parts, each with a plan of its own"
 BACKWARDS = dict.fromkeys(("reverse", "both", "reader"), BACKWARD)
+NO_STREAM = "a graph runs step by step: this model has no stream: a recurrence of it"
+NO_MASK = "mean is a value that each sequence has once, and a mask says what steps give"
 REFUSED: Mapping[str, Mapping[str, str]] = {
-    "initial": {
-        "reader": "with initial= a graph runs step by step: this model has no stream: a recurrence of it"
-    },
+    "initial": {"reader": f"with initial= {NO_STREAM}"},
+    "vjp with initial": {"reader": f"with initial= {NO_STREAM}"},
     "statics": dict.fromkeys(set(KINDS) - {"with statics", "graph with statics"}, NO_STATICS),
-    "mask": {"reader": "mean is a value that each sequence has once, and a mask says what steps give"},
-    "masked": {"reader": "mean is a value that each sequence has once, and a mask says what steps give"},
-    "begun": {
-        "reader": "with begun= a graph runs step by step: this model has no stream: a recurrence of it"
-    },
+    "mask": {"reader": NO_MASK},
+    "masked": {"reader": NO_MASK},
+    "vjp with mask": {"reader": NO_MASK},
+    "begun": {"reader": f"with begun= {NO_STREAM}"},
+    "vjp with begun": {"reader": f"with begun= {NO_STREAM}"},
     "stream": {**BACKWARDS, "until": "a stream runs on: it has no until="},
     "generate": {
         **BACKWARDS,

@@ -322,6 +322,20 @@ def test_convolutions_over_steps(name: str) -> None:
         assert_as_theirs(model, {"x": random(2, steps, 4)})
 
 
+@pytest.mark.parametrize("operator", ["Conv", "MaxPool"])
+def test_steps_may_be_the_last_axis(operator: str) -> None:
+    attributes = {"kernel_shape": [3], "pads": [1, 1]}
+    nodes = [
+        node(operator, "x w" if operator == "Conv" else "x", "c", **attributes),
+        node("Transpose", "c", perm=[2, 0, 1]),
+    ]
+    arrays = {"w": random(4, 4, 3)} if operator == "Conv" else {}
+    model = model_of(nodes, [value("x", "n", 4, "t")], [value("y", *"abc")], arrays)
+    assert_as_theirs(model, {"x": random(2, 4, 5)})
+    graph: Any = loaded(model, Store(None, model.ByteSize()), "made.onnx", {}, {})
+    assert graph.model.inputs[0].axes == "N_T"
+
+
 FEWER_AND_MORE: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "transposed": ("ConvTranspose", {"strides": [2], "pads": [1, 1]}, (4, 3, 4)),
     "transposed with more at the end": (

@@ -928,15 +928,15 @@ def threads_generate_side_by_side() -> None:
 
 @alone
 def padding_is_not_run() -> None:
-    lengths, own = list[Any](), scans.batch_of
+    lengths, own = list[Any](), scans.positions_of
 
     def seen(rows: int, time: int) -> Any:
-        batch = own(rows, time)
-        lengths.append(batch.positions.lengths.tolist())
-        return batch
+        positions = own(rows, time)
+        lengths.append(positions.lengths.tolist())
+        return positions
 
     _, ours, _ = both(FAMILIES["qwen3_5"], torch.float32)
-    scans.batch_of = seen
+    scans.positions_of = seen
     try:
         for mask, expected in (("right", [7, 4, 1]), ("left", [7] * 3), ("gaps", [7] * 3), ("none", [7] * 3)):
             lengths.clear()
@@ -945,7 +945,7 @@ def padding_is_not_run() -> None:
             assert lengths, mask
             assert all(each == expected for each in lengths), f"{mask}: {lengths}"
     finally:
-        scans.batch_of = own
+        scans.positions_of = own
 
 
 @alone

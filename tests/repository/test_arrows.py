@@ -35,6 +35,7 @@ STAGES = {
     "importers": "importers",
     "graph": "model.graph explain.graph explain.svg",
     "torch": "torch",
+    "jax": "jax",
     "layout": "layout",
     "keras": "keras",
     "onednn": "onednn",
@@ -58,6 +59,48 @@ LATE = {
     *("explain.progress", "model.generate"),
     *("model.combination", "model.compose", "model.gradient_explain", "model.gradient_strategy"),
     *("model.graph.graph", "model.model", "model.recurrence", "model.streams.stream"),
+}
+
+# What front ends import of the compiler and of models: some names of a module, or all of it or of a folder.
+# They take a model, check arguments and trace; gradients and calls come from `model.differentiable`.
+SHOWN = {
+    "compiler.values": "",
+    "compiler.trace": "",
+    "compiler.net.types": "",
+    "compiler.net.windows": "",
+    "compiler.targets": "Order checked_engine devices_of",
+    "model.compose": "Bidirectional Stack",
+    "model.differentiable": "",
+    "model.graph.graph": "Graph",
+    "model.layers": "Layer",
+    "model.model": "Model",
+    "model.pieces": "Checkpoint checked_checkpoint",
+    "model.program": "Asked",
+    "model.recurrence": "RNN",
+}
+# And one front end alone, for functions that its users call in steps, for files, workers and libraries.
+SHOWN_TO = {
+    "torch": {
+        "compiler.net.tolerance": "tolerance",
+        "model.convolution": "windowed_max windowed_mean",
+        "model.counting": "length_of",
+        "model.nested": "expand",
+    },
+    "keras": {},
+    "arrow": {
+        "compiler.net.digest": "digest",
+        "compiler.plan.schedule": "Schedule",
+        "model.batch": "with_dtypes",
+        "model.blank": "no_sequences",
+        "model.file": "FileModel read_model",
+    },
+    "ray": {"compiler.targets.threads": "set_threads threads threads_set"},
+    "build": {  # it writes the machine code of a target as files
+        "compiler": "",
+        "model.batch": "with_default_dtypes with_dtypes",
+        "model.blank": "no_sequences",
+        "model.program": "Program",
+    },
 }
 
 
@@ -87,6 +130,22 @@ def imported(tree: ast.AST, known: Mapping[str, object]) -> Iterator[str]:
             if first == PACKAGE:
                 whole = rest or "__init__"
                 yield whole if whole in known else whole.rpartition(".")[0] or "__init__"
+
+
+def names_imported(tree: ast.AST, known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """The names that a text imports from the package, each with its module; "" for a module itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = (node.module or "").removeprefix(f"{PACKAGE}.")
+            for name in (alias.name for alias in node.names):
+                yield (f"{module}.{name}", "") if f"{module}.{name}" in known else (module, name)
+
+
+def is_shown(module: str, name: str, shown: Mapping[str, str]) -> bool:
+    """Returns whether a table shows a name of a module: alone, or with all of the module or of a folder."""
+    parts = module.split(".")
+    above = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    return name in shown.get(module, "").split() or any(shown.get(part) == "" for part in above)
 
 
 @cache
@@ -191,6 +250,35 @@ def test_explanations_know_no_engine():
     known = {name: others for name, others in arrows().items() if name.startswith("explain.")}
     assert known
     assert [(name, other) for name in known for other in known[name] if other.startswith(engines)] == []
+
+
+def imports_of_front_end(front: str) -> set[tuple[str, str]]:
+    """The names of the compiler and of models that a front end imports, each with its module."""
+    known = modules()
+    paths = [path for importer, path in known.items() if importer.split(".")[0] == front]
+    every = {found for path in paths for found in names_imported(tree(path), known)}
+    return {(module, name) for module, name in every if module.split(".")[0] in ("compiler", "model")}
+
+
+@pytest.mark.parametrize("front", SHOWN_TO)
+def test_front_ends_know_nothing_below_a_model(front: str):
+    shown = SHOWN | SHOWN_TO[front]
+    found = sorted(imports_of_front_end(front))
+    assert [(module, name) for module, name in found if not is_shown(module, name, shown)] == []
+
+
+def test_front_ends_import_all_that_is_shown():
+    used = {front: imports_of_front_end(front) for front in SHOWN_TO}
+    tables = [(SHOWN, set[tuple[str, str]]().union(*used.values()))]
+    tables += [(SHOWN_TO[front], found) for front, found in used.items()]
+    unused = [
+        (shown, name)
+        for table, found in tables
+        for shown, names in table.items()
+        for name in names.split() or [""]
+        if not any(is_shown(module, own, {shown: name}) for module, own in found)
+    ]
+    assert unused == []
 
 
 def test_there_is_no_circle():

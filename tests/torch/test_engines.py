@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from installed_onednn import missing_onednn
 from tolerance import assert_close
 from zoo import rnn_of
 
@@ -100,6 +101,42 @@ def test_an_acceleration_takes_its_engine_back():
     assert {name: set(vars(module)) for name, module in model.items()} == before
 
 
+def test_an_engine_that_is_asked_for_again_replaces_the_first():
+    model = torch.nn.Sequential(torch.nn.GRU(3, 4), torch.nn.GRUCell(3, 4))
+    first = stepnet.torch.accelerate(model, engine="llvm")
+    again = stepnet.torch.accelerate(model, engine=["interpret", "llvm"])
+    order = ("interpret", "llvm")
+    assert [module.engine for module in model] == [order] * 2
+    said = f"it is stepnet's already; its engine is now {order!r}, and was 'llvm'"
+    assert again.left == {"0": said, "1": said}
+    assert not again.replaced
+    kept = f"it is stepnet's already, with engine={order!r}"
+    assert stepnet.torch.accelerate(model).left == {"0": kept, "1": kept}
+    assert [module.engine for module in model] == [order] * 2
+    first.undo()
+    assert [type(module) for module in model] == [torch.nn.GRU, torch.nn.GRUCell]
+    assert not any("engine" in vars(module) for module in model)
+
+
+@pytest.mark.skipif(missing_onednn() is not None, reason=str(missing_onednn()))
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "GRUCell"])
+def test_a_call_with_gradients_is_refused_as_one_without(name: str):
+    module, x = MAKE[name](engine="onednn").double(), sequences_of(name).double()
+    with torch.no_grad(), pytest.raises(RefusedError) as without:
+        module(x)
+    for _ in range(2):
+        with pytest.raises(
+            RefusedError, match="onednn: oneDNN takes sequences and memories of float32"
+        ) as made:
+            module(x)
+        assert str(made.value) == str(without.value)
+    module.float()
+    first_of(module(x.float())).sum().backward()  # gradients run on llvm
+    module.engine = "auto"
+    module.double()
+    first_of(module(x)).sum().backward()
+
+
 def test_engines_that_refuse_say_why():
     def odd(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
         return h, h + x.sum(axis=-1, keepdims=True)
@@ -107,4 +144,7 @@ def test_engines_that_refuse_say_why():
     scan = stepnet.torch.Scan(sn.RNN(odd, memory=4), engine="onednn")
     with torch.no_grad(), pytest.raises(RefusedError, match="onednn: "):
         scan(torch.ones(2, 5, 3))
-    scan(torch.ones(2, 5, 3, requires_grad=True))[0].sum().backward()  # gradients run on llvm
+    with pytest.raises(RefusedError, match="onednn: "):
+        scan(torch.ones(2, 5, 3, requires_grad=True))
+    scan.engine = "onednn", "llvm"
+    scan(torch.ones(2, 5, 3, requires_grad=True))[0].sum().backward()

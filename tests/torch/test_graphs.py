@@ -222,7 +222,7 @@ def exact(module: Any, form: Callable[[Any, Any], Any], states: list[torch.Tenso
 @pytest.mark.parametrize("size", [8, 32, 64])
 def test_gradients_of_matrices_are_in_the_graph(size: int, form: str):
     module = matrix(size)
-    (blocks,) = module.enter().differentiable.run((0,)).blocks  # of training outside of the graph
+    (blocks,) = module.enter().net.passes((0,)).run.blocks  # of training outside of the graph
     assert blocks.startswith("1 step:") is (size == 8)
     states = [numbers(BATCH, size, size, dtype=torch.float32)] if form == "packed" else []
     found = answers(Compiled(module, "aot_eager"), FORMS[form], states)

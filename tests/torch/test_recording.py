@@ -88,6 +88,24 @@ def test_torch_jit_trace_holds_the_operator(name: str, gradients: bool):
         loaded(LONGER)
 
 
+@pytest.mark.parametrize("name", [*MODULES, "Scan"])
+def test_torch_jit_script_is_refused(name: str):
+    module = scan() if name == "Scan" else MODULES[name][0]()
+    for each in (module, torch.nn.Sequential(torch.nn.Linear(3, 3), module)):
+        with pytest.raises(InputError, match=r"torch\.jit\.script cannot compile stepnet.*jit\.trace"):
+            torch.jit.script(each)
+
+
+def test_a_model_is_scripted_after_undo():
+    model = torch.nn.Sequential(torch.nn.GRU(3, 4))
+    done = stepnet.torch.accelerate(model)
+    with pytest.raises(InputError, match="which undo"):
+        torch.jit.script(model)
+    done.undo()
+    scripted: Any = torch.jit.script(model)
+    assert_same({"y": scripted(X.float())[0]}, {"y": model(X.float())[0]})
+
+
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize(
     "record",

@@ -173,6 +173,48 @@ def test_states_of_layers_have_the_sequences_first() -> None:
         assert_close(output, wanted.numpy().swapaxes(0, 1), 5, 200)
 
 
+class Several(nn.Module):
+    """A module that takes any number of arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(6, 4, batch_first=True)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        h, _ = self.rnn(args[0] + args[-1][:, None])
+        return h * kwargs.get("scale", 1) + kwargs.get("shift", 0)
+
+
+class AfterOthers(Several):
+    def forward(self, frames: Any, *args: Any) -> Any:
+        return super().forward(frames, *args)
+
+
+@pytest.mark.parametrize(("kind", "last"), [(Several, "args[1]"), (AfterOthers, "args[0]")])
+def test_arguments_of_any_number(kind: type[nn.Module], last: str) -> None:
+    module, random = made(kind), np.random.default_rng(0)
+    frames, still = random.normal(size=(3, 5, 6)), random.normal(size=(3, 6))
+    frames, still = frames.astype("float32"), still.astype("float32")
+    graph = stepnet.torch.graph(module, (torch.zeros(2, 4, 6), torch.zeros(2, 6)), axes={last: "N"})
+    with torch.no_grad():
+        right = module(torch.from_numpy(frames), torch.from_numpy(still)).numpy()
+    assert_close(graph(frames, statics=still), right, 5, 200)
+
+
+def test_named_arguments_of_any_number() -> None:
+    class Named(Several):
+        def forward(self, frames: Any, **kwargs: Any) -> Any:
+            return super().forward(frames, frames[:, 0], **kwargs)
+
+    module, random = made(Named), np.random.default_rng(0)
+    frames, shift = (random.normal(size=(3, 5, size)).astype("float32") for size in (6, 4))
+    example = {"frames": torch.zeros(2, 3, 6), "shift": torch.zeros(2, 3, 4), "scale": 2.0}
+    graph = stepnet.torch.graph(module, example)
+    with torch.no_grad():
+        right = module(torch.from_numpy(frames), shift=torch.from_numpy(shift), scale=2.0).numpy()
+    assert_close(graph({"frames": frames, "shift": shift}), right, 5, 200)
+
+
 def test_two_sequences_side_by_side() -> None:
     module = made(models.Siamese)
     random = np.random.default_rng(0)

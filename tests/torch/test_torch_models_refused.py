@@ -66,7 +66,7 @@ class Own(nn.GRU):
 OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "a sum of more and of fewer steps": (
         lambda m, x: x.mean(-1) + nn.functional.max_pool1d(x.mean(-1)[:, None], 2)[:, 0],
-        "its operations depend on the number of steps[-1/2]",
+        "its operations depend on the number of steps after a convolution or pooling, which differs between",
     ),
     "a convolution without a kernel": (
         lambda m, x: nn.functional.conv1d(x.transpose(1, 2), m.conv.weight, stride=2, padding=-1),
@@ -80,6 +80,10 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x: nn.functional.max_pool1d(x, 2),
         "a convolution or pooling of a model is over the steps of a tensor [sequences, features, steps], not "
         "over an axis of size 6",
+    ),
+    "a convolution of steps and zeros": (
+        lambda m, x: nn.functional.max_pool1d(nn.functional.pad(x.transpose(1, 2), (1, 1)), 2),
+        "not over an axis of size steps + 2; the layer itself can pad steps",
     ),
     "convolution over features": (
         lambda m, x: m.conv(x[:, :1].transpose(1, 2)),

@@ -1,5 +1,6 @@
 """Every row of the table of ATen operations: what a recurrence makes of it is what PyTorch gives."""
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -8,13 +9,13 @@ import pytest
 import torch
 
 import stepnet as sn
-import stepnet.torch.rows
 import stepnet.torch.step
 from stepnet.torch import trace
 from stepnet.torch.aten import ATEN
 from tests.torch.torch_cases import GROUPS, PARAMETERS, SHAPES, Case
 from tests.torch.torch_loop import LENGTHS, agree, agree_at_the_end, drawn, numbers, ragged, rows, stepped
 
+ROWS = sys.modules[type(ATEN["tanh.default"]).__module__]
 DTYPES = {"k": torch.int64, "t": torch.bool}
 
 
@@ -40,7 +41,7 @@ PARAMS = {name: numbers(shape, place) for place, (name, shape) in enumerate(PARA
 def traced() -> tuple[dict[str, sn.RNN], set[str], set[str]]:
     """The recurrence of each group, the rows that they used, and those whose rule on features they used."""
     used, on_features = set[str](), set[str]()
-    apply = stepnet.torch.rows.on_features
+    apply = ROWS.on_features
 
     class Noting(dict[str, Any]):
         def __getitem__(self, name: str) -> Any:
@@ -52,7 +53,7 @@ def traced() -> tuple[dict[str, sn.RNN], set[str], set[str]]:
         return apply(call, row)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stepnet.torch.rows, "on_features", noting)
+        patch.setattr(ROWS, "on_features", noting)
         patch.setattr(stepnet.torch.step, "ATEN", Noting(ATEN))
         example = X, numbers((1, 4), 2), PARAMS
         return {name: trace(step_of(cases), example) for name, cases in GROUPS.items()}, used, on_features

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
-from stepnet.build.kernel_code import WORD
+from stepnet.build.call_block import LibraryBlock
 from stepnet.build.library_code import CODE, ERRORS, LibraryCode, function
 from stepnet.build.objects import OWN
 from stepnet.build.platforms import Platform
 from stepnet.build.processor_code import write_fits
-from stepnet.build.recipe import PlanKernel, Recipe
-from stepnet.build.workspaces import CONTEXT, Contexts
+from stepnet.build.recipe import Recipe
+from stepnet.build.workspaces import CONTEXT
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 
@@ -53,15 +53,16 @@ def weights_file(weights: bytes, identity: int) -> bytes:
 @dataclass(frozen=True)
 class ContextCode:
     """Generates all functions of a C library except `run`, which `RunCode` generates. name: the prefix of the
-    library's functions. identity: a number that identifies the code that the weights are for. beside: the
-    weights are in a file of their own. description: the text that the library returns about itself.
+    library's functions. block: the layout of a context. identity: a number that identifies the code that the
+    weights are for. beside: the weights are in a file of their own. description: the text that the library
+    returns about itself.
     """
 
     module: ir.Module
     platform: Platform
     name: str
     recipe: Recipe
-    contexts: Contexts
+    block: LibraryBlock
     identity: int
     beside: bool
     description: str
@@ -127,21 +128,13 @@ class ContextCode:
                 self.module, base, f"{self.name}_fits", f"{self.name}{OWN}", self.platform.needs
             )
             code.fail_when(code.not_(code.call(fits, [])), "PROCESSOR")
-        size = code.number(self.contexts.bytes)
+        size = code.number(self.block.contexts.bytes)
         context = code.system("aligned_alloc", POINTER, code.number(LINE), size)
         code.fail_when(code.is_null(context), "MEMORY")
         code.zero_bytes(context, size)
         code.set_word(context, CONTEXT["weights"], weights)
         code.set_word(context, CONTEXT["own"], own)
-        for number, workspace in self.contexts.workspaces.items():
-            step = self.recipe.steps[number]
-            assert isinstance(step, PlanKernel)
-            words = code.at(context, workspace.words)
-            for name, offset in workspace.offsets.items():
-                code.set_word(words, WORD[name], code.at(context, offset))
-            code.set_word(words, WORD["constants"], code.at(weights, step.constants))
-            code.set_word(words, WORD["reverse"], int(step.plan.reverse))
-            code.set_word(words, WORD["last_only"], int(step.last_only))
+        self.block.write_table(code, context, weights)
         code.write(context, out, 8)
         code.ret(ir.Constant(I32, CODE["OK"]))
         return ir_function

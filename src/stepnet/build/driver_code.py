@@ -1,26 +1,25 @@
-"""Generates a library's `run`: it checks arguments, distributes sequences over lanes, and runs all parts.
+"""Generates a library's `run`: it checks arguments, distributes sequences over lanes, and runs all tasks.
 
-    offsets 0 3 5, arrays  ->  checks  ->  memory  ->  lanes  ->  part 0, part 1, ...  ->  0, or an error
+    offsets 0 3 5, arrays  ->  checks  ->  memory  ->  lanes  ->  call block  ->  0, or an error
 
-It replaces the Python code that surrounds the machine code in a call; see `targets/cpu/running`. It runs in
-one thread, in the memory of a context.
+It does in each call what Python does when it prepares one; the tasks run as they do in a prepared call (see
+`targets/cpu/running/call_block`). It runs in one thread, in the memory of a context.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from llvmlite import ir
 
 from stepnet.build.arena import Arena, Space
-from stepnet.build.kernel_code import KernelCode, LayoutPointers
+from stepnet.build.call_block import Key, LibraryBlock, LibraryTask, across_task
+from stepnet.build.kernel_code import KernelCode
 from stepnet.build.library_code import CODE, function
-from stepnet.build.model import BuiltModel
+from stepnet.build.model import ArrayArgument, BuiltModel
 from stepnet.build.recipe import AcrossStep, PlanKernel, Recipe
 from stepnet.build.workspaces import CONTEXT, Contexts
-from stepnet.compiler.net.types import CONST, ROWS, Type
+from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.compiler.targets.cpu.machine.processor import Processor
-from stepnet.compiler.targets.cpu.running.across import function_of, numbers_of
-from stepnet.compiler.targets.cpu.running.across_code import across_function
-from stepnet.compiler.targets.cpu.running.lengths import LAID_BYTES, PER_SEQUENCE
+from stepnet.compiler.targets.cpu.running.lengths import LAID, LAID_BYTES, PER_SEQUENCE
 from stepnet.compiler.targets.cpu.running.lengths_code import write_differences, write_lay
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.packed import PIECE, PIECES
@@ -30,55 +29,46 @@ class RunCode:
     """Generates the C function `run` of a library. values: the pointer to each value, by node number."""
 
     def __init__(
-        self,
-        module: ir.Module,
-        processor: Processor,
-        name: str,
-        model: BuiltModel,
-        recipe: Recipe,
-        contexts: Contexts,
+        self, module: ir.Module, processor: Processor, name: str, model: BuiltModel, recipe: Recipe
     ) -> None:
-        """Adds the empty function `run` to the LLVM module, and prepares a generator for each compiled part
-        of the model. name: the prefix of the library's functions. recipe: the operations of a call, in order.
-        contexts: the offsets of the parts' memory in a context (the memory that calls work in).
+        """Adds the empty function `run` to the LLVM module, and lays out the tasks of a call. name: the
+        prefix of the library's functions. recipe: the operations of a call, in order.
         """
-        self.model, self.recipe, self.contexts = model, recipe, contexts
+        self.name, self.model, self.recipe = name, model, recipe
         self.lay = write_lay(module, processor, f"{name}_lay")
         types = [POINTER, I64, POINTER, *[POINTER] * len(model.arguments)]
         ir_function, self.code = function(module, processor, f"{name}_run", I32, types, public=True)
         self.context, self.rows, self.offsets, *pointers = ir_function.args
         self.arguments = dict(zip(model.arguments, pointers, strict=True))
-        self.total_cell, self.longest_cell = (self.code.alloca(I64) for _ in range(2))
-        self.values = dict[int, ir.Value]()
-        self.single = self.code.alloca(I64, 2)  # the first entry and the number of entries of a single row
-        self.kernels = [
-            KernelCode(number, step, contexts.workspaces[number])
-            for number, step in enumerate(recipe.steps)
-            if isinstance(step, PlanKernel)
-        ]
+        self.total_cell, self.longest_cell, self.rows_cell = (self.code.alloca(I64) for _ in range(3))
+        self.code.store(self.rows, self.rows_cell)
+        self.values = dict[Key, ir.Value]()
+        self.kernels, tasks, contexts = list[KernelCode](), list[LibraryTask](), Contexts()
+        for number, step in enumerate(recipe.steps):
+            if isinstance(step, AcrossStep):
+                tasks.append(across_task(self.code, contexts, step.across, step.source, step.result))
+            else:
+                self.kernels.append(KernelCode(number, step, contexts))
+                tasks += self.kernels[-1].tasks(self.code, name)
+        self.block = LibraryBlock(tasks, contexts)
 
     def write(self) -> None:
-        """Generates the body of `run`: checks, memory, order of sequences, all operations, the error code."""
-        code, zero = self.code, self.code.number(0)
+        """Generates the body of `run`: checks, memory, order of sequences, the run of all tasks, the error
+        code.
+        """
+        code = self.code
         arena = Arena(self.spaces())
         self.check(arena.most)
         self.steps, self.longest = code.load(self.total_cell), code.load(self.longest_cell)
         arena.write(code, self.context, self.steps, self.rows)
         self.arena = arena
         self.fill_shared_arrays()
-        self.laid = self.lay_out()
-        self.weights = code.pointer_at(self.context, CONTEXT["weights"])
+        self.values |= arena.pointers | {"rows": self.rows, "offsets": self.offsets, "one": code.number(1)}
+        self.values |= {("count", STEPS): self.total_cell, ("count", ROWS): self.rows_cell}
+        self.lay_out()
         self.bind_values()
-        status = code.alloca(I64)
-        code.store(zero, status)
-        kernels = iter(self.kernels)
-        for step in self.recipe.steps:
-            if isinstance(step, AcrossStep):
-                self.across(step)
-            else:
-                next(kernels).write(self, status)
+        outside = self.block.write_run(code, f"{self.name}_block", self.context, self.values)
         self.copy_results()
-        outside = code.icmp_signed("!=", code.load(status), zero)
         code.ret(code.select(outside, ir.Constant(I32, CODE["INDEX"]), ir.Constant(I32, CODE["OK"])))
 
     # ---- checks
@@ -121,10 +111,11 @@ class RunCode:
         Keys: "lengths" of the sequences; "lanes" and "laid", the memory and the result of the assignment of
         sequences to lanes (slots that run one sequence after another); "begun", zeros as the numbers of steps
         run in earlier calls; "numbers", the step indices 0, 1, 2, ...; "zeros", initial memories that the
-        caller leaves out; ("pieces", extent), the layout of parts without a recurrence; ("result", index) and
-        ("value", node number), the values that the call computes; and the keys of single compiled parts.
+        caller leaves out; ("pieces", extent), the layout of parts without a recurrence; node numbers, of the
+        values that the call computes; and the keys of single compiled parts.
         """
         zeros = max((type_.size * type_.itemsize for type_ in self.initial_types()), default=0)
+        pieces = PIECES if "zeros" in self.block.keys else 0
         spaces: dict[object, Space] = {
             "lengths": Space(per_row=8),
             "lanes": Space(per_row=PER_SEQUENCE),
@@ -132,46 +123,39 @@ class RunCode:
             "begun": Space(per_row=8),
             # The index of each step, up to the longest sequence.
             "numbers": Space(per_step=8, per_row=8, fixed=8 * PIECE * 2),
-            "zeros": Space(per_row=zeros, fixed=PIECES * zeros),
+            "zeros": Space(per_row=zeros, fixed=pieces * zeros),
         }
         for extent in sorted({kernel.step.plain for kernel in self.kernels} - {""}):
             spaces["pieces", extent] = Space(fixed=8 * PIECES * 2 + PIECES * PER_SEQUENCE + LAID_BYTES + 256)
-        for argument, pointer in self.arguments.items():
-            if argument.is_result:
-                spaces["result", argument.index] = self.space_of(argument.type, pointer)
-        for number in self.intermediate_values():
-            spaces["value", number] = self.space_of(self.model.net.type_of(number))
+        written = self.written()
+        for number in dict.fromkeys(self.computed_values()):
+            type_, argument = self.model.net.type_of(number), written.get(number)
+            bytes_, by_row = type_.size * type_.itemsize, type_.extent == ROWS
+            # A result lies in the caller's array, unless that is NULL.
+            where = None if argument is None else self.arguments[argument]
+            spaces[number] = Space(0 if by_row else bytes_, bytes_ if by_row else 0, where=where)
         for kernel in self.kernels:
             spaces |= kernel.spaces()
         return spaces
 
     def initial_types(self) -> Iterable[Type]:
-        """Yields the types of all initial memories; the largest decides how many zeros are kept for those
-        that the caller leaves out.
+        """Yields the types of the initial memories that are zeros, or may be; the largest decides how many
+        zeros there are.
         """
-        for kernel in self.kernels:
+        for kernel in self.kernels if "zeros" in self.block.keys else ():
             net, ends = kernel.step.plan.net, kernel.step.plan.ends
             yield from (net.type_of(net.inputs[index]) for index in ends.memories)
         yield from (argument.type for argument in self.arguments if argument.kind == "initial")
 
-    def space_of(self, type_: Type, where: ir.Value | None = None) -> Space:
-        """Returns the size of an array with a value of this type per sequence or step. where: a result's
-        pointer argument; the array is there instead of in the arena (the memory of a call), unless the caller
-        passes NULL.
+    def written(self) -> dict[int, ArrayArgument]:
+        """Maps each computed value that is a result, by node number, to its argument, the first if it has
+        several. Operations write these values to the argument's array, without a copy.
         """
-        bytes_ = type_.size * type_.itemsize
-        by_row = type_.extent == ROWS
-        return Space(0 if by_row else bytes_, bytes_ if by_row else 0, where=where)
-
-    def results(self) -> dict[int, int]:
-        """Maps each computed value that is a result, by node number, to the index of this result, the first
-        if it has several. Operations write these values to the result's array, without a copy.
-        """
-        computed = set(self.computed_values())
-        first = dict[int, int]()
-        for index, number in enumerate(self.model.net.results):
-            if number in computed:
-                first.setdefault(number, index)
+        computed, results = set(self.computed_values()), self.model.net.results
+        first = dict[int, ArrayArgument]()
+        for argument in self.arguments:
+            if argument.is_result and results[argument.index] in computed:
+                first.setdefault(results[argument.index], argument)
         return first
 
     def computed_values(self) -> Iterable[int]:
@@ -182,21 +166,18 @@ class RunCode:
             else:
                 yield step.result
 
-    def intermediate_values(self) -> list[int]:
-        """Lists computed values (node numbers) that are no results, so that they get memory in the arena."""
-        results = self.results()
-        return [number for number in dict.fromkeys(self.computed_values()) if number not in results]
-
     def fill_shared_arrays(self) -> None:
         """Writes code that fills the arrays which all compiled parts read: the sequences' lengths, zeros (for
         initial memories, and as the counts of steps run in earlier calls), and step indices 0, 1, 2, ... up
-        to the longest sequence or piece (see `lay_pieces`).
+        to the longest sequence or piece (see `pieces`).
         """
         code, zero = self.code, self.code.number(0)
         write_differences(code, self.offsets, self.rows, self.arena["lengths"])
-        code.zero_bytes(self.arena["begun"], code.mul(self.rows, code.number(8)))
-        zeros = code.number(self.arena.spaces["zeros"].per_row)
-        code.zero_bytes(self.arena["zeros"], code.mul(code.add(self.rows, code.number(PIECES)), zeros))
+        if "begun" in self.block.keys:
+            code.zero_bytes(self.arena["begun"], code.mul(self.rows, code.number(8)))
+        zeros = self.arena.spaces["zeros"]
+        size = code.add(code.mul(self.rows, code.number(zeros.per_row)), code.number(zeros.fixed))
+        code.zero_bytes(self.arena["zeros"], size)
         pieces = code.number(0)
         if any(kernel.step.plain for kernel in self.kernels):
             most = code.larger(self.steps, self.rows)
@@ -207,27 +188,37 @@ class RunCode:
 
     # ---- where sequences lie
 
-    def lay_out(self) -> dict[str, LayoutPointers]:
-        """Writes code that assigns sequences to lanes (slots that run one sequence after another). Returns
-        the layouts by key: "" for recurrences; "rows" or "steps" for parts without one, whose values per
-        sequence or step are laid out as steps.
+    def lay_out(self) -> None:
+        """Writes code that assigns sequences to lanes (slots that run one sequence after another), and adds
+        the tables and numbers of each layout to `values`, by the extent "" for recurrences, or "rows" or
+        "steps" for parts without one, whose values per sequence or step are laid out as steps.
         """
-        code, arena = self.code, self.arena
-        code.call(self.lay, [arena["lengths"], self.rows, arena["lanes"], arena["laid"]])
-        laid = {"": LayoutPointers(self.offsets, arena["lengths"], arena["laid"], self.rows)}
-        for kernel in self.kernels:
-            extent = kernel.step.plain
-            if extent and extent not in laid:
-                laid[extent] = self.lay_pieces(extent, self.rows if extent == "rows" else self.steps)
-        return laid
+        code, arena, one = self.code, self.arena, self.code.number(1)
+        for extent in dict.fromkeys(kernel.step.plain for kernel in self.kernels):
+            if extent:
+                starts, lengths, memory, laid, rows = self.pieces(extent)
+            else:
+                starts, rows = self.offsets, self.rows
+                lengths, memory, laid = (arena[key] for key in ("lengths", "lanes", "laid"))
+            code.call(self.lay, [lengths, rows, memory, laid])
+            numbers = {name: code.word(laid, LAID[name]) for name in ("lanes", "steps", "order")}
+            tables = {name: code.at(laid, LAID[name]) for name in ("first", "lane_steps")}
+            own = {"starts": starts, "lengths": lengths, "rows": rows, **numbers, **tables}
+            self.values |= {(extent, name): value for name, value in own.items()}
+            lanes = code.larger(numbers["lanes"], one)
+            for most in {kernel.workspace.rows for kernel in self.kernels if kernel.step.plain == extent}:
+                steps = code.larger(code.sdiv(code.number(most), lanes), one)
+                self.values[extent, "block_steps", most] = steps
 
-    def lay_pieces(self, extent: str, count: ir.Value) -> LayoutPointers:
+    def pieces(self, extent: str) -> tuple[ir.Value, ...]:
         """Writes code that lays out single values as the steps of a few artificial sequences (pieces) of
         about equal lengths, so that parts without a recurrence run in the same lanes (slots that run one
-        sequence after another). extent: "rows" or "steps", of which there is one value each. count: the
-        number of values. Returns the layout. See `plain_call` in `targets/packed`.
+        sequence after another). extent: "rows" or "steps", of which there is one value each. Returns the
+        tables of their starts and lengths, the memory and the table for `lay`, and their number. See
+        `plain_call` in `targets/packed`.
         """
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
+        count = self.rows if extent == "rows" else self.steps
         starts = self.arena["pieces", extent]
         lengths, memory = code.at(starts, 8 * PIECES), code.at(starts, 16 * PIECES)
         laid = code.at(memory, PIECES * PER_SEQUENCE)
@@ -239,57 +230,32 @@ class RunCode:
             code.write_number(code.add(quotient, longer), lengths, piece)
             begin = code.add(code.mul(piece, quotient), code.smaller(piece, more))
             code.write_number(begin, starts, piece)
-        code.call(self.lay, [lengths, pieces, memory, laid])
-        return LayoutPointers(starts, lengths, laid, pieces)
+        return starts, lengths, memory, laid, pieces
 
     # ---- values
 
     def bind_values(self) -> None:
-        """Fills `self.values` with pointers, by node number: to the arguments, to zeros for an initial memory
-        that is NULL, to constants in the weights, and to memory for all values that the call computes.
+        """Adds pointers to the values that no task computes to `values`, by node number: to the arguments, to
+        zeros for an initial memory that is NULL, and to constants in the weights.
         """
-        code, net = self.code, self.model.net
+        code = self.code
+        weights = code.pointer_at(self.context, CONTEXT["weights"])
         for argument, pointer in self.arguments.items():
-            if argument.is_result:
-                continue
             if argument.kind == "initial":
                 pointer = code.select(code.is_null(pointer), self.arena["zeros"], pointer)
-            self.values[net.inputs[argument.index]] = pointer
+            if not argument.is_result:
+                self.values[self.model.net.inputs[argument.index]] = pointer
         for number, index in self.recipe.constants.items():
-            self.values[number] = code.at(self.weights, index)
-        for number, index in self.results().items():
-            self.values[number] = self.arena["result", index]
-        for number in self.intermediate_values():
-            self.values[number] = self.arena["value", number]
-
-    def across(self, step: AcrossStep) -> None:
-        """Writes a call that repeats a value over the steps of each sequence, or reduces over the steps."""
-        code, across = self.code, step.across
-        arrays: Sequence[ir.Value] = self.rows, self.offsets, self.arena["lengths"], self.arena["numbers"]
-        if (
-            across.source.extent == CONST
-        ):  # it is repeated as the only row, which has all entries of the result
-            code.set_word(self.single, 0, 0)
-            code.set_word(self.single, 8, self.count_of(across.result.extent))
-            arrays = code.number(1), self.single, code.at(self.single, 8), self.single
-        function = across_function(code.module, code.processor, *function_of(across))
-        values = self.values[step.source], self.values[step.result]
-        code.call(function, [*values, *arrays, *map(code.number, numbers_of(across))])
+            self.values[number] = code.at(weights, index)
 
     def copy_results(self) -> None:
         """Writes copies to the result arrays that no operation writes directly: results that are inputs, and
         second results with the same value.
         """
-        code, net, first = self.code, self.model.net, self.results()
-        for argument in self.arguments:
-            number = net.results[argument.index] if argument.is_result else -1
-            if argument.is_result and first.get(number) != argument.index:
+        code, written = self.code, self.written().values()
+        for argument, pointer in self.arguments.items():
+            if argument.is_result and argument not in written:
                 count = self.rows if argument.by_row else self.steps
                 size = code.mul(count, code.number(argument.type.size * argument.type.itemsize))
-                code.copy_bytes(self.arena["result", argument.index], self.values[number], size)
-
-    def count_of(self, extent: tuple[str, ...]) -> ir.Value:
-        """Returns the number of sequences of a call, for the extent ROWS, or else of steps, as a value in the
-        generated code.
-        """
-        return self.rows if extent == ROWS else self.steps
+                with code.when(code.not_(code.is_null(pointer))):
+                    code.copy_bytes(pointer, self.values[self.model.net.results[argument.index]], size)

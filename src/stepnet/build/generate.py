@@ -14,7 +14,6 @@ from stepnet.build.objects import OWN, object_of
 from stepnet.build.platforms import MACHINES, Platform
 from stepnet.build.processor_code import INSTRUCTIONS
 from stepnet.build.recipe import recipe_of
-from stepnet.build.workspaces import Contexts
 from stepnet.errors import InputError
 
 MOST_INSIDE = 2**31 - 2**24
@@ -47,7 +46,6 @@ def generate_library(model: BuiltModel, platform: Platform, name: str, beside: b
         module.triple = platform.triple
     recipe = recipe_of(model, platform, plans, name)
     recipe.add(b"")  # pads the weights to whole cache lines
-    contexts = Contexts.of(recipe)
     code = object_of(str(plans), platform, platform.code, public)
     weights = bytes(recipe.weights)
     if not beside and len(weights) > MOST_INSIDE:
@@ -60,8 +58,9 @@ def generate_library(model: BuiltModel, platform: Platform, name: str, beside: b
     identity = int.from_bytes(digest.digest()[:8], "little")
     digest.update(weights)
     about = Description.of(model, platform, name, beside, digest.hexdigest())
-    RunCode(own, platform.base, name, model, recipe, contexts).write()
-    ContextCode(own, platform, name, recipe, contexts, identity, beside, about.text()).write()
+    run = RunCode(own, platform.base, name, model, recipe)
+    run.write()
+    ContextCode(own, platform, name, recipe, run.block, identity, beside, about.text()).write()
     texts = INSTRUCTIONS if platform.needs else {}
     data = object_file(
         MACHINES[platform.machine],

@@ -1,54 +1,44 @@
-"""Generates the call of one compiled plan within `run`: argument words, work per sequence, steps and sums."""
+"""The tasks of one compiled plan in a call: work ahead of the steps, the steps, sums, values per sequence.
 
-from dataclasses import dataclass
+words     the plan's argument words, which all its tasks share, and the number of sequences
+"""
+
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from llvmlite import ir
 
 from stepnet.build.arena import Space
+from stepnet.build.call_block import Key, LibraryTask, across_task
 from stepnet.build.library_code import LibraryCode
 from stepnet.build.recipe import PlanKernel
-from stepnet.build.workspaces import WorkspaceOffsets
+from stepnet.build.workspaces import Contexts, WorkspaceOffsets
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.waves import Across
-from stepnet.compiler.targets.cpu.machine.call_words import WORDS
-from stepnet.compiler.targets.cpu.running.across import function_of, numbers_of
-from stepnet.compiler.targets.cpu.running.across_code import across_function
-from stepnet.compiler.targets.cpu.running.call_block_code import write_fresh
-from stepnet.compiler.targets.cpu.running.lengths import LAID
-from stepnet.compiler.targets.cpu.running.workspace import SLACK
-from stepnet.compiler.targets.cpu.writing.code import I64
+from stepnet.compiler.targets.cpu.running.call_block import SPACE
+from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
+from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 from stepnet.compiler.targets.packed import PIECES
-
-WORD = {name: 8 * index for index, name in enumerate(WORDS)}
-
-
-@dataclass(frozen=True)
-class LayoutPointers:
-    """Pointers to the layout of a call's sequences: where each begins and in which lane (slot that runs one
-    after another) it runs. starts, lengths: the arrays of sequences' starts and lengths. laid: the result of
-    `lay`, at the offsets `LAID`. rows: the number of sequences.
-    """
-
-    starts: ir.Value
-    lengths: ir.Value
-    laid: ir.Value
-    rows: ir.Value
 
 
 class KernelCode:
-    """Generates the call of one compiled part (the machine code of one plan) in `run`."""
+    """Makes the tasks that run one compiled part (the machine code of one plan) in a call."""
 
-    def __init__(self, number: int, step: PlanKernel, workspace: WorkspaceOffsets) -> None:
-        """Reads which memory the compiled part `step` needs. number: its index among the recipe's operations,
-        which tells its arrays from those of other parts. workspace: the offsets of its memory in a context
-        (the memory that calls work in).
+    def __init__(self, number: int, step: PlanKernel, contexts: Contexts) -> None:
+        """Adds the memory that the compiled part `step` needs to the layout of a context (the memory that
+        calls work in). number: its index among the recipe's operations, which tells its arrays from those of
+        other parts.
         """
-        self.number, self.step, self.workspace, self.layout = number, step, workspace, step.layout
-        plan, needs = step.plan, step.layout.needs
-        self.plan, self.needs = plan, needs
-        self.finals = [slot for slot in needs.finals if slot is not None]
+        self.number, self.step, self.layout, self.contexts = number, step, step.layout, contexts
+        self.plan, self.needs = step.plan, step.layout.needs
+        self.workspace = WorkspaceOffsets.of(step.layout, contexts)
+        self.finals = [slot for slot in self.needs.finals if slot is not None]
+        # Nothing reads the final memories of a part without a recurrence.
+        finals = () if step.plain else self.layout.memories
+        self.memories = [(begin, word) for begin, word, _ in finals if word >= 0]
         self.record = self.layout.strides["sequence"] if {"sequences", "ended"} & {*step.functions} else 0
+        self.works_on_rows = bool(self.record or step.last_only or self.memories)
 
     # ---- memory
 
@@ -91,151 +81,155 @@ class KernelCode:
         """
         return self.step.rows[index] if index >= 0 else -1
 
-    # ---- the code
+    # ---- the tasks
 
-    def write(self, run: Any, status: ir.Value) -> None:
-        """Writes the code that runs this part, into the function `run`. run: the `RunCode`, whose arrays and
-        values the part reads and writes. status: a pointer to a word, which the code sets if an integer is
-        outside the rows of a parameter that it indexes.
+    def tasks(self, code: LibraryCode, name: str) -> Iterator[LibraryTask]:
+        """Yields the tasks that run this part, in order: the work ahead of the steps, the steps of all
+        sequences, reductions over the steps of each, and the values per sequence that follow. Generates the
+        functions of the first and the last in the module of `code`. name: the prefix of their names.
         """
-        code: LibraryCode = run.code
-        self.run, self.code, self.laid = run, code, run.laid[self.step.plain]
-        self.words = code.at(run.context, self.workspace.words)
-        self.lanes = code.word(self.laid.laid, LAID["lanes"])
-        self.arrays = self.array_words()
-        for word, pointer in self.arrays.items():
-            code.set_word(self.words, 8 * word, pointer)
-        status_word = code.at(run.context, self.workspace.offsets["status"])
-        write_fresh(code, code.at(run.context, self.workspace.offsets["progress"]), status_word)
+        words, functions, offsets = self.workspace.words, self.step.functions, self.workspace.offsets
+        fixed = {WORD[name]: ("context", offset) for name, offset in offsets.items()}
+        fixed[WORD["constants"]] = "weights", self.step.constants
+        fixed[WORD["reverse"]] = "", int(self.plan.reverse)
+        fixed[WORD["last_only"]] = "", int(self.step.last_only)
+        if self.works_on_rows:
+            yield LibraryTask(self.write_rows(code, f"{name}_before_{self.number}", "sequences"), words)
+        space = tuple(offsets[name] for name in SPACE)
+        yield LibraryTask(functions["run"], words, self.sources(), fixed, space)
+        yield from self.reductions(code)
+        if "ended" in functions:
+            yield LibraryTask(self.write_rows(code, f"{name}_after_{self.number}", "ended"), words)
+
+    def sources(self) -> dict[int, Key]:
+        """Returns the keys of the values that each call copies to the argument words, by word: the layout of
+        the sequences in lanes (slots that run one sequence after another), and the arrays.
+        """
+        extent = self.step.plain
+        names = "steps", "lanes", "order", "first", "lane_steps", "starts", "lengths"
+        sources: dict[int, Key] = {WORD[name]: (extent, name) for name in names}
+        sources[WORD["block_steps"]] = extent, "block_steps", self.workspace.rows
+        sources[WORD["step_offsets"]] = "numbers"
+        if self.works_on_rows:
+            sources[self.layout.argument_count] = extent, "rows"
+        if self.layout.counts:
+            sources[WORD["begun"]] = "begun"
         if self.record:
-            record = run.arena[self.number, "record"]
-            size = code.mul(code.add(self.laid.rows, code.number(SLACK)), code.number(self.record))
-            code.zero_bytes(record, size)
-            self.set_argument("sequence", record)
-        if self.step.last_only:
-            for number, word in zip(self.step.outputs, self.layout.arguments["outputs"], strict=True):
-                assert number >= 0
-                type_ = run.model.net.type_of(number)
-                size = code.mul(self.laid.rows, code.number(type_.size * type_.itemsize))
-                code.zero_bytes(self.arrays[word], size)
-        self.call_per_sequence("sequences")
-        self.copy_unchanged_memories()
-        self.steps()
-        self.reduce()
-        self.call_per_sequence("ended")
-        code.store(code.or_(code.load(status), code.word(status_word)), status)
+            sources[WORD["sequence"]] = self.number, "record"
+        return sources | self.array_keys()
 
-    def set_argument(self, name: str, value: "ir.Value | int") -> None:
-        """Writes code that stores `value` as the argument called `name` of the compiled part."""
-        self.code.set_word(self.words, WORD[name], value)
-
-    def array_words(self) -> dict[int, ir.Value]:
-        """Returns the pointer to each array that the compiled part reads or writes, by the index of the
-        64-bit argument word in which the code expects it.
+    def array_keys(self) -> dict[int, Key]:
+        """Returns the key of each array that the compiled part reads or writes, by the index of the 64-bit
+        argument word in which the code expects it.
 
         Kinds of arrays: "kept" are values of all steps that are read after the loop, "reduced" are reductions
         of such values over each sequence, and "ended" are values per sequence that are computed after the
         steps.
         """
-        run, step, words = self.run, self.step, self.layout.arguments
-        zeros = run.arena["zeros"]
+        step, own = self.step, self.number
 
-        def row(slot: Any) -> ir.Value:
-            """Returns the pointer to the array of a value per sequence: a result, or memory of this part."""
+        def row(slot: Any) -> Key:
+            """Returns the key of the array of a value per sequence: a result, or memory of this part."""
             number = self.result_of(slot.index)
-            return run.values[number] if number >= 0 else run.arena[self.number, slot.number]
+            return number if number >= 0 else (own, slot.number)
 
-        outputs = [
-            run.values[number] if number >= 0 else run.arena[self.number, "output", index]
-            for index, number in enumerate(step.outputs)
-        ]
-        arrays: dict[str, list[ir.Value]] = {
-            "inputs": [run.values[number] for number in step.inputs],
-            "initial": [zeros if number < 0 else run.values[number] for number in step.initial],
-            "final": [row(slot) for slot in self.finals],
-            "statics": [run.values[number] for number in step.statics],
-            "outputs": outputs,
-            "kept": [run.arena[self.number, number] for number in self.needs.kept],
-            "reduced": [run.arena[self.number, number] for number in self.needs.reduced],
-            "ended": [row(slot) for slot in self.needs.ended],
+        arrays: dict[str, Iterable[Key]] = {
+            "inputs": step.inputs,
+            "initial": ("zeros" if number < 0 else number for number in step.initial),
+            "final": map(row, self.finals),
+            "statics": step.statics,
+            "outputs": (n if n >= 0 else (own, "output", index) for index, n in enumerate(step.outputs)),
+            "kept": ((own, number) for number in self.needs.kept),
+            "reduced": ((own, number) for number in self.needs.reduced),
+            "ended": map(row, self.needs.ended),
         }
-        addresses = dict[int, ir.Value]()
-        for kind, pointers in arrays.items():
-            addresses |= dict(zip(words[kind], pointers, strict=True))
-        return addresses
+        words = self.layout.arguments
+        every = {
+            word: key for kind, keys in arrays.items() for word, key in zip(words[kind], keys, strict=True)
+        }
+        # The code of the steps takes NULL for zeros.
+        needed = self.layout.required_arguments
+        return {word: key for word, key in every.items() if key != "zeros" or word in needed}
 
-    def call_per_sequence(self, function: str) -> None:
-        """Writes a call of the compiled part's function "sequences" or "ended", which computes values once
-        per sequence before or after the steps, if it has one.
+    def reductions(self, code: LibraryCode) -> Iterator[LibraryTask]:
+        """Yields the tasks of the sums, means and maxima over the steps of each sequence that this compiled
+        part contains. They read inputs of the part, or values that the steps have stored in the arena (the
+        memory of a call).
         """
-        name = self.step.functions.get(function)
-        if name is not None:
-            self.set_argument("first", 0)
-            self.set_argument("lanes", self.laid.rows)
-            self.code.function_call(name, ir.VoidType(), [self.words])
+        net, needs = self.plan.net, self.needs
+        inputs = [net.inputs[index] for index in self.plan.ends.sequences]
+        keys: dict[int, Key] = dict(zip(inputs, self.step.inputs, strict=True))
+        keys |= {number: (self.number, number) for number in (*needs.kept, *needs.reduced)}
+        for number in needs.reduced:
+            node = net.nodes[number]
+            across = Across("reduce", node.attributes["how"], net.type_of(node.inputs[0]), node.type)
+            read, made = keys[node.inputs[0]], keys[number]
+            yield across_task(code, self.contexts, across, read, made, from_zero=True)
 
-    def copy_unchanged_memories(self) -> None:
+    # ---- the code
+
+    def write_rows(self, library: LibraryCode, name: str, kind: str) -> str:
+        """Generates the function of the work per sequence ahead of the steps, if `kind` is "sequences", or
+        behind them, if it is "ended"; returns its name. It takes a pointer to the argument words. Ahead of
+        the steps, it also fills arrays that these do not write whole.
+        """
+        function, code = internal(library.module, library.processor, name, I64, [POINTER])
+        (words,) = function.args
+        rows = code.word(words, 8 * self.layout.argument_count)
+        if kind == "sequences":
+            self.clear(code, words, rows)
+        if kind in self.step.functions:
+            first, lanes = (8 * WORD[name] for name in ("first", "lanes"))
+            known = code.word(words, first), code.word(words, lanes)
+            code.set_word(words, first, 0)
+            code.set_word(words, lanes, rows)
+            code.function_call(self.step.functions[kind], ir.VoidType(), [words])
+            code.set_word(words, first, known[0])
+            code.set_word(words, lanes, known[1])
+        if kind == "sequences":
+            self.copy_unchanged_memories(code, words, rows)
+        code.ret(code.number(0))
+        return name
+
+    def clear(self, code: WordCode, words: ir.Value, rows: ir.Value) -> None:
+        """Writes code that fills with zeros the records of values per sequence, and outputs of last steps.
+
+        words: the pointer to the argument words. rows: the number of sequences.
+        """
+        net, cleared = self.plan.net, list[tuple[int, ir.Value, int]]()
+        if self.record:
+            cleared.append((WORD["sequence"], code.add(rows, code.number(SLACK)), self.record))
+        if self.step.last_only:
+            types = [net.type_of(net.results[index]) for index in self.plan.ends.steps]
+            outputs = zip(self.layout.arguments["outputs"], types, strict=True)
+            cleared += [(word, rows, type_.size * type_.itemsize) for word, type_ in outputs]
+        for word, count, bytes_ in cleared:
+            size = code.mul(count, code.number(bytes_))
+            code.zero_bytes(code.pointer_at(words, 8 * word), size)
+
+    def copy_unchanged_memories(self, code: WordCode, words: ir.Value, rows: ir.Value) -> None:
         """Writes code that copies the initial memories of sequences without steps to their final ones, as the
         steps never write these. Missing initial memories are zeros.
+
+        words: the pointer to the argument words. rows: the number of sequences.
         """
-        code = self.code
-        pairs = [(begin, word) for begin, word, _ in self.layout.memories if word >= 0]
-        if not pairs:
+        if not self.memories:
             return
-        with code.loop(code.number(0), self.laid.rows) as row:
-            empty = code.icmp_signed("==", code.read_number(self.laid.lengths, row), code.number(0))
-            with code.when(empty):
-                for begin, word in pairs:
-                    target = code.at(self.arrays[word], code.mul(row, code.number(begin.bytes)))
+        given = self.array_keys()
+        with code.loop(code.number(0), rows) as row:
+            length = code.read_number(code.pointer_at(words, 8 * WORD["lengths"]), row)
+            with code.when(code.icmp_signed("==", length, code.number(0))):
+                for begin, word in self.memories:
+
+                    def value(word: int, stride: int) -> ir.Value:
+                        """Writes the pointer to the sequence's value in the array of an argument word."""
+                        return code.at(code.pointer_at(words, 8 * word), code.mul(row, code.number(stride)))
+
+                    target = value(word, begin.bytes)
                     if begin.field is not None:
-                        stride = code.number(self.layout.strides["sequence"])
-                        record = code.at(self.run.arena[self.number, "record"], code.mul(row, stride))
+                        record = value(WORD["sequence"], self.record)
                         code.copy_bytes(target, code.at(record, begin.field.offset), begin.bytes)
-                    elif begin.argument >= 0:
-                        source = code.at(self.arrays[begin.argument], code.mul(row, code.number(begin.bytes)))
-                        code.copy_bytes(target, source, begin.bytes)
+                    elif begin.argument in given:
+                        code.copy_bytes(target, value(begin.argument, begin.bytes), begin.bytes)
                     else:
                         code.zero_bytes(target, begin.bytes)
-
-    def steps(self) -> None:
-        """Writes the call of the compiled part's main function, which runs the steps of all sequences. Its
-        argument words state the lanes (slots that run one sequence after another), the order and lengths of
-        the sequences, and how many steps form a block (as many as fit the cache).
-        """
-        code, laid = self.code, self.laid
-        with code.when(code.less(code.number(0), self.lanes)):
-            block = code.sdiv(code.number(self.workspace.rows), self.lanes)
-            self.set_argument("block_steps", code.larger(block, code.number(1)))
-            self.set_argument("lanes", self.lanes)
-            self.set_argument("steps", code.word(laid.laid, LAID["steps"]))
-            self.set_argument("order", code.pointer_at(laid.laid, LAID["order"]))
-            self.set_argument("first", code.at(laid.laid, LAID["first"]))
-            self.set_argument("lane_steps", code.at(laid.laid, LAID["lane_steps"]))
-            self.set_argument("starts", laid.starts)
-            self.set_argument("lengths", laid.lengths)
-            self.set_argument("step_offsets", self.run.arena["numbers"])
-            self.set_argument("begun", self.run.arena["begun"])
-            self.set_argument("until", 0)
-            code.function_call(self.step.functions["run"], I64, [self.words])
-
-    def reduce(self) -> None:
-        """Writes code for the sums, means and maxima over the steps of each sequence that this compiled part
-        contains. It reads inputs of the part, or values that the steps have stored in the arena (the memory
-        of a call).
-        """
-        net, run = self.plan.net, self.run
-        numbers = dict(
-            zip([net.inputs[index] for index in self.plan.ends.sequences], self.step.inputs, strict=True)
-        )
-        values = {inner: run.values[outer] for inner, outer in numbers.items()}
-        values |= {number: run.arena[self.number, number] for number in self.needs.kept}
-        for number in self.needs.reduced:
-            node = net.nodes[number]
-            values[number] = run.arena[self.number, number]
-            across = Across("reduce", node.attributes["how"], net.type_of(node.inputs[0]), node.type)
-            function = across_function(
-                self.code.module, self.code.processor, *function_of(across), from_zero=True
-            )
-            row_arrays = run.rows, run.offsets, run.arena["lengths"], run.arena["numbers"]
-            last = map(self.code.number, numbers_of(across))
-            self.code.call(function, [values[node.inputs[0]], values[number], *row_arrays, *last])

@@ -64,11 +64,14 @@ class LibraryCode(WordCode):
 
     def text(self, value: str) -> ir.Value:
         """Adds a zero-terminated text to the module; returns a pointer to it."""
-        data = bytearray(value.encode() + b"\0")
-        constant = ir.Constant(ir.ArrayType(ir.IntType(8), len(data)), data)
-        name = self.module.get_unique_name("text")
-        variable = ir.GlobalVariable(self.module, constant.type, name)
+        return self.data(value.encode() + b"\0")
+
+    def data(self, value: bytes) -> ir.Value:
+        """Adds bytes to the module, aligned to a word of 64 bits; returns a pointer to them."""
+        constant = ir.Constant(ir.ArrayType(ir.IntType(8), len(value)), bytearray(value))
+        variable = ir.GlobalVariable(self.module, constant.type, self.module.get_unique_name("data"))
         variable.linkage, variable.global_constant, variable.initializer = "internal", True, constant
+        variable.align = 8
         return self.gep(variable, [self.number(0), self.number(0)], source_etype=constant.type)
 
 

@@ -22,15 +22,21 @@ from stepnet.cli.options import (
     StackOption,
     choice,
 )
-from stepnet.cli.writing import count_text, write_json
+from stepnet.cli.writing import count_text, write_json, write_left_out, write_notes
 
 
 def convert(
     file: Model,
-    target: Annotated[str, typer.Option("--to", help="A layout, such as keras.gru, or a framework.")],
+    saved: Annotated[
+        Path | None, typer.Argument(metavar="[OUTPUT]", help="The new file, in place of --output.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--to", help="A layout, such as keras.gru, or a framework; not for a .stepnet file."),
+    ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The new file; its ending decides its kind.")
-    ],
+        Path | None, typer.Option("--output", "-o", help="The new file; its ending decides its kind.")
+    ] = None,
     layout: From = None,
     module: Part = None,
     size: SizeOptions = None,
@@ -54,7 +60,23 @@ def convert(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Write the recurrent layers of FILE in another framework's layout and kind of file."""
+    """Write the recurrent layers of FILE in another framework's layout and kind of file.
+
+    A new file that ends in .stepnet gets the whole model, as `stepnet run` reads it.
+    """
+    if (output is None) == (saved is None):
+        raise typer.BadParameter("give the new file once: as --output, or behind FILE")
+    output = output or saved
+    assert output is not None
+    if output.suffix == SAVED and file.suffix != SAVED:
+        if target is not None or dtype is not None or strip or exact or rest != "drop":
+            raise typer.BadParameter("--to, --dtype, --strip, --exact and --rest are not for a .stepnet file")
+        save_whole(file, output, choice(layout, module, size, semantics, stack, drop), verify, force, as_json)
+        return
+    if file.suffix == SAVED:
+        refuse_saved(file, output)
+    if target is None:
+        raise typer.BadParameter("give the layout or framework of the new file: --to")
     from stepnet.explain.bars import work_bar
     from stepnet.files.interchange import convert_file
     from stepnet.files.model import bare
@@ -96,6 +118,51 @@ def convert(
         copied = f", and {count_text(passed_on, 'other array')}" if passed_on else ""
         typer.echo(f"{done.path}: {count_text(len(done.reports), 'recurrent layer')}{copied}")
     fail_where_different(done.verdicts)
+
+
+SAVED = ".stepnet"
+"""The ending of a file of `model.save`."""
+
+
+def save_whole(file: Path, output: Path, chosen: Any, verify: bool, force: bool, as_json: bool) -> None:
+    """Writes the whole model of a file to a .stepnet file, for `convert`. chosen: the choices of layers and
+    layouts. verify: whether the new file is read again and compared.
+    """
+    from stepnet.errors import InputError
+    from stepnet.model.file import read_model
+    from stepnet.model.verdict import verify_models
+
+    source, verdicts, unverified = read_model(file, chosen), dict[str, Any](), ""
+    source.model.save(output, force=force)
+    if verify:
+        try:
+            verdicts["whole model"] = verify_models(source, read_model(output))
+        except InputError as error:
+            unverified = str(error)
+    if as_json:
+        outcome = {"left_out": source.left_out, "notes": dict(source.notes)}
+        write_json(
+            {"output": str(output), "verified": {n: asdict(v) for n, v in verdicts.items()}, **outcome}
+        )
+    else:
+        write_notes(source.notes)
+        write_left_out(source.left_out)
+        for name, verdict in verdicts.items():
+            print_verdict(f"{name}: ", verdict)
+        typer.echo(f"{output}: the whole model")
+    fail_where_different(verdicts, unverified)
+
+
+def refuse_saved(file: Path, output: Path) -> None:
+    """Raises `LayoutError` for the conversion of a .stepnet file, and says what to do instead."""
+    from stepnet.errors import LayoutError
+
+    remedy = "build it as a library with stepnet build, or run it with stepnet run"
+    if output.suffix == ".onnx":
+        remedy = f"stepnet.onnx.save(stepnet.load({str(file)!r}), {str(output)!r}) writes it as ONNX"
+    elif output.suffix == SAVED:
+        remedy = "copy the file"
+    raise LayoutError(f"{file}: a saved model has a net, and no layers of a layout to convert: {remedy}")
 
 
 def verify(

@@ -39,11 +39,15 @@ def show(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Show the recurrent layers of FILE: arrays, gates, equations, and where they go in another layout."""
-    from stepnet.cli.report.show import show_modules
+    """Show the model of FILE: its layers, the shapes of their outputs, and their parameters.
+
+    Below them are its recurrent layers: arrays, gates, equations, and where they go in another layout. A
+    .stepnet file has no layouts; its picture is a drawing of the model.
+    """
+    from stepnet.cli.report.show import show_file
 
     chosen = choice(layout, module, size, semantics, stack)
-    done = show_modules(file, chosen, target, html, force, quiet=as_json, dtype=dtype)
+    done = show_file(file, chosen, target, html, force, quiet=as_json, dtype=dtype)
     if as_json:
         write_json(done)
 

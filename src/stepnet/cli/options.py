@@ -10,9 +10,9 @@ Model = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="A model: .pt .pth .pt2 .nemo .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params "
-        ".pdparams .xml .mlpackage, an index of shards, a folder of Orbax or torch.distributed, a SavedModel,"
-        " a TensorFlow checkpoint, or a buffer with its .json.",
+        help="A model: .stepnet .pt .pth .pt2 .nemo .safetensors .keras .h5 .onnx .npz .tflite .msgpack "
+        ".params .pdparams .xml .mlpackage, an index of shards, a folder of Orbax or torch.distributed, a "
+        "SavedModel, a TensorFlow checkpoint, or a buffer with its .json.",
     ),
 ]
 Several = list[str] | None

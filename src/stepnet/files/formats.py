@@ -166,7 +166,7 @@ TORCH = (".pt", ".pth", ".bin", ".pth.tar", ".th", ".tar", ".pkl", ".model")
 FORMATS = (
     Format("model in shards", (".index.json",), "shards", ("torch", "candle", "mlx"), ordered=False),
     Format("PyTorch", TORCH, "pickles.torch", ("torch",)),
-    Format("PyTorch export", (".pt2",), "pickles.exported", ("torch",)),
+    Format("PyTorch export", (".pt2",), "pickles.exported", ("torch",), whole="pickles.export_whole"),
     Format(
         "PyTorch distributed checkpoint",
         (".distcp", ".metadata"),

@@ -46,8 +46,8 @@ class RecurrentLayer:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the states of one direction; "" for the only one."""
-        return ("h", "c") if self.top.record.cell == "lstm" else ("",)
+        """The names of the states of one direction of the top module; "" for the only one."""
+        return slots_of(self.top)
 
     def run(
         self,
@@ -71,11 +71,18 @@ class RecurrentLayer:
 
     def memories(self, states: Sequence[Any]) -> Any:
         """Returns initial states in the form in which the layer takes them; None for none. Raises
-        `ModelError` for another number of states, and for stacked cells.
+        `ModelError` for another number of states.
         """
         if not states:
             return None
-        count = len(self.slots)
+        count, stacked = len(self.slots), [slots_of(module) for module in self.modules]
+        if len(stacked) > 1 and len(states) == sum(map(len, stacked)):
+            given = iter(states)
+            cells = [[next(given) for _ in slots] for slots in stacked]
+            return tuple(
+                own[0] if len(own) == 1 else dict(zip(slots, own, strict=True))
+                for slots, own in zip(stacked, cells, strict=True)
+            )
         if len(self.modules) > 1 or len(states) != self.directions * count:
             raise ModelError(f"it has {len(states)} initial states, which is not supported")
         ways = [states[way * count : (way + 1) * count] for way in range(self.directions)]
@@ -83,8 +90,18 @@ class RecurrentLayer:
         return memories[0] if len(memories) == 1 else dict(zip(DIRECTIONS, memories, strict=True))
 
     def states(self, final: Any) -> list[Any]:
-        """Lists the final states, direction by direction; raises `ModelError` for stacked cells."""
+        """Lists the final states, direction by direction, or cell by cell of stacked cells."""
         if len(self.modules) > 1:
-            raise ModelError("the states of stacked cells are not supported")
+            pairs = zip(self.modules, final, strict=True)
+            return [
+                memory if slot == "" else memory[slot]
+                for module, memory in pairs
+                for slot in slots_of(module)
+            ]
         memories = [final] if self.directions == 1 else [final[way] for way in DIRECTIONS]
         return [memory if slot == "" else memory[slot] for memory in memories for slot in self.slots]
+
+
+def slots_of(module: Module) -> tuple[str, ...]:
+    """Returns the names of the states of one direction of a module; "" for the only one."""
+    return ("h", "c") if module.record.cell == "lstm" else ("",)

@@ -23,6 +23,11 @@ def clip6(x: Any) -> Any:
     return np.minimum(np.maximum(x, 0), 6)
 
 
+def hard_shrink(x: Any, threshold: float) -> Any:
+    """Computes x where it is beyond the threshold on either side, else 0, elementwise."""
+    return np.where(np.abs(x) > threshold, x, 0)
+
+
 def hard_sigmoid(x: Any, slope: float, offset: float) -> Any:
     """Computes slope x + offset, limited to 0..1, elementwise."""
     return np.minimum(np.maximum(slope * x + offset, 0), 1)
@@ -41,6 +46,11 @@ def leaky_relu(x: Any, slope: Any = 0.01) -> Any:
 def linear(x: Any) -> Any:
     """Returns x, as an activation that is the identity."""
     return x
+
+
+def log_sigmoid(x: Any) -> Any:
+    """Computes the logarithm of the sigmoid of x, elementwise."""
+    return -functions.softplus(-x)
 
 
 def reciprocal(x: Any) -> Any:
@@ -63,9 +73,30 @@ def selu(x: Any, alpha: float, factor: float) -> Any:
     return factor * functions.elu(x, alpha)
 
 
+def soft_shrink(x: Any, threshold: float) -> Any:
+    """Computes x moved towards 0 by the threshold, and 0 within it, elementwise."""
+    return x - np.minimum(np.maximum(x, -threshold), threshold)
+
+
+def sparse_plus(x: Any) -> Any:
+    """Computes 0 up to -1, x from 1 on, and (x + 1)^2 / 4 in between, elementwise."""
+    inside: Any = np.minimum(np.maximum(x, -1), 1) + 1
+    return numpy.where(x >= 1, x, inside * inside / 4)
+
+
 def square(x: Any) -> Any:
     """Computes x * x elementwise."""
     return x * x
+
+
+def squareplus(x: Any, b: float) -> Any:
+    """Computes (x + sqrt(x^2 + b)) / 2 elementwise."""
+    return (x + np.sqrt(x * x + b)) / 2
+
+
+def tanh_shrink(x: Any) -> Any:
+    """Computes x - tanh(x) elementwise."""
+    return x - np.tanh(x)
 
 
 def thresholded_relu(x: Any, threshold: float) -> Any:

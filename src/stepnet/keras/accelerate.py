@@ -58,8 +58,8 @@ def accelerate(*, engine: Asked = "auto") -> Accelerated:
     """Makes stepnet run Keras' own SimpleRNN, LSTM, GRU and RNN, and TimeDistributed of layers that compute
     each row separately, in models built before or after the call, or loaded from files.
 
-    On TensorFlow and JAX, a model that has run before keeps its traces: call this before, or compile the
-    model again. The backend of Keras does not change.
+    On TensorFlow and JAX, a model that has run before keeps its traces, with their engine: call this before,
+    or compile the model again. The backend of Keras does not change.
 
     Args:
         engine: The engine that runs these layers, or several in order of preference, as for a call of

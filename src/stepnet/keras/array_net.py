@@ -16,18 +16,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import STEPS, Type
-from stepnet.compiler.targets import gradient_order
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.structure import transform
 from stepnet.keras.array_steps import ArraySettings, ArraySteps
 from stepnet.keras.recurrences import LoopSettings, Masks, named_recurrence
 from stepnet.keras.settings import settings_of_cell
-from stepnet.model.gradient_runs import Halved, gradient_net
-from stepnet.model.layers import LayerPrograms, LayersProgram
-from stepnet.model.nets import call_on, in_order
-from stepnet.model.programs import keep
+from stepnet.model.differentiable import DifferentiableNet, FixedNet, FixedPasses, ModelNet, ModelNets
 from stepnet.model.recurrence import RNN
 
 Array = np.ndarray
@@ -45,9 +41,13 @@ class ArrayNet:
     """
 
     def __init__(
-        self, net: Net, outputs: Outputs, without_gradient: Sequence[int], settings: ArraySettings
+        self,
+        net: DifferentiableNet,
+        outputs: Outputs,
+        without_gradient: Sequence[int],
+        settings: ArraySettings,
     ) -> None:
-        """Stores a net, and lists the types of its inputs and results.
+        """Stores a net, and the positions of its inputs that get gradients.
 
         outputs: the positions, among inputs and results, of values laid out as a layer's outputs, in which
             masked steps repeat an output. without_gradient: positions of inputs that get none, such as
@@ -59,29 +59,27 @@ class ArrayNet:
             without_gradient,
             settings,
         )
-        self.inputs = [net.type_of(number) for number in net.inputs]
-        self.types = [net.type_of(number) for number in net.results]
-        self.differentiated = [
+        self.inputs, self.types = net.inputs, net.results
+        self.differentiated = tuple(
             index
             for index, type_ in enumerate(self.inputs)
             if type_.is_float and index not in without_gradient
-        ]
+        )
+
+    @cached_property
+    def passes(self) -> FixedPasses:
+        """The compiled forward and backward passes for the gradients of the net."""
+        return self.net.halves(self.differentiated, self.settings.engine)
 
     @cached_property
     def gradient_types(self) -> list[Type]:
         """The types of the inputs that get gradients; their gradients have these types."""
-        return [self.inputs[index] for index in self.differentiated]
-
-    @cached_property
-    def halves(self) -> Halved:
-        """The compiled forward and backward passes for the gradients of the net."""
-        return Halved.of(self.net, self.differentiated)
+        return self.passes.gradient_types
 
     @cached_property
     def saved(self) -> list[Type]:
         """The types of the values saved for the backward pass, which `saving` returns after the results."""
-        first = self.halves.first.net
-        return [first.type_of(number) for number in first.results[len(self.types) :]]
+        return self.passes.types[len(self.types) :]
 
     @cached_property
     def gradient_positions(self) -> Outputs:
@@ -98,7 +96,7 @@ class ArrayNet:
 
         It is an `ArrayNet` itself, which gives gradients of any order.
         """
-        net = gradient_net(self.net, self.differentiated)
+        net = self.net.gradient(self.differentiated)
         return ArrayNet(net, self.gradient_positions, self.without_gradient, self.settings)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
@@ -116,7 +114,7 @@ class ArrayNet:
         """
         steps, count = self.steps(arrays, mask), len(self.types)
         inputs = inward(steps, arrays, self.inputs, self.outputs[0])
-        results = self.halves.forward(inputs, steps.call(), gradient_order(self.settings.engine))
+        results = self.passes.forward(inputs, steps.positions)
         return [*outward(steps, results[:count], self.types, self.outputs[1]), *results[count:]]
 
     def gradients(self, arrays: Arrays, mask: Array | None) -> list[Array]:
@@ -138,10 +136,9 @@ class ArrayNet:
         # are unchanged in Keras' layout.
         saved = [
             steps.inward(forward_results[index]) if index in of_steps else forward_results[index]
-            for index in self.halves.saved
+            for index in self.passes.saved
         ]
-        order = gradient_order(self.settings.engine)
-        gradients = self.halves.backward(inputs[:count], inputs[count:], saved, steps.call(), order)
+        gradients = self.passes.backward(inputs[:count], inputs[count:], saved, steps.positions)
         return outward(steps, gradients, self.gradient_types, gradient_positions)
 
 
@@ -171,11 +168,12 @@ def outward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: S
 
 
 class ArrayLoop:
-    """The compiled loop of a layer on arrays: its net, and its program with the latest call's weights."""
+    """The compiled loop of a layer on arrays: its net, and that bound to the latest call's weights."""
 
-    def __init__(self, net: ArrayNet, program: LayersProgram) -> None:
-        """Stores a net and its compiled program, which has the weights of some call."""
-        self.net, self.program = net, program
+    def __init__(self, net: ArrayNet, unbound: ModelNet) -> None:
+        """Stores the net of a recurrence (`unbound`), and its form in Keras' layout."""
+        self.net, self.unbound = net, unbound
+        self.bound: FixedNet | None = None
 
     @classmethod
     def of(cls, rnn: RNN, settings: ArraySettings) -> "ArrayLoop":
@@ -185,27 +183,26 @@ class ArrayLoop:
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
         empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
-        program = LayerPrograms(rnn).read(nothing, None, empty, None, settings.last_only).program
-        return cls(ArrayNet(program.net, ((), (0,)), program.ends.statics, settings), program)
+        net = ModelNets(rnn).read(nothing, None, empty, None, settings.last_only).net
+        return cls(ArrayNet(net, ((), (0,)), net.program.ends.statics, settings), net)
 
     def results(self, arrays: Arrays, mask: Array | None) -> list[Array]:
         """Runs the net on its inputs `arrays` without gradients; returns the outputs (or the last one alone),
         then the final states. mask: bool [batch, time], or None.
         """
         net = self.net
-        steps, program = net.steps(arrays, mask), self.with_weights(arrays)
-        call = call_on(program, inward(steps, arrays, net.inputs, ()), steps.call(), None)
-        results = in_order(program, program.bound(net.settings.engine)(call))
+        steps, bound = net.steps(arrays, mask), self.with_weights(arrays)
+        results = bound(inward(steps, arrays, net.inputs, ()), steps.positions, net.settings.engine)
         return outward(steps, results, net.types, net.outputs[1])
 
-    def with_weights(self, arrays: Arrays) -> LayersProgram:
-        """Returns the loop's program with the weights in `arrays`, the net's inputs. It is made anew, which
-        copies the weights, only if they have changed.
+    def with_weights(self, arrays: Arrays) -> FixedNet:
+        """Returns the loop's net bound to the weights in `arrays`, its inputs. It is bound anew, which copies
+        the weights, only if they have changed.
         """
-        program, weights = self.program, [arrays[index] for index in self.program.ends.parameters]
-        if not all(map(same_bits, weights, program.params)):
-            self.program = program = program.with_params([weight.copy() for weight in weights])
-        return program
+        bound, weights = self.bound, arrays[len(arrays) - self.unbound.parameters :]
+        if bound is None or not all(map(same_bits, weights, bound.params)):
+            self.bound = bound = self.unbound.fixed([weight.copy() for weight in weights])
+        return bound
 
 
 def same_bits(a: Array, b: Array) -> bool:
@@ -241,8 +238,8 @@ def array_loop(
     key = settings_of_cell(cell), settings, array_settings, x, states, tuple(masks.items()), weights
     if key not in loops:
         if key not in SHARED:
-            keep(
+            put_latest(
                 SHARED, key, ArrayLoop.of(named_recurrence(cell, settings, x, states, masks), array_settings)
             )
-        keep(loops, key, ArrayLoop(SHARED[key].net, SHARED[key].program))
+        put_latest(loops, key, ArrayLoop(SHARED[key].net, SHARED[key].unbound))
     return loops[key]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.targets import Call, Order
+from stepnet.compiler.targets import Order
 from stepnet.keras.masks import Flags, Places, StepMask
 from stepnet.keras.recurrences import engine_of
 from stepnet.ragged.positions import Positions
@@ -68,16 +68,16 @@ class ArraySteps:
         moved = np.argsort(~self.mask.valid, axis=1, kind="stable")
         return (np.arange(self.shape[0])[:, None] * self.shape[1] + moved).reshape(-1)
 
-    def call(self) -> Call:
-        """Makes the `Call` with which an engine runs over the steps that a mask lets run: the starts and
-        lengths of the sequences in arrays [batch * time, ...] that `inward` makes. The arrays themselves are
-        added later.
+    @property
+    def positions(self) -> Positions:
+        """The positions of the steps that a mask lets run: the starts and lengths of the sequences in arrays
+        [batch * time, ...] that `inward` makes.
         """
         batch, time = self.shape
         starts, counts = np.arange(batch) * time, np.full(batch, time)
         if self.mask is not None:
             starts, counts = starts if self.mask.has_gaps else starts + self.mask.first, self.mask.counts
-        return Call(Positions(starts, counts, batch * time))
+        return Positions(starts, counts, batch * time)
 
     # ---- inputs of each step, and gradients of these
 

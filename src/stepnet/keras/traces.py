@@ -11,13 +11,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.once import put_latest
 from stepnet.errors import StepError
 from stepnet.keras.cells import NAMED, cells_in, is_named
 from stepnet.keras.installed import installed
 from stepnet.keras.recurrences import LoopSettings, named_recurrence
 from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.steps import FULL, StepArguments, trace_cell
-from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
 from stepnet.torch.bound import DifferentiableLayers
 
@@ -57,7 +57,7 @@ def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> C
     weights = tuple((variable.shape, variable.dtype) for variable in getattr(cell, "weights", ()))
     key = settings_of_cell(cell), settings, arguments.key, weights
     if key not in traces:
-        keep(traces, key, build_trace(cell, settings, arguments, key))
+        put_latest(traces, key, build_trace(cell, settings, arguments, key))
     compiled: CellTrace | str = traces[key]
     if isinstance(compiled, str):
         raise StepError(compiled)
@@ -72,13 +72,13 @@ def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key
         return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"
     if is_named(cell) and fits_equations(cell, arguments):
         if key not in SHARED:
-            keep(SHARED, key, DifferentiableLayers(recurrence_of(cell, settings, arguments).program))
+            put_latest(SHARED, key, DifferentiableLayers(recurrence_of(cell, settings, arguments)))
         return CellTrace(SHARED[key], tuple(cell.weights))
     try:
         rnn, variables = trace_cell(cell, arguments, settings.training, settings.options)
     except StepError as error:
         return str(error)  # the error itself would keep the cell alive
-    return CellTrace(DifferentiableLayers(rnn.program), variables)
+    return CellTrace(DifferentiableLayers(rnn), variables)
 
 
 def fits_equations(cell: Any, arguments: StepArguments) -> bool:

@@ -91,53 +91,6 @@ def convert(
     >>> convert(weights, "keras.gru", "torch.gru", dtype="bfloat16").arrays["bias_ih_l0"].dtype.name
     'bfloat16'
     """
-    result = attempted(
-        arrays, source, target, sizes=sizes, semantics=semantics, exact=exact, kind=kind, dtype=dtype
-    )
-    if isinstance(result, ConversionError):
-        raise result
-    return result
-
-
-def first_fitting(
-    arrays: Mapping[str, Any], source: str | Record, targets: Iterable[str | Record], **options: Any
-) -> Conversion | ConversionError:
-    """Converts weights to the first of some layouts that can express their function. Returns the conversion,
-    or the refusal of the first layout if all refuse. Numbers beyond the dtype are refused at once, as they
-    are in each layout.
-
-    targets: the layouts, at least one, in order of preference. options: those of `convert`. Raises
-    `LayoutError` as `convert` does.
-
-    >>> weights = {"kernel": np.ones((2, 12)), "recurrent_kernel": np.ones((3, 12))}
-    >>> first_fitting(weights, "keras.lstm", ["torch.gru", "torch.lstm"])
-    Conversion(weight_ih_l0, weight_hh_l0; keras.lstm -> torch.lstm)
-    >>> first_fitting(weights, "keras.lstm", ["torch.gru"])
-    ConversionError('keras.lstm cannot become torch.gru: ...
-    """
-    refusals: list[ConversionError] = []
-    for target in targets:
-        result = attempted(arrays, source, target, **options)
-        if isinstance(result, Conversion | RangeError):
-            return result
-        refusals.append(result)
-    return refusals[0]
-
-
-def attempted(
-    arrays: Mapping[str, Any],
-    source: str | Record,
-    target: str | Record,
-    *,
-    sizes: Mapping[str, int] | Sizes | None = None,
-    semantics: Mapping[str, Any] | None = None,
-    exact: bool = False,
-    kind: str = "weights",
-    dtype: str | None = None,
-) -> Conversion | ConversionError:
-    """Converts weights as `convert` does, and returns a refusal instead of raising it, for a caller that has
-    something else to try. Raises `LayoutError` as `convert` does.
-    """
     if not is_one_of(kind, KINDS):
         raise LayoutError(f"kind is one of {', '.join(KINDS)}, not {short_repr(kind)}")
     if dtype is not None and not is_one_of(dtype, FLOATS):
@@ -158,7 +111,7 @@ def attempted(
     to = target_sizes(known_sizes, target)
     misfits = [*projections(source, target, known_sizes), *filter(None, [target.misfit(to)])]
     if misfits:
-        return refused(source, target, kind, misfits)
+        raise refused(source, target, kind, misfits)
     entries = [
         entry
         for entry in target.entries(to)
@@ -171,7 +124,7 @@ def attempted(
     if source.cell == target.cell:
         refusals += unmet(plan.demands, source_regions, weights, exact)
     if refusals:
-        return refused(source, target, kind, refusals)
+        raise refused(source, target, kind, refusals)
     new_arrays = {
         entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), to_dtype) for entry in entries
     }
@@ -183,7 +136,7 @@ def attempted(
         overflow(target_regions[move.target], new_arrays) for move in plan.moves if np.isinf(roundings[move])
     ]
     if overflows:
-        return RangeError(str(refused(source, target, kind, overflows)))
+        raise RangeError(str(refused(source, target, kind, overflows)))
     functions = meaning, plan.semantics
     assumed = source.assumed(open_fields)
     report = Report(
@@ -191,8 +144,35 @@ def attempted(
     )
     if exact and not report.exact:
         rounded = [f"{step}, which {option('exact')} refuses" for step in report.steps if not step.exact]
-        return refused(source, target, kind, rounded)
+        raise refused(source, target, kind, rounded)
     return Conversion(new_arrays, report)
+
+
+def first_fitting(
+    arrays: Mapping[str, Any], source: str | Record, targets: Iterable[str | Record], **options: Any
+) -> Conversion | ConversionError:
+    """Converts weights to the first of some layouts that can express their function. Returns the conversion,
+    or the refusal of the first layout if all refuse. Numbers beyond the dtype are refused at once, as they
+    are in each layout.
+
+    targets: the layouts, at least one, in order of preference. options: those of `convert`. Raises
+    `LayoutError` as `convert` does.
+
+    >>> weights = {"kernel": np.ones((2, 12)), "recurrent_kernel": np.ones((3, 12))}
+    >>> first_fitting(weights, "keras.lstm", ["torch.gru", "torch.lstm"])
+    Conversion(weight_ih_l0, weight_hh_l0; keras.lstm -> torch.lstm)
+    >>> first_fitting(weights, "keras.lstm", ["torch.gru"])
+    ConversionError('keras.lstm cannot become torch.gru: ...
+    """
+    refusals: list[ConversionError] = []
+    for target in targets:
+        try:
+            return convert(arrays, source, target, **options)
+        except RangeError as error:
+            return error
+        except ConversionError as error:
+            refusals.append(error)
+    return refusals[0]
 
 
 def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:

@@ -142,10 +142,7 @@ class Batch:
         count, time = (second, first) if time_major else (first, second)
         known = np.full(count, time, np.int64) if lengths is None else checked_lengths(lengths, count, time)
         flat = [array.reshape(count * time, *array.shape[2:]) for array in arrays]
-        starts, steps = np.arange(count, dtype=np.int64) * (1 if time_major else time), None
-        if time_major:
-            steps = np.arange(time, dtype=np.int64) * count
-        return cls(structure, flat, [1] * len(flat), Positions(starts, known, count * time, steps), like)
+        return cls(structure, flat, [1] * len(flat), Positions.padded(known, time, time_major), like)
 
     @property
     def steps_like(self) -> Any:
@@ -223,10 +220,9 @@ class Batch:
         count, time = (second, first) if time_major else (first, second)
         time = int(derived_offsets(axis, np.array([0, time]))[-1])
         lengths = np.diff(derived_offsets(axis, self.positions.offsets))
+        padded = Positions.padded(lengths, time, time_major)
         if time_major:
-            steps = np.arange(time, dtype=np.int64) * count
-            return (time, count), Positions(np.arange(count), lengths, count * time, steps)
-        padded = Positions(np.arange(count) * time, lengths, count * time)
+            return (time, count), padded
         return (count, time), None if padded.is_packed else padded
 
 

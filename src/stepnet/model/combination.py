@@ -12,12 +12,10 @@ from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import named
 from stepnet.model.blank import blank_program
-from stepnet.model.control import Controls
+from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.executables import Form
-from stepnet.model.gradients import UncheckedCall
 from stepnet.model.layers import Combined, LayerPrograms, LayersProgram, recurrences_of
 from stepnet.model.nested import is_traced
-from stepnet.model.program import Asked
 from stepnet.model.reading import Reading
 from stepnet.model.recurrence import RNN
 
@@ -33,53 +31,35 @@ class Combination(Combined):
 
     # ---- running them
 
-    def unprepared(
-        self,
-        form: Form | None,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        engine: Asked,
-        **control: Unpack[Controls],
-    ) -> tuple[Any, Any]:
+    def unprepared(self, form: Form | None, call: UncheckedCall) -> tuple[Any, Any]:
         """Runs a call that was not prepared, of all parts as one net where their sequences have one length.
 
         `initial`, `statics` and the final memories have one entry per part: those of a `Stack` are tuples
         with one entry per layer, those of a `Bidirectional` are {"forward": ..., "backward": ...}.
         """
-        call = sequences, initial, statics, lengths, last_only, engine
-        if is_traced(sequences) or self.ends_early:
-            return self.part_by_part(*call, **control)
-        return super().unprepared(form, *call, **control)
+        if is_traced(call.sequences) or self.ends_early:
+            return self.part_by_part(call)
+        return super().unprepared(form, call)
 
-    def part_by_part(
-        self,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        engine: Asked,
-        **control: Unpack[Controls],
-    ) -> tuple[Any, Any]:
+    def part_by_part(self, call: UncheckedCall) -> tuple[Any, Any]:
         """Runs each layer or direction by its own call; returns the outputs and the final memories.
 
         Layers run this way inside a step, and where sequences end early: the lengths of a layer's sequences
         are then known only after the layers below have run.
 
-        The arguments are those of a call; `initial` and `statics` have an entry per layer or direction.
+        `initial` and `statics` have an entry per layer or direction.
         """
-        last_only = flag(last_only, "last_only")
-        initial_parts, static_parts = self.by_part(initial, "initial"), self.by_part(statics, "statics")
+        last_only = flag(call.last_only, "last_only")
+        initial_parts, static_parts = (
+            self.by_part(value, name)
+            for value, name in ((call.initial, "initial"), (call.statics, "statics"))
+        )
         outputs, final = list[Any](), list[Any]()
         for place, (name, part) in enumerate(zip(self.part_names, self.layers, strict=True)):
-            x, last = self.input_of(sequences, outputs), last_only and self.ends_with(place)
+            x, last = self.input_of(call.sequences, outputs), last_only and self.ends_with(place)
+            own = initial_parts[place], static_parts[place]
             with named(name):
-                output, memory = part(
-                    x, initial_parts[place], static_parts[place], lengths, last, engine, **control
-                )
+                output, memory = part(x, *own, call.lengths, last, call.engine, **call.control)
             outputs.append(output)
             final.append(memory)
         return self.output_of(outputs, last_only), self.joined(final)

@@ -19,13 +19,13 @@ import numpy as np
 from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.targets import Call, EarlyEnds, Engine, choose
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.structure import leaves
 from stepnet.model.batch import initial_arrays
 from stepnet.model.by_symbol import symbol_tables
 from stepnet.model.compose import Layer
 from stepnet.model.control import next_piece
 from stepnet.model.decoder import Front, Writer
-from stepnet.model.executables import put_latest
 from stepnet.model.feedback import OWN, Choice, feedback
 from stepnet.model.feeds import Feed
 from stepnet.model.layers import LayerArguments, leaves_of

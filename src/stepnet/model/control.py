@@ -8,7 +8,7 @@ supplies and removes all of these, and the caller never sees them.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 
@@ -54,6 +54,23 @@ class Controls(TypedDict, total=False):
     masked: str
     begun: Any
     time_major: bool
+
+
+class UncheckedCall(NamedTuple):
+    """The arguments of a call, before they are checked.
+
+    params: parameters in place of the model's own, for a call whose gradient is taken; else None.
+    engine: the engines in order of preference, which are checked where a gradient is taken.
+    """
+
+    sequences: Any
+    params: Any
+    initial: Any
+    statics: Any
+    lengths: Any
+    last_only: bool
+    control: Controls
+    engine: Any
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from stepnet.compiler.values.arguments import checked_integer, flag
 from stepnet.errors import InputError
 from stepnet.explain.gradients import explain_gradient
 from stepnet.model.backward import Backward, GradientLayout
-from stepnet.model.control import Controls
+from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.executables import Executables, Form
 from stepnet.model.gradient_explain import GradientExplanation, gradient_explanation
 from stepnet.model.gradient_runs import Halved
@@ -21,11 +21,10 @@ from stepnet.model.gradients import (
     CallArguments,
     GradientPrograms,
     Gradients,
-    UncheckedCall,
     wanted_kinds,
     wanted_places,
 )
-from stepnet.model.model import Model, differentiable
+from stepnet.model.model import Model, differentiable, gradient_kinds
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.prepared_gradients import GradientExecutable, form_of
 from stepnet.model.program import Asked
@@ -99,7 +98,7 @@ class Vjp:
 
         params: parameters in place of the model's own, in the same structure.
         wrt: the arguments to differentiate: some of "params", "inputs", "initial" and "statics"; all by
-            default. A graph has no "initial".
+            default. Of a graph, "initial" only where the call gives it.
         checkpoint: the values that are saved for the gradients. None saves all values that the backward pass
             reads, of every step. A number k saves the memories before every k-th step, and recomputes the
             steps in between. "sqrt" is the square root of the largest length, about the k of least memory.
@@ -116,13 +115,14 @@ class Vjp:
         if not self.ends_early and all(value is None for value in others):
             if self.check is not None:
                 self.check()
-            form = form_of(sequences, wrt, last_only, engine, control, params is not None)
+            begins = initial is not None and not self.model.gives_final
+            form = form_of(sequences, wrt, last_only, engine, control, params is not None, begins)
             if (
                 form is not None
                 and (made := self.calls.forward(form, sequences, initial, params)) is not None
             ):
                 return made
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, gradient_kinds(self.model, initial))
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         arguments = self.model.gradient_call(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)

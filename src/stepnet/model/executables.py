@@ -20,6 +20,7 @@ import numpy as np
 
 from stepnet.compiler.targets import Bound, Call, Kernel, PreparedCall, Results
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.once import put_latest
 
 Array = np.ndarray
 Form = tuple[Any, ...]
@@ -140,16 +141,6 @@ def bytes_of(form: Form) -> int:
         elif isinstance(part, tuple):
             total += bytes_of(cast("Form", part))
     return total
-
-
-def put_latest(entries: OrderedDict[Form, Any], form: Form, value: Any, most: int) -> None:
-    """Adds an entry to a cache, and removes the oldest entries beyond `most`.
-
-    form: the key of the entry.
-    """
-    entries[form] = value
-    while len(entries) > most:
-        entries.popitem(last=False)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 .onnx, a program of Paddle           the whole graph
 .keras with an LSTM and no more      its recurrent layers, which are all that the model computes
 .keras with a Dense above the LSTM   the whole graph
+.pt2 with a Linear above the LSTM    the whole graph
 .keras with a Masking below it       refused: masking (Masking)
 a state dict                         refused: it holds weights and no architecture
 any file, recurrent_only=True        its recurrent layers, and the names of everything that was left out
@@ -18,7 +19,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import all_nodes
 from stepnet.compiler.values.arguments import file_path
-from stepnet.errors import FileError, LayoutError, named
+from stepnet.errors import FileError, LayoutError, ModelError, named
 from stepnet.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
 from stepnet.files.choice import LayoutChoice, check_agrees
 from stepnet.files.contents import is_paddle_program
@@ -35,6 +36,8 @@ from stepnet.model.stored.read import load_stored
 from stepnet.onnx import load as load_onnx
 from stepnet.paddle import load as load_paddle
 
+STATEFUL = "(stateful)"
+"""The text in a note on a module that keeps its state from one call to the next."""
 PLAIN = "a plain stack"
 """The model that the recurrent layers of a file become here, in messages that begin with the file."""
 
@@ -65,8 +68,9 @@ def load(
 
     Args:
         path: The file. `.stepnet` files are models as `Model.save` wrote them. `.onnx` files and programs of
-            PaddlePaddle are read whole, and so are Keras' files whose layers are all supported. Files of
-            other kinds are read if they specify that their model consists of recurrent layers alone.
+            PaddlePaddle are read whole, and so are files of torch.export, Keras, TFLite and OpenVINO whose
+            layers are all supported. Files of other kinds are read if they specify that their model consists
+            of recurrent layers alone.
         recurrent_only: Whether to read only the recurrent layers of a file, as if they stood in a row, and to
             leave out everything else.
         layout: The layout of the layers, or the framework that wrote the file, if the file does not specify
@@ -93,8 +97,8 @@ def load(
 def read_model(
     path: str | Path, choice: LayoutChoice | None = None, *, recurrent_only: bool = False
 ) -> FileModel:
-    """Reads the model in a file: the whole graph of an ONNX or PaddlePaddle file, and of a file of Keras,
-    TFLite or OpenVINO with other layers than recurrent ones; else the recurrent layers.
+    """Reads the model in a file: the whole graph of an ONNX or PaddlePaddle file, and of a file of
+    torch.export, Keras, TFLite or OpenVINO with other layers than recurrent ones; else the recurrent layers.
 
     Raises `LayoutError` for choices together with a whole graph, and for other layers beside recurrent ones.
 
@@ -121,10 +125,12 @@ def read_model(
     return graph_model(graph, file)
 
 
-def graph_model(graph: Graph, file: Path) -> FileModel:
-    """Returns the model of a whole graph that was read from a file, with a note on NaN in it."""
+def graph_model(graph: Graph, file: Path, facts: Mapping[str, tuple[str, ...]] | None = None) -> FileModel:
+    """Returns the model of a whole graph that was read from a file, with a note on NaN in it. facts: further
+    notes, by module.
+    """
     notes = notes_on_nan(graph)
-    return FileModel(graph, notes={"": notes} if notes else {}, path=str(file))
+    return FileModel(graph, notes={**({"": notes} if notes else {}), **(facts or {})}, path=str(file))
 
 
 def notes_on_nan(graph: Graph) -> tuple[str, ...]:
@@ -191,11 +197,13 @@ def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
     model = read(file, choice.layout, choice.layouts)
     unread = bool(model.unread(choice.drop))
     readable = bool(model.modules) and not unread
-    is_more = not unread and bool(layers_around(model)) and choice == LayoutChoice()
-    if is_more and (graph := kind(file).graph(file)) is not None:
-        return graph_model(graph, file)
     if readable:
         check_sizes(model, choice.sizes)
+    around = layers_around(model)
+    is_more = not unread and bool(around or beyond_a_stack(model)) and choice == LayoutChoice()
+    if is_more and (graph := graph_around(file, bool(around))) is not None:
+        return graph_model(graph, file, kept_states(model))
+    if readable:
         check_whole(model)
     selected = choice.checked_modules(model)
     check_agrees(model, selected)
@@ -210,6 +218,26 @@ def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
         return FileModel(layer, notes=notes, path=str(file))
     inputs = recurrences(layer, str(file))[0].inputs
     return FileModel(Graph(LastOutput(layer), inputs=inputs), notes=notes, path=str(file))
+
+
+def graph_around(file: Path, has_others: bool) -> Graph | None:
+    """Reads the graph of a file of layers; None if there is none. A file that a graph refuses, and that has
+    only recurrent layers, has none: its layers are read, or refused with what they do beyond a stack.
+
+    has_others: whether the file has other layers than recurrent ones.
+    """
+    try:
+        return kind(file).graph(file)
+    except ModelError:
+        if has_others:
+            raise
+        return None
+
+
+def kept_states(model: FileContents) -> dict[str, tuple[str, ...]]:
+    """Returns the notes on modules that a graph has too, by module: that they keep their states."""
+    kept = {module.name: tuple(note for note in module.notes if STATEFUL in note) for module in model.modules}
+    return {name: notes for name, notes in kept.items() if notes}
 
 
 def check_sizes(model: FileContents, stated: Mapping[str, int]) -> None:
@@ -256,19 +284,31 @@ def layers_around(model: FileContents) -> list[str]:
 def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
     """Raises `LayoutError` if the file uses its recurrent layers in a way that a plain stack cannot.
 
+    model: the contents of the file. modules: the recurrent layers of the file.
+    """
+    if facts := beyond_a_stack(model, modules):
+        raise LayoutError(f"{'; '.join(facts)}: say {option('recurrent only')} for the layers without that")
+
+
+def beyond_a_stack(model: FileContents, modules: Sequence[Module] | None = None) -> list[str]:
+    """Lists how a file uses its recurrent layers in ways that a plain stack cannot.
+
     Examples are several inputs, other operations before the first layer, and states that are outputs.
 
-    model: the contents of the file.
-    modules: the recurrent layers of the file.
+    model: the contents of the file. modules: the recurrent layers of the file; None for all in its order.
     """
+    modules = model.modules if modules is None else modules
     facts = [f"{bare(module.name)}: {fact}" for module in modules for fact in unexpressed(module)]
-    first = modules[0]
-    if first.follows and first.follows not in (*model.entrances, *(module.name for module in modules)):
+    first = modules[0] if modules else None
+    if (
+        first
+        and first.follows
+        and first.follows not in (*model.entrances, *(module.name for module in modules))
+    ):
         facts.append(f"{bare(first.name)}: it takes what {first.follows} computes")
     if len(model.entrances) > 1:
         facts.append(f"the model has {len(model.entrances)} inputs ({listed(model.entrances)})")
-    if facts:
-        raise LayoutError(f"{'; '.join(facts)}: say {option('recurrent only')} for the layers without that")
+    return facts
 
 
 def unexpressed(module: Module) -> list[str]:

@@ -9,7 +9,7 @@ The code behind a call (runs, losses and texts) deals only with nets.
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from stepnet.compiler.values.arguments import choice
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch
-from stepnet.model.control import Controls, run_until
-from stepnet.model.program import Program, StepProgram
+from stepnet.model.control import run_until
+from stepnet.model.program import Beginning, Program, StepProgram
 from stepnet.model.programs import Programs, keep
 from stepnet.model.reading import NO_LAST, Reading
 from stepnet.ragged import Ragged
@@ -115,19 +115,6 @@ class Cut:
         whole = np.zeros((len(self.batch.arrays[level]), *array.shape[1:]), array.dtype)
         whole[self.places[levels - 1]] = array
         return self.batch.like_input(whole, levels)
-
-
-class UncheckedCall(NamedTuple):
-    """The arguments of a call whose gradients are to be computed, before they are checked."""
-
-    sequences: Any
-    params: Any
-    initial: Any
-    statics: Any
-    lengths: Any
-    last_only: bool
-    control: Controls
-    engine: Order
 
 
 @dataclass(frozen=True)
@@ -275,36 +262,50 @@ def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | N
     return [by_place[place] for place in range(len(by_place))]
 
 
-def without_control(program: StepProgram, running: StepProgram, last_only: bool) -> Program:
+def without_control(
+    program: Program,
+    running: Program,
+    ends: Sequence[bool],
+    given: int,
+    how: str = "last",
+    begin: Beginning | None = None,
+) -> Program:
     """Returns the program to differentiate: its net has the caller's inputs and results, and the mask as
     input.
 
-    The memories that a mask adds to those of the step begin with zeros. The program of the step itself is
-    returned unchanged, unless only the last outputs are wanted.
+    The memories that the caller does not give, as those that a mask adds to the step's, begin with zeros, or
+    as `begin` computes them. The program itself is returned if nothing differs.
 
-    program, running: the program of the step, and that under the mask of the call, if it has one.
-    last_only: whether the results are the last output of each sequence, and not those of every step.
+    program, running: the program of the model, and that under the mask of the call, if it has one.
+    ends: for each output, whether the result is its value at the end of each sequence alone.
+    given: the number of memories that the caller gives, and gets back: those of the step, or none.
+    how: the end of the sequences, "last" or "first".
+    begin: computes memories from the statics and parameters, which are the last inputs; None for zeros.
     """
-    if running is program and not last_only:
+    if running is program and given == program.memories and not any(ends):
         return program
-    net, builder, numbers = running.net, Builder(), list[int]()
-    hidden = {net.inputs[place] for place in running.ends.memories[program.memories :]}
-    for number, node in enumerate(net.nodes):
-        if number in hidden:
-            zeros = builder.constant(np.zeros(node.type.shape, node.type.dtype))
-            numbers.append(builder.add("expand", zeros, extent=ROWS))
+    net, builder = running.net, Builder()
+    hidden = [net.inputs[place] for place in running.ends.memories[given : running.memories]]
+    made = {number: builder.copy(net.nodes[number], []) for number in net.inputs if number not in hidden}
+    begun = dict[int, int]() if begin is None else begin.add_to(builder, list(made.values()))
+    for place, number in enumerate(hidden):
+        if place in begun:
+            made[number] = begun[place]
         else:
-            numbers.append(builder.copy(node, [numbers[operand] for operand in node.inputs]))
+            zeros = builder.constant(np.zeros(net.type_of(number).shape, net.type_of(number).dtype))
+            made[number] = builder.add("expand", zeros, extent=ROWS)
+    for number, node in enumerate(net.nodes):
+        if number not in made:
+            made[number] = builder.copy(node, [made[operand] for operand in node.inputs])
     count = len(net.results) - running.memories
-    outputs = [numbers[result] for result in net.results[:count]]
-    if last_only:
-        if any(builder.type_of(output).extent != STEPS for output in outputs):
+    outputs = list[int]()
+    for result, is_end in zip(net.results[:count], ends, strict=True):
+        if is_end and len(builder.type_of(made[result]).extent) != len(STEPS):
             raise InputError(NO_LAST)
-        how = "first" if program.reverse else "last"
-        outputs = [builder.add("reduce", output, how=how) for output in outputs]
-    final = [numbers[result] for result in net.results[count : count + program.memories]]
-    made, last = builder.net([*outputs, *final]), program.traced.last
-    return Program(made, program.output, program.memory, last, program.memories, program.params)
+        outputs.append(builder.add("reduce", made[result], how=how) if is_end else made[result])
+    final = [made[result] for result in net.results[count : count + given]]
+    memory, last = (program.memory, program.last) if given else ((), ())
+    return Program(builder.net([*outputs, *final]), program.output, memory, last, given, program.params)
 
 
 class GradientPrograms:

@@ -19,16 +19,15 @@ from stepnet.compiler.values.arguments import choice, flag, function
 from stepnet.compiler.values.structure import named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, checked_array
-from stepnet.model.control import Controls
+from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.gradients import (
     CallArguments,
     GradientPrograms,
     Gradients,
-    UncheckedCall,
     wanted_kinds,
 )
-from stepnet.model.model import Model, differentiable
+from stepnet.model.model import Model, differentiable, gradient_kinds
 from stepnet.model.nets import run_net
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.prepared_gradients import form_of, kinds_of
@@ -110,13 +109,14 @@ class ValueAndGrad:
         if not self.model.ends_early and all(value is None for value in others):
             if self.check is not None:
                 self.check()
-            form = form_of(sequences, wrt, last_only, engine, control, params is not None)
+            begins = initial is not None and not self.model.gives_final
+            form = form_of(sequences, wrt, last_only, engine, control, params is not None, begins)
             form = form_with(form, targets, sequences)
             if form is not None:
                 done = self.calls.run(form, sequences, targets, initial, params)
                 if done is not None:
                     return done
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, gradient_kinds(self.model, initial))
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         if self.model.ends_early:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
@@ -127,8 +127,7 @@ class ValueAndGrad:
         places = arguments.wanted(kinds)
         if checkpoint is None:  # one net of the model, the loss and both gradients
             program, seed = self.net_for(arguments, loss_targets, places, False)
-            derived = arguments.reading.program.has_derived
-            if form is not None and not derived and self.calls.is_due(form):
+            if form is not None and arguments.batch.padded is None and self.calls.is_due(form):
                 own = kinds_of(arguments, kinds, places)
                 made = LossExecutable.of(
                     arguments, program, loss_targets.arrays, seed, own, asked, params is not None

@@ -29,14 +29,15 @@ from stepnet.compiler.values.arguments import array_of, dtype_name, file_path, f
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
 from stepnet.errors import InputError
-from stepnet.model.control import Controls
+from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.executables import Form
+from stepnet.model.jax_arrays import called_on_arrays, has_jax_arrays
 from stepnet.model.program import Asked, Program
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
     from stepnet.explain.document import TitledSection
-    from stepnet.model.gradients import CallArguments, Cut, Places, UncheckedCall
+    from stepnet.model.gradients import CallArguments, Cut, Places
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
     from stepnet.model.streams.stream import Stream
 
@@ -128,7 +129,7 @@ class Model(ABC):
             The outputs in the form of the input: a `Ragged` for a `Ragged`, an array for an array, with zeros
             beyond the lengths. Outputs of a `Graph` that a sequence has once are [batch, features...]. Then,
             but for a `Graph`, the last memory of each sequence, [batch, features...], in the structure of the
-            memory.
+            memory. Where an input is an array of JAX, or a `Ragged` of one, all these are, too.
 
         Raises:
             InputError: For arguments that do not fit the model or one another. For a `Graph` that a stream
@@ -153,26 +154,21 @@ class Model(ABC):
             if results is not None:
                 return results
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
-        return self.unprepared(form, sequences, initial, statics, lengths, last_only, engine, **control)
+        if has_jax_arrays(sequences):
+            further = initial, statics, lengths, last_only, engine
+            return called_on_arrays(lambda arrays: self(arrays, *further, **control), sequences)
+        call = UncheckedCall(sequences, None, initial, statics, lengths, last_only, control, engine)
+        return self.unprepared(form, call)
 
-    def unprepared(
-        self,
-        form: Form | None,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        engine: Asked,
-        **control: Unpack[Controls],
-    ) -> Any:
+    def unprepared(self, form: Form | None, call: UncheckedCall) -> Any:
         """Runs a call that was not prepared; returns the outputs and the final memories.
 
-        form: the key by which later calls find it prepared; None for a call that is never prepared. The other
-        arguments are those of the call.
+        form: the key by which later calls find it prepared; None for a call that is never prepared.
         """
-        asked, last_only = self.engine_order(engine), flag(last_only, "last_only")
-        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
+        asked, last_only = self.engine_order(call.engine), flag(call.last_only, "last_only")
+        reading = self.read(
+            call.sequences, call.initial, call.statics, call.lengths, last_only, **call.control
+        )
         return reading.run(asked, self.programs.calls, form)
 
     # ---- defined by each kind of model
@@ -217,7 +213,7 @@ class Model(ABC):
         """The arguments with which the model was made, as its text has them in brackets."""
 
     @abstractmethod
-    def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
+    def gradient_reading(self, call: UncheckedCall) -> "tuple[Reading[Any], Cut | None]":
         """Checks the arguments of a call whose gradient is taken, but for its parameters.
 
         Returns them with the program whose net is differentiated, and the sequences cut at early ends.
@@ -325,7 +321,7 @@ class Model(ABC):
         """
         return [self.reading(sequences, None, last_only).running.schedule_for(engine)]
 
-    def gradient_call(self, call: "UncheckedCall") -> "CallArguments":
+    def gradient_call(self, call: UncheckedCall) -> "CallArguments":
         """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net."""
         with IMPORTS:  # late: few processes train
             from stepnet.model.gradients import CallArguments
@@ -495,6 +491,14 @@ def differentiable(model: Any) -> Model:
     if model.gradient_refusal is not None:
         raise InputError(model.gradient_refusal)
     return model
+
+
+def gradient_kinds(model: Model, initial: Any) -> tuple[str, ...]:
+    """Returns the kinds of arguments that have gradients in a call; of a graph, "initial" only if given.
+
+    initial: the argument of the call, or None.
+    """
+    return model.kinds if initial is None else Model.kinds
 
 
 def parameter(value: Any) -> Any:

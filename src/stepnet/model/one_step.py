@@ -109,6 +109,7 @@ class OneStep:
     carried: the memories before the step; None for those with which the plan's recurrence begins.
     kept_apart: whether sums and concatenations get barriers too. A value per row that a call repeats at every
         step is known earlier in a step, and passes group sums and products by when their terms are known.
+    has_barriers: whether there are any barriers, which stop gradients.
     place: for each value of the plan's net so far, its number in the body.
     begins: the memories with which the recurrence begins in a call of whole sequences.
     following: the memories after the step.
@@ -120,6 +121,7 @@ class OneStep:
     known: Mapping[int, int]
     carried: Sequence[int] | None = None
     kept_apart: bool = False
+    has_barriers: bool = True
     place: dict[int, int] = field(init=False)
     begins: list[int] = field(init=False, default_factory=list[int])
     following: list[int] = field(init=False, default_factory=list[int])
@@ -189,6 +191,7 @@ class OneStep:
         bfloat16, needs none: its own number is returned.
         """
         type_ = self.builder.type_of(number)
-        if not type_.is_float or type_.extent == CONST or type_ != type_.computed:
+        is_kept = not type_.is_float or type_.extent == CONST or type_ != type_.computed
+        if is_kept or not self.has_barriers:
             return number
         return self.builder.add("detach", number)

@@ -370,7 +370,7 @@ def arrays_for(
     sequences: the sequences of the call.
     initial, params: the memories and parameters that the call gives, or None.
     """
-    memories = executable.arrays(initial)
+    memories = executable.arrays(initial, sequences)
     if memories is None or (initial is not None and not memories):
         return None
     own = None
@@ -417,12 +417,13 @@ def same_offsets(one: Ragged, other: Ragged) -> bool:
 
 
 def form_of(
-    sequences: Any, wrt: Any, last_only: Any, engine: Any, control: Controls, changes: bool
+    sequences: Any, wrt: Any, last_only: Any, engine: Any, control: Controls, changes: bool, begins: bool
 ) -> Form | None:
     """Returns the cache key of a call whose gradient is taken; None for a call that is never prepared.
 
     sequences, wrt, last_only, engine, control: the arguments of the call.
     changes: whether the call passes `params`; else the model's parameters are used.
+    begins: whether a graph is given the memories that it begins with, so that it runs as one recurrence.
     """
     if control and control.keys() != {"time_major"}:
         return None
@@ -430,4 +431,4 @@ def form_of(
     if not all(name is None or type(name) is str for name in names):
         return None
     form = Calls.form(sequences, last_only, engine, "repeat", control.get("time_major", False))
-    return None if form is None else (*form, changes, *names)
+    return None if form is None else (*form, changes, begins, *names)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import is_derived
 from stepnet.compiler.plan.plan import Plan
@@ -95,6 +95,7 @@ class Program(NetProgram):
     last: the `Spec`s (features and dtypes) to which a call rounds the final memories.
     memories: the number of all memories of the net.
     params: the parameters, in the order of the net.
+    gradients: the programs whose nets are differentiated, by the results and the memories that a call has.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class Program(NetProgram):
     ) -> None:
         """Stores the arguments, which the class documents; kernels are compiled at first use."""
         super().__init__(net)
-        self.output, self.memory = output, memory
+        self.output, self.memory, self.last = output, memory, last
+        self.gradients = dict[Any, Program]()
         self.memories, self.params = memories, params
         carried, given = ([spec.dtype for spec in leaves(specs)] for specs in (memory, last))
         self.rounded = None if carried == given else given
@@ -194,6 +196,13 @@ class Program(NetProgram):
 class Beginning(Protocol):
     """An object that computes the initial memories of a model from its statics and parameters."""
 
+    def add_to(self, builder: Builder, inputs: Sequence[int]) -> dict[int, int]:
+        """Adds the computation to a net; returns {memory position: number of its value}.
+
+        inputs: the numbers of values of the net, of which the last are the statics and the parameters.
+        """
+        ...
+
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
         """Computes initial memories of `count` sequences from statics; returns {memory position: array}.
 
@@ -208,8 +217,6 @@ class StepProgram(Program):
     traced: the trace of the step.
     reverse, unroll: the direction of the loop, and the number of steps in one pass of it.
     controlled: the programs of the step under a mask or with an early end, by the output at masked steps.
-    gradients: the programs whose nets are differentiated, by the output at masked steps and whether only last
-        outputs are results.
     begin: computes the initial memories; None where they are zeros.
     """
 
@@ -225,7 +232,6 @@ class StepProgram(Program):
         super().__init__(net, traced.output, traced.memory, traced.last, traced.counts[1], params)
         self.traced, self.reverse, self.unroll = traced, reverse, unroll
         self.controlled = dict[str | None, StepProgram]()
-        self.gradients = dict[tuple[str | None, bool], Program]()
 
     def with_params(self, params: Any) -> Self:
         """Returns a copy of the program with other parameters of the same shapes and dtypes; it shares

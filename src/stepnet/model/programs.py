@@ -14,16 +14,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from stepnet.compiler.net.types import is_derived
+from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.targets import Bound, Call, PreparedCall, Results
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
 from stepnet.errors import InputError
-from stepnet.model.executables import Executables, Form, put_latest
+from stepnet.model.executables import Executables, Form
 from stepnet.model.program import Program
 from stepnet.ragged import Ragged, unchecked_ragged
 
@@ -90,9 +94,9 @@ class Executable(Generic[Kind]):
             return unchecked_ragged(array, sequences.offsets)
         return array.reshape(*sequences.shape[:2], *array.shape[1:])
 
-    def arrays(self, initial: Any) -> list[Array | None] | None:
+    def arrays(self, initial: Any, sequences: Any) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place; None if they need a check or a
-        conversion.
+        conversion, or if the call cannot run on these sequences. sequences: those of the call.
         """
         if initial is None:
             return self.zeros
@@ -152,6 +156,48 @@ class CallExecutable(Executable[Kind]):
     """
 
     prepared: PreparedCall
+
+
+@dataclass(frozen=True)
+class DerivedExecutable(CallExecutable[Kind]):
+    """A prepared call of a graph with other numbers of steps than its sequences, as after a stride."""
+
+    def arrays(self, initial: Any, sequences: Any) -> list[Array | None] | None:
+        """Returns no arrays, as a graph has no memories; None if a sequence is so short that it has no steps
+        along some axis. sequences: those of the call.
+        """
+        if isinstance(sequences, Ragged):
+            offsets = sequences.offsets[0].tolist()
+            shortest = min(end - begin for begin, end in pairwise(offsets))
+        else:
+            shortest = sequences.shape[1]
+        return None if shortest < self.prepared.shortest else []
+
+    def answer(self, results: Results, sequences: Any) -> tuple[Any, Any]:
+        """Returns the outputs of a call, in the structure of the graph, and no memories.
+
+        results, sequences: those of the call.
+        """
+        program = self.program
+        pairs = zip(program.split(results).outputs, program.axes, strict=True)
+        return rebuild(program.output, [self.along(sequences, *pair) for pair in pairs]), ()
+
+    @staticmethod
+    def along(sequences: Any, array: Array, axis: str) -> Any:
+        """Returns an output in the form of the inputs `sequences`.
+
+        axis: the axis of its steps; "" for an output per sequence.
+        """
+        if not axis:
+            return array
+        derived = is_derived((axis,))
+        if isinstance(sequences, Ragged):
+            offsets = sequences.offsets
+            return unchecked_ragged(array, (derived_offsets(axis, offsets[0]),) if derived else offsets)
+        count, steps = sequences.shape[:2]
+        if derived:
+            steps = int(derived_offsets(axis, np.array([0, steps]))[-1])
+        return array.reshape(count, steps, *array.shape[1:])
 
 
 class Calls(Executables[CallExecutable[Kind]]):
@@ -245,7 +291,7 @@ class Calls(Executables[CallExecutable[Kind]]):
             return None
         executable, idle = taken
         try:
-            memories = executable.arrays(initial)
+            memories = executable.arrays(initial, sequences)
             if memories is None:
                 return None
             values = sequences.values if isinstance(sequences, Ragged) else sequences
@@ -296,7 +342,8 @@ class Calls(Executables[CallExecutable[Kind]]):
             (rows, *features) if not levels else None if lead is None else (*lead, *features)
             for features, levels in outputs_of(program)
         )
-        made = CallExecutable(program, memory_of(program, rows), shapes, prepared)
+        kind = DerivedExecutable[Kind] if program.has_derived else CallExecutable[Kind]
+        made = kind(program, memory_of(program, rows), shapes, prepared)
         self.keep(form, made, prepared.bytes + made.bytes)
 
 

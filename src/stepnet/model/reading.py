@@ -55,7 +55,7 @@ class Reading(Generic[Kind]):
         # The first call makes many objects that are needed to its end: collecting garbage is wasted time.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():
             bound = self.running.bound(asked)
-            if form is not None and not self.running.has_derived:
+            if form is not None and self.batch.padded is None:  # other arrays than those of the call
                 calls.prepare(form, self.program, bound, self.call, self.batch.steps_like)
             return self.answer(bound)
 

@@ -15,7 +15,7 @@ from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model import nested
 from stepnet.model.batch import checked_array
-from stepnet.model.control import Control, Controls
+from stepnet.model.control import Control, Controls, UncheckedCall
 from stepnet.model.declared import Declared, check_masked
 from stepnet.model.executables import Form
 from stepnet.model.model import Declaration, same_parameters
@@ -23,7 +23,7 @@ from stepnet.model.program import Asked, StepProgram
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
-    from stepnet.model.gradients import Cut, UncheckedCall
+    from stepnet.model.gradients import Cut
     from stepnet.model.scopes import Scopes
     from stepnet.model.streams.layers import StreamedRecurrence
 
@@ -150,24 +150,14 @@ class RNN(Declared):
 
     # ---- running it
 
-    def unprepared(
-        self,
-        form: Form | None,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        engine: Asked,
-        **control: Unpack[Controls],
-    ) -> tuple[Any, Any]:
+    def unprepared(self, form: Form | None, call: UncheckedCall) -> tuple[Any, Any]:
         """Runs a call that was not prepared, also inside the step of another recurrence."""
-        if nested.is_traced(sequences):
-            asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-            check_in_step(lengths, asked, self.until, **control)
-            mask, masked = control.get("mask"), control.get("masked", "repeat")
-            return nested.in_step(self, sequences, initial, statics, last_only, mask, masked)
-        return super().unprepared(form, sequences, initial, statics, lengths, last_only, engine, **control)
+        if not nested.is_traced(call.sequences):
+            return super().unprepared(form, call)
+        asked, last_only = checked_engine(call.engine), flag(call.last_only, "last_only")
+        check_in_step(call.lengths, asked, self.until, **call.control)
+        mask, masked = call.control.get("mask"), call.control.get("masked", "repeat")
+        return nested.in_step(self, call.sequences, call.initial, call.statics, last_only, mask, masked)
 
     # ---- members of every model
 
@@ -181,7 +171,7 @@ class RNN(Declared):
         """True if sequences may end before their last step, because the recurrence has `until=`."""
         return self.until is not None
 
-    def gradient_reading(self, call: "UncheckedCall") -> "tuple[Reading[Any], Cut | None]":
+    def gradient_reading(self, call: UncheckedCall) -> "tuple[Reading[Any], Cut | None]":
         """Checks the arguments of a call whose gradient is taken; sequences that end early are first run, and
         cut to their steps.
 
@@ -198,8 +188,9 @@ class RNN(Declared):
         masked = None if call.control.get("mask") is None else call.control.get("masked", "repeat")
         key = masked, call.last_only
         if key not in program.gradients:
-            running = self.under(Control(masked), program)
-            program.gradients[key] = without_control(program, running, call.last_only)
+            running, ends = self.under(Control(masked), program), [call.last_only] * len(program.levels)
+            how = "first" if self.reverse else "last"
+            program.gradients[key] = without_control(program, running, ends, program.memories, how)
         made = program.gradients[key]
         own = replace(reading.call, initial=reading.call.initial[: program.memories])
         return Reading(reading.batch, made, made, own, ends=False), cut

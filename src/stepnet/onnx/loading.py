@@ -37,6 +37,8 @@ SLOTS = {
     "sequence_lens": ("lengths", "lengths"),
 }
 """The axes of an input that a recurrent node reads, by the node's attribute `layout`."""
+OF_WINDOWS = {"Conv", "ConvTranspose", "MaxPool", "AveragePool"}
+"""The operators over windows of steps, which read [sequences, features, steps]."""
 COMPARING = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 """The operators that compare lengths with step numbers, for a mask of steps."""
 MOVING = {"Add", "Cast", "Expand", "Identity", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
@@ -48,11 +50,11 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 
     Args:
         path: The file. Weights in files beside it are read too.
-        axes: The meaning of the first axes of inputs, by name, where the recurrences that read an input do
-            not determine it: "NT" for [batch, time, ...], "TN" for [time, batch, ...], "N" for one value per
-            sequence, "_N" for [layers, batch, ...]. Further axes, and axes called "_", are features.
-            "lengths" marks the lengths of the sequences; mostly recurrences and masks of steps determine
-            these.
+        axes: The meaning of the first axes of inputs, by name, where the recurrences and convolutions that
+            read an input do not determine it: "NT" for [batch, time, ...], "TN" for [time, batch, ...], "N_T"
+            for [batch, features, time], "N" for one value per sequence, "_N" for [layers, batch, ...].
+            Further axes, and axes called "_", are features. "lengths" marks the lengths of the sequences;
+            mostly recurrences and masks of steps determine these.
 
     Returns:
         The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
@@ -184,8 +186,16 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
     rank = len(value.type.tensor_type.shape.dim)
     if rank == 1 and is_compared_with_steps(walk, (walk.main, text(value.name))):
         return ["lengths"]
-    read = {axes for node in walk.nodes if node.op in GATES for axes in read_as(node, text(value.name), walk)}
+    name = text(value.name)
+    read = {axes for node in walk.nodes if node.op in GATES for axes in read_as(node, name, walk)}
+    if rank == 3 and any(reads_windows(node, name, walk) for node in walk.nodes):
+        read.add("N_T")
     return sorted(read) if read else axes_of_rank(rank)
+
+
+def reads_windows(node: GraphNode, name: str, walk: Walk) -> bool:
+    """Returns whether a node is over windows of the steps of a model's input, called `name`."""
+    return node.op in OF_WINDOWS and before_casts(node, node.inputs[0]) == (walk.main, name)
 
 
 def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:

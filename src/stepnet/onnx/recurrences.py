@@ -15,7 +15,7 @@ from stepnet.files.model import Module
 from stepnet.files.onnx.modules import nodes_of
 from stepnet.files.onnx.node import OnnxNode
 from stepnet.files.onnx.write import attributes_of, checked
-from stepnet.layout.convert import attempted
+from stepnet.layout.convert import convert
 from stepnet.layout.records.stepnet import record
 from stepnet.layout.semantics import Semantics
 from stepnet.onnx.nets import check_extents, written
@@ -62,8 +62,9 @@ def layer_of(
     semantics, arrays = as_gate_arrays(recognised, recognised.arrays(statics))
     other_arrays = {name: FURTHER[name] for name in arrays if name in FURTHER}
     layout_of_cell = record("recurrence", semantics.cell, semantics.changed(), other_arrays)
-    converted = attempted(arrays, layout_of_cell, f"onnx.{semantics.cell}")
-    if isinstance(converted, ConversionError):  # such as for a projection: the equations are written instead
+    try:
+        converted = convert(arrays, layout_of_cell, f"onnx.{semantics.cell}")
+    except ConversionError:  # such as for a projection: the equations are written instead
         return None
     fields, name = converted.report.open_fields, scope.fresh(semantics.cell)
     module = Module(

@@ -9,7 +9,7 @@ import numpy as np
 from stepnet.errors import ModelError
 from stepnet.files.paddle.program import PaddleOperation, PaddleProgram
 from stepnet.importers.placed import Placed, constant
-from stepnet.model.graph.array_model import ArrayModel, located, outputs_of
+from stepnet.model.graph.array_model import OperatorModel, located
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.names import PADDLE
 
@@ -17,25 +17,19 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class PaddleModel(ArrayModel):
+class PaddleModel(OperatorModel):
     """Program of PaddlePaddle with its parameters, as a function of its inputs, which `sn.Graph` traces."""
 
     program: PaddleProgram
     parameters: Mapping[str, Array]
 
-    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Computes the outputs of the program by running its operations, by name if there are several.
-
-        x: the inputs with steps, by name if there are several.
-        params: not used, as the program's parameters are constants.
-        statics: the inputs without steps, by name if there are several.
-        """
+    def computed(self, inputs: Mapping[str, Placed]) -> dict[str, Placed]:
+        """Computes the outputs of the program by name, from its inputs by name."""
         env = {name: constant(array) for name, array in self.parameters.items()}
-        env |= self.placed(x, statics)
+        env |= inputs
         for operation in needed(self.program):
             env |= self.results(operation, env)
-        values = {name: self.value(env, source) for name, source in self.program.outputs.items()}
-        return outputs_of(self.path, values)
+        return {name: self.value(env, source) for name, source in self.program.outputs.items()}
 
     def value(self, env: Mapping[str, Placed], name: str) -> Placed:
         """Returns a value by name from those computed so far, `env`; raises `ModelError` for other names."""

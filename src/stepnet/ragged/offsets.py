@@ -7,7 +7,13 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from stepnet.compiler.values.arguments import array_of, checked_integer, short_repr
+from stepnet.compiler.values.arguments import (
+    array_of,
+    checked_integer,
+    is_jax_array,
+    refuse_jax_array,
+    short_repr,
+)
 from stepnet.errors import InputError
 
 Array: TypeAlias = NDArray[Any]
@@ -94,9 +100,13 @@ def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
 
 
 def checked_values(values: Any, name: str) -> Array:
-    """Returns values as a plain array of numbers in native byte order, copied only if necessary. Raises
-    `InputError`, which says `name`, if they are not an array, hold no numbers, are masked, or have no axis.
+    """Returns values as a plain array of numbers in native byte order, copied only if necessary; an array of
+    JAX unchanged. Raises `InputError`, which says `name`, if they are not an array, hold no numbers, are
+    masked, or have no axis.
     """
+    if is_jax_array(values):  # it stays JAX's, and results become JAX's with it
+        refuse_jax_array(values, name)
+        return _checked_numbers(values, name)
     if not isinstance(values, np.ndarray):
         raise InputError(
             f"{name} must be a NumPy array, not {_kind(values)}; lists go through Ragged.from_list"

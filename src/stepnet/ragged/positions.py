@@ -59,6 +59,21 @@ class Positions:
         positions.__dict__.update(offsets=offsets, is_packed=True)
         return positions
 
+    @classmethod
+    def padded(cls, lengths: Array, time: int, time_major: bool = False) -> Self:
+        """Returns the positions of sequences in arrays [batch, time, ...], each from the first step on.
+
+        lengths: int64 [batch]. time: the number of steps that the arrays have room for.
+        time_major: whether the arrays are [time, batch, ...].
+
+        >>> Positions.padded(np.array([3, 1]), 3).starts, Positions.padded(np.array([3, 1]), 3, True).steps
+        (array([0, 3]), array([0, 2, 4]))
+        """
+        count, rows = len(lengths), np.arange(len(lengths), dtype=np.int64)
+        if time_major:
+            return cls(rows, lengths, count * time, np.arange(time, dtype=np.int64) * count)
+        return cls(rows * time, lengths, count * time)
+
     def with_statics(self, beside: Mapping[str, Array]) -> Self:
         """Returns these positions with the offsets of static sequences: inputs such as the keys of attention,
         which every step reads whole, with a length for each row (sequence of the batch).

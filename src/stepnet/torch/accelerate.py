@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from stepnet.compiler.targets import checked_engine
+from stepnet.compiler.targets import Order, checked_engine
 from stepnet.errors import InputError
 from stepnet.model.program import Asked
 from stepnet.torch.layers import GRU, LSTM, RNN
@@ -119,6 +119,7 @@ def accelerate(model: Any, *, engine: Asked = "auto") -> Accelerated:
     Args:
         model: A torch.nn.Module.
         engine: The engine that runs the replaced layers, or several in order of preference, as for `GRU`.
+            Layers that are stepnet's already get it too, unless it is "auto".
 
     Raises:
         InputError: If `model` is no module, and for an engine that is not known.
@@ -147,6 +148,8 @@ def accelerate(model: Any, *, engine: Asked = "auto") -> Accelerated:
             kind, reasons = (OURS[type(module)], {}) if why is None else (None, {"": why})
         else:
             kind, reasons = other_layer(module, by_name[name.rpartition(".")[0]], known)
+        if reasons == {"": ALREADY}:
+            reasons = {"": with_engine(module, order)}
         left |= {f"{name}.{function}".strip("."): why for function, why in reasons.items()}
         if kind is not None:
             module.__class__ = kind
@@ -154,6 +157,15 @@ def accelerate(model: Any, *, engine: Asked = "auto") -> Accelerated:
                 module.engine = order
             replaced[name] = module
     return Accelerated(replaced, left)
+
+
+def with_engine(module: Any, engine: Order) -> str:
+    """Sets the engine of a layer that is stepnet's already, unless it is "auto"; returns the report on it."""
+    before = getattr(module, "engine", "auto")  # patches of other libraries need not have it
+    if engine in ("auto", before):
+        return ALREADY + (f", with engine={before!r}" if before != "auto" else "")
+    module.engine = engine
+    return f"{ALREADY}; its engine is now {engine!r}, and was {before!r}"
 
 
 def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, Mapping[str, str]]:

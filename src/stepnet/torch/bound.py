@@ -7,24 +7,24 @@ bytes are compared at each call; that takes a small part of the time that packin
 
 import itertools
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from stepnet.compiler.net.types import ROWS, STEPS
-from stepnet.compiler.targets import Order, checked_engine, gradient_order
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
-from stepnet.model.batch import Batch, initial_arrays
-from stepnet.model.gradient_runs import Halved
+from stepnet.model.differentiable import FixedNet, ModelNet, Passes
+from stepnet.model.model import Model
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
-from stepnet.model.program import Asked, Program
-from stepnet.model.programs import Programs, keep
-from stepnet.model.reading import Reading, call_of
+from stepnet.model.program import Asked
+from stepnet.ragged.positions import Positions
 from stepnet.torch.function import (
     Array,
-    Differentiable,
     array_of,
+    differentiated,
     floats_of,
     is_transformed,
     run_forward,
@@ -50,23 +50,22 @@ class DifferentiableLayers:
     last memories.
     """
 
-    def __init__(self, program: Program) -> None:
-        """Prepares to run a program. `inputs`: of each input of the net the name, the extent (one entry per
-        step, per sequence, or one for all), the features and the dtype. `given`: the dtypes of the sequences
-        alone, and with the initial memories.
+    def __init__(self, model: Model) -> None:
+        """Prepares to run the net of a model. `inputs`: of each input of the net the name, the extent (one
+        entry per step, per sequence, or one for all), the features and the dtype. `given`: the dtypes of the
+        sequences alone, and with the initial memories.
 
         `bounds`: a cache, for `bound_to`, of what runs calls without gradients. `number`: one that no other
         object of this process has.
         """
-        self.number = next(NUMBERS)
-        self.program, self.differentiable = program, Differentiable(program.net)
+        self.number, self.net = next(NUMBERS), ModelNet.of(model)
         self.bounds = OrderedDict[Any, Any]()
-        nodes = [program.net.nodes[number] for number in program.net.inputs]
         self.inputs = [
-            (node.name, node.type.extent, node.type.shape, getattr(torch, node.type.dtype)) for node in nodes
+            (name, type_.extent, type_.shape, getattr(torch, type_.dtype))
+            for name, type_ in zip(self.net.names, self.net.inputs, strict=True)
         ]
         dtypes = [dtype for *_, dtype in self.inputs]
-        self.given = dtypes[:1], dtypes[: 1 + program.memories]
+        self.given = dtypes[:1], dtypes[: 1 + self.net.memories]
 
     def __call__(
         self,
@@ -96,23 +95,27 @@ class DifferentiableLayers:
             if (bound := module.__dict__.get(BOUND)) is None:
                 bound = module.__dict__.setdefault(BOUND, BoundModule())
             return bound(self, place, data, memories, parameters, static_tensors, engine)
-        batch = self.batch(place, data, memories, static_tensors, parameters)
+        positions = self.positions(place, data, memories, static_tensors, parameters)
         inputs = [
             data.flatten(0, place.lead - 1),
-            *(memories or [None] * self.program.memories),
+            *(memories or [None] * self.net.memories),
             *static_tensors,
             *parameters,
         ]
         wanted = wanted_of(inputs)
         if transformed:  # only each transform knows what requires a gradient
             wanted = floats_of(inputs)
-        results = list(self.differentiable(batch, wanted, inputs, checkpoint, engine))
-        outputs, lead = len(self.program.levels), data.shape[: place.lead]
+        results = differentiated(self.net.passes(wanted, checkpoint, engine), positions, inputs)
+        return self.laid_out(results, place, data)
+
+    def laid_out(self, results: Sequence[Any], place: SequencePlaces, data: Any) -> list[Any]:
+        """Returns the results of the net with its outputs laid out as the inputs `data`."""
+        outputs, lead = self.net.outputs, data.shape[: place.lead]
         whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
         return [*whole, *results[outputs:]]
 
     def in_order(
-        self, place: SequencePlaces, inputs: list[Any], halves: Halved | None, engine: Order
+        self, place: SequencePlaces, inputs: list[Any], passes: Passes | None, engine: Asked
     ) -> list[Any]:
         """Runs the net on one flat list of tensors, as PyTorch's operator for recurrences passes them.
 
@@ -121,18 +124,18 @@ class DifferentiableLayers:
 
         place: the form of the data and the positions of the sequences in it.
         inputs: the data (the inputs of all steps), the initial memories, the statics and the parameters.
-        halves: the forward and backward pass for gradients; None runs without gradients.
-        engine: the engines in order of preference.
+        passes: the forward and backward pass for gradients; None runs without gradients.
+        engine: the engines of a run without gradients, in order of preference.
         """
-        count, own = self.program.memories, len(inputs) - len(self.program.params)
+        count, own = self.net.memories, len(inputs) - self.net.parameters
         data, parts = inputs[0], (inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:])
-        if halves is not None:
-            batch = self.batch(place, data, *parts)
+        if passes is not None:
+            positions = self.positions(place, data, *parts)
             flat = [data.flatten(0, place.lead - 1), *inputs[1:]]
-            return list(run_forward(halves, batch, flat, gradient_order(engine)))
+            return list(run_forward(passes, positions, flat))
         memories, statics, parameters = parts
         results = self.bound_to(parameters)(self, place, data, memories, parameters, statics, engine)
-        outputs = len(self.program.levels)
+        outputs = self.net.outputs
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
     def bound_to(self, parameters: list[Any]) -> "BoundModule":
@@ -141,53 +144,52 @@ class DifferentiableLayers:
         """
         key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
-            keep(self.bounds, key, BoundModule())
+            put_latest(self.bounds, key, BoundModule())
         return self.bounds[key]
 
-    def batch(
+    def positions(
         self,
         place: SequencePlaces,
         data: Any,
         memories: list[Any],
         statics: list[Any],
         parameters: list[Any],
-    ) -> Batch:
-        """Makes the batch of a call (positions of all steps). Raises `InputError` for tensors whose shapes or
+    ) -> Positions:
+        """Returns the positions of the steps of a call. Raises `InputError` for tensors whose shapes or
         dtypes differ from those of the net, because machine code does not check them.
 
         place, data: the positions and the inputs of all steps, with one or two axes before the features.
         memories: the initial ones; empty for zeros. statics, parameters: those of the net.
         """
-        batch = place.batch(data)
-        leads = {STEPS: data.shape[: 1 if batch.structure is None else 2], ROWS: (batch.count,)}
-        inputs = [data, *(memories or [None] * self.program.memories), *statics, *parameters]
+        positions = place.positions(data)
+        leads = {STEPS: data.shape[: place.lead], ROWS: (positions.rows,)}
+        inputs = [data, *(memories or [None] * self.net.memories), *statics, *parameters]
         for (name, extent, features, dtype), tensor in zip(self.inputs, inputs, strict=True):
             shape = leads.get(extent, ()) + features
             if tensor is not None and (tensor.shape != shape or tensor.dtype != dtype):
                 raise InputError(
                     f"{name} is {tensor.dtype}{list(tensor.shape)}; it should be {dtype}{list(shape)}"
                 )
-        return batch
+        return positions
 
 
 @dataclass(frozen=True)
 class BoundParameters:
-    """Program that is bound to a copy of a module's parameters, with its prepared calls (`programs`).
+    """Net that is bound to a copy of a module's parameters, with its prepared calls.
 
     bits: the copied parameters as integers, to find changes of the module's parameters.
     """
 
     runnable: DifferentiableLayers
     bits: list[Any]
-    program: Program
-    programs: Programs[Program]
+    net: FixedNet
 
     @classmethod
     def of(cls, runnable: DifferentiableLayers, tensors: list[Any]) -> "BoundParameters":
         """Copies a module's parameters (`tensors`) and binds its compiled form (`runnable`) to the copies."""
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        program = runnable.program.with_params([array_of(tensor) for tensor in copies])
-        return cls(runnable, [bits_of(tensor) for tensor in copies], program, Programs())
+        net = runnable.net.fixed([array_of(tensor) for tensor in copies])
+        return cls(runnable, [bits_of(tensor) for tensor in copies], net)
 
     def equal(self, runnable: DifferentiableLayers, tensors: list[Any]) -> bool:
         """Tells whether a module's compiled form is still `runnable`, and its parameters (`tensors`) equal
@@ -243,33 +245,30 @@ class BoundModule:
         statics: the inputs that are the same at all steps.
         engine: an engine, or several in order of preference.
         """
-        bound, form, results = self.parameters(runnable, tensors), None, None
-        program, programs = bound.program, bound.programs
+        net, form, results = self.parameters(runnable, tensors).net, None, None
         if not place.tensors and not statics and [each.dtype for each in (data, *states)] in runnable.given:
             array, time_major = array_of(data), place.form == "time"
-            form, results = programs.prepared(
-                array, memory_of(program, states), False, engine, "repeat", time_major
-            )
-        if results is None:
-            batch, array = runnable.batch(place, data, states, statics, tensors), array_of(data)
-            memories = initial_arrays(memory_of(program, states), program.memory, batch.count)
-            flat = array.reshape(batch.positions.total, *array.shape[place.lead :])
-            whole = replace(batch, arrays=[flat], structure=flat)
-            call = call_of(whole, memories, [], False, None, None)
-            call = replace(call, statics=[array_of(tensor) for tensor in statics])
-            reading = Reading(whole, program, program, call, False)
-            results = reading.run(checked_engine(engine), programs.calls, form)
-        return [tensor_of(array) for value in results for array in arrays_in(value)]
+            form, results = net.prepared(array, memory_of(net, states), False, engine, "repeat", time_major)
+        if results is not None:
+            return [tensor_of(array) for value in results for array in arrays_in(value)]
+        positions = runnable.positions(place, data, states, statics, tensors)
+        inputs = [
+            array_of(data.flatten(0, place.lead - 1)),
+            *(map(array_of, states) if states else [None] * runnable.net.memories),
+            *map(array_of, statics),
+        ]
+        made = net(inputs, positions, engine, form, data.shape[: place.lead])
+        return runnable.laid_out([*map(tensor_of, made)], place, data)
 
 
-def memory_of(program: Program, states: list[Any]) -> Any:
-    """Converts initial memories (tensors `states`) to arrays in the structure in which a program takes them;
-    an empty list, for zeros, to None.
+def memory_of(net: FixedNet, states: list[Any]) -> Any:
+    """Converts initial memories (tensors `states`) to arrays in the structure in which a net takes them; an
+    empty list, for zeros, to None.
     """
     arrays = [array_of(tensor) for tensor in states]
     if not arrays:
         return None
-    return arrays[0] if isinstance(program.memory, Spec) else rebuild(program.memory, arrays)
+    return arrays[0] if isinstance(net.memory, Spec) else rebuild(net.memory, arrays)
 
 
 def arrays_in(value: Any) -> list[Array]:

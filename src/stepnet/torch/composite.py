@@ -12,9 +12,9 @@ from typing import Any
 
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import StepError
-from stepnet.model.compose import Bidirectional, Stack
+from stepnet.importers.aten.cells import memory_of
+from stepnet.importers.aten.module_sequences import NO_STEPS
 from stepnet.model.layers import Layer
-from stepnet.model.recurrence import RNN
 from stepnet.torch.convolutions import (
     conv1d,
     conv_transpose1d,
@@ -27,7 +27,6 @@ from stepnet.torch.convolutions import (
 from stepnet.torch.layers import LayerForward as Ours
 from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
-from stepnet.torch.module_sequences import NO_STEPS
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recurrence import Recurrence
 from stepnet.torch.rewritten import DROPOUTS, REWRITTEN, refused
@@ -87,9 +86,9 @@ class TracedLayers:
                 method = method_of(member)
                 if method is not None:
                     # Before the hooks are added, which would count as a change of a Recurrence's step.
-                    program = member.enter().program if isinstance(member, Recurrence) else None
+                    net = member.enter().net if isinstance(member, Recurrence) else None
                     changed.append((member, method))
-                    member.__dict__[method] = getattr(Standing(self, member, program), method)
+                    member.__dict__[method] = getattr(Standing(self, member, net), method)
             for name, member in members:
                 if name:
                     hooks += self.hooked(f"`{name}`, a {type(member).__name__}", member)
@@ -129,16 +128,6 @@ def method_of(module: Any) -> str | None:
     return "forward" if module.__class__.forward in FORWARDS and "forward" not in module.__dict__ else None
 
 
-def memory_of(layer: Layer) -> Any:
-    """Returns the structure of a layer's memory, in which a list of initial states is arranged: that of one
-    recurrence, a stack, or both directions.
-    """
-    if isinstance(layer, RNN):
-        return layer.memory
-    assert isinstance(layer, Stack | Bidirectional)
-    return layer.joined([memory_of(part) for part in layer.layers])
-
-
 @dataclass(frozen=True)
 class Standing:
     """Stand-in for a recurrent layer while the model that contains it is traced: its methods add a node to
@@ -146,12 +135,12 @@ class Standing:
 
     layers: the layers of that trace.
     module: the recurrent layer.
-    program: the program of a `Recurrence`; None for a layer of torch.nn.
+    net: the net of a `Recurrence`; None for a layer of torch.nn.
     """
 
     layers: TracedLayers
     module: Any
-    program: Any
+    net: Any
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """Replaces the forward of a layer of torch.nn in a trace: checks the call and adds a graph node,
@@ -203,12 +192,10 @@ class Standing:
         if sequences.place.tensors:
             raise StepError("a Recurrence runs over tensors in a model, not over a PackedSequence")
         tensors = module.tensors
-        net = self.program.net
-        types = [net.type_of(number) for number in net.results]
         lead = {1: (self.layers.rows,), 2: data.shape[:2]}
         like = [
             data.new_empty(*lead[len(type_.extent)], *type_.shape, dtype=getattr(torch, type_.dtype))
-            for type_ in types
+            for type_ in self.net.results
         ]
 
         def layer(params: Sequence[Traced]) -> Layer:

@@ -8,19 +8,16 @@ A result with another number of steps has a symbolic size of its own, named by t
 the steps.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.compiler.net.windows import Lengths, Window, derived_axis
-from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError, StepError
+from stepnet.importers.aten.windows import numbers_of, window_from
 from stepnet.importers.axes import is_steps
-from stepnet.importers.convolving import convolve, convolve_transposed, pool, window_of
-from stepnet.importers.placed import Placed
-from stepnet.model.convolution import windowed_max, windowed_mean
+from stepnet.importers.convolving import window_of
+from stepnet.torch.aten_graph import in_words
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.replay import ReplayedNode
 from stepnet.torch.rewritten import pad as with_numbers
 
 torch: Any = pytorch("torch")
@@ -133,17 +130,6 @@ def checked_window(size: int, stride: int, dilation: int, before: int, after: in
         raise StepError(str(error)) from None
 
 
-def numbers_of(window: Window) -> list[int]:
-    """Returns the numbers of a window, as an argument of an operator."""
-    return [window.size, window.dilation, window.before, window.stride, window.lost]
-
-
-def window_from(numbers: Sequence[int]) -> Window:
-    """Returns the window of the numbers of `numbers_of`."""
-    size, dilation, before, stride, lost = numbers
-    return Window(size, dilation, before, stride, lost)
-
-
 # ---- shapes ------------------------------------------------------------------------------------------------
 
 
@@ -158,7 +144,7 @@ def size_along(x: Any, axis_of: Callable[[str], str]) -> Any:
     if name is None or not is_steps(name):
         raise StepError(
             "a convolution or pooling of a model is over the steps of a tensor [sequences, features, steps], "
-            f"not over an axis of size {steps}"
+            f"not over an axis of size {in_words(steps, environment.names)}; the layer itself can pad steps"
         )
     return environment.size_of(axis_of(name))
 
@@ -181,31 +167,3 @@ def transposed_shapes(x: Any, weight: Any, bias: Any, numbers: Sequence[int], gr
 def pooled_shapes(x: Any, how: str, window: Sequence[int]) -> Any:
     """Returns an empty tensor like the result of the operator `pooled`."""
     return x.new_empty(*x.shape[:-1], size_along(x, window_from(window).axis))
-
-
-# ---- values ------------------------------------------------------------------------------------------------
-
-
-def convolved(call: ReplayedNode) -> Placed:
-    """Evaluates a `convolved` node of a PyTorch graph on values with named axes."""
-    x, weight, bias, window, groups = call.arguments.values()
-    return convolve(x, weight, bias, window_from(window), groups)
-
-
-def convolved_transposed(call: ReplayedNode) -> Placed:
-    """Evaluates a `convolved_transposed` node of a PyTorch graph on values with named axes."""
-    x, weight, bias, (stride, dilation, padding, more), groups = call.arguments.values()
-    return convolve_transposed(x, weight, bias, stride, dilation, (padding, padding), more, groups)
-
-
-POOLINGS: Mapping[str, Callable[[Traced, Window], Traced]] = {
-    "max": windowed_max,
-    "mean": partial(windowed_mean, counts_zeros=True),
-    "mean of steps": partial(windowed_mean, counts_zeros=False),
-}
-
-
-def pooled(call: ReplayedNode) -> Placed:
-    """Evaluates a `pooled` node of a PyTorch graph on values with named axes."""
-    x, how, window = call.arguments.values()
-    return pool(x, lambda value: POOLINGS[how](value, window_from(window)))

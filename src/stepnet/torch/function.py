@@ -1,27 +1,20 @@
 """A net as a function of PyTorch tensors that has gradients, of any order.
 
-y, h = net(x, h0, W)        the forward half of a `GradientRun`, which also returns values to save
-dx, dW of dy, dh            its backward half; or, where the gradient must have a gradient itself,
+y, h = net(x, h0, W)        the forward pass of a net's `Passes`, which also returns values to save
+dx, dW of dy, dh            its backward pass; or, where the gradient must have a gradient itself,
                             the net of both as another such function, of x, h0, W, dy, dh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.ir import Net
-from stepnet.compiler.targets import Call, Order, gradient_order
+from stepnet.compiler.targets import Order
 from stepnet.errors import InputError
-from stepnet.model.batch import Batch
-from stepnet.model.gradient_runs import GradientRun, Halved, gradient_net
-from stepnet.model.gradient_strategy import gradient_run
-from stepnet.model.gradients import GradientPrograms
-from stepnet.model.nets import run_net
+from stepnet.model.differentiable import ModelNet, Passes
 from stepnet.model.pieces import Checkpoint
-from stepnet.model.program import Asked, NetProgram
-from stepnet.model.reading import call_of
+from stepnet.ragged.positions import Positions
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import untraced
 
@@ -36,99 +29,41 @@ NO_VMAP = (
 )
 
 
-class Differentiable:
-    """Net (graph of operations) as a function of tensors with gradients, with a cache of its compiled
-    programs.
+def differentiated(passes: Passes, positions: Positions, tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """Runs a net on tensors and returns its results, as tensors that autograd can differentiate.
 
-    Attributes:
-        net: The net.
-        kept: The cache of forward and backward programs, by the positions of the inputs that get gradients.
-        floats: The positions of the floating-point results, which have cotangents.
+    passes: the net, and the inputs that get gradients. positions: where the steps of the sequences lie.
+    tensors: the inputs; None for a memory of zeros.
     """
-
-    def __init__(self, net: Net) -> None:
-        """Starts with an empty cache; programs are compiled at their first use."""
-        self.net, self.kept = net, GradientPrograms()
-        self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
-
-    def run(
-        self, wanted: tuple[int, ...], checkpoint: Checkpoint = None, engine: Order = "auto"
-    ) -> GradientRun:
-        """Returns the net's compiled forward and backward passes for gradients of the inputs at positions
-        `wanted`; cached.
-
-        checkpoint: the number of steps between saved memories; None saves the values of all steps.
-        engine: the engines in order of preference.
-        """
-        return gradient_run(self.kept, None, self.net, wanted, checkpoint, engine)
-
-    def halves(self, wanted: tuple[int, ...]) -> Halved:
-        """Returns the net's forward and backward pass for gradients of the inputs at positions `wanted`, for
-        graphs of PyTorch; cached.
-
-        The forward pass saves everything, as a graph must know the shapes of the saved values.
-        """
-        return self.kept.get(("halves", wanted), lambda: Halved.of(self.net, wanted))
-
-    def gradient(self, wanted: tuple[int, ...]) -> "Differentiable":
-        """Returns the gradients of the inputs at positions `wanted` as a function that has gradients itself,
-        for second derivatives; cached.
-
-        Its inputs are all inputs of the net, followed by the cotangents of all results.
-        """
-        return self.kept.get(("gradient", wanted), lambda: Differentiable(gradient_net(self.net, wanted)))
-
-    def __call__(
-        self,
-        batch: Batch,
-        wanted: tuple[int, ...],
-        tensors: Sequence[Any],
-        checkpoint: Checkpoint = None,
-        engine: Asked = "auto",
-    ) -> tuple[Any, ...]:
-        """Runs the net on tensors and returns its results, as tensors that autograd can differentiate.
-
-        batch: the positions of the sequences. wanted: positions of the inputs that get gradients.
-        tensors: the inputs; None for a memory of zeros. checkpoint: the steps between saved memories, or
-        None. engine: an engine, or several in order of preference; `gradient_order` says which of them run.
-        """
-        function = NetFunction if is_transformed() else QuickFunction
-        order = gradient_order(engine)
-        return function.apply(self, batch, wanted, checkpoint, order, *tensors)[: len(self.net.results)]
+    function = NetFunction if is_transformed() else QuickFunction
+    return function.apply(passes, positions, *tensors)[: len(passes.net.results)]
 
 
-@dataclass(frozen=True)
-class NetRun:
-    """Object that runs a net (graph of operations) over tensors: with gradients if an input requires them,
-    else as a plain call.
+def run_tensors(
+    net: ModelNet,
+    positions: Positions,
+    inputs: Sequence[Any],
+    engine: Order = "auto",
+    checkpoint: Checkpoint = None,
+) -> tuple[Any, ...]:
+    """Runs a net on tensors: with gradients if an input requires them, else as a plain call. Returns its
+    results as tensors.
 
-    program: the compiled net, for plain calls. differentiable: the same net, for calls with gradients.
+    positions: where the steps of the sequences lie.
+    inputs: the inputs of the net; None stands for a memory of zeros.
+    engine: the engines in order of preference. checkpoint: the number of steps between memories saved for
+        gradients, or None.
     """
-
-    program: NetProgram
-    differentiable: Differentiable
-
-    def __call__(
-        self, batch: Batch, inputs: Sequence[Any], engine: Order = "auto", checkpoint: Checkpoint = None
-    ) -> tuple[Any, ...]:
-        """Runs the net and returns its results as tensors.
-
-        batch: the positions of the sequences.
-        inputs: the inputs of the net; None stands for a memory of zeros.
-        engine: the engines in order of preference. checkpoint: the number of steps between memories saved for
-            gradients, or None.
-        """
-        transformed = is_transformed()
-        wanted: tuple[int, ...] = ()
-        if transformed:  # only each transform knows what requires a gradient
-            wanted = floats_of(inputs)
-        elif torch.is_grad_enabled():
-            wanted = wanted_of(inputs)
-        if transformed or wanted:
-            return self.differentiable(batch, wanted, inputs, checkpoint, engine)
-        arrays = arrays_of(inputs)
-        # 1: the first output gets a buffer of its own, and all others may lie in one buffer.
-        return as_tensors(run_net(self.program, arrays, call_in(batch), engine, 1), arrays)
+    transformed = is_transformed()
+    wanted: tuple[int, ...] = ()
+    if transformed:  # only each transform knows what requires a gradient
+        wanted = floats_of(inputs)
+    elif torch.is_grad_enabled():
+        wanted = wanted_of(inputs)
+    if transformed or wanted:
+        return differentiated(net.passes(wanted, checkpoint, engine), positions, inputs)
+    arrays = arrays_of(inputs)
+    return as_tensors(net(arrays, positions, engine), arrays)
 
 
 class NetFunction(torch.autograd.Function):
@@ -137,59 +72,48 @@ class NetFunction(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        differentiable: Differentiable,
-        batch: Batch,
-        wanted: tuple[int, ...],
-        checkpoint: Checkpoint,
-        engine: Order,
-        *tensors: Any,
-    ) -> Any:
+    def forward(passes: Passes, positions: Positions, *tensors: Any) -> Any:
         """Runs the net's forward pass; returns its results, then the values saved for backward.
 
-        differentiable: the net. batch: the positions of the sequences. wanted: positions of the tensors that
-            get gradients. checkpoint: steps between saved memories, or None. engine: the engines of both
-            passes. tensors: the net's inputs.
+        passes: both passes of the net. positions: where the steps of the sequences lie. tensors: the net's
+            inputs.
         """
-        return run_forward(differentiable.run(wanted, checkpoint, engine), batch, tensors, engine)
+        return run_forward(passes, positions, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         """Stores in `ctx` the arguments of `forward` (`inputs`), and the values of its result (`output`) that
         the backward pass reads.
         """
-        ctx.differentiable, ctx.batch, ctx.wanted, ctx.checkpoint, ctx.engine, *tensors = inputs
+        ctx.passes, ctx.positions, *tensors = inputs
+        net = ctx.passes.net
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*output[len(ctx.differentiable.net.results) :])
+        ctx.mark_non_differentiable(*output[len(net.results) :])
         ctx.count = len(tensors)
-        saved = [
-            output[place] for place in ctx.differentiable.run(ctx.wanted, ctx.checkpoint, ctx.engine).saved
-        ]
-        ctx.save_for_backward(*tensors, *saved)
-        ctx.like = [(output[place].shape, output[place].dtype) for place in ctx.differentiable.floats]
+        ctx.save_for_backward(*tensors, *(output[place] for place in ctx.passes.saved))
+        ctx.like = [(output[place].shape, output[place].dtype) for place in net.floats]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         """Computes the gradients of the arguments of `forward` from the cotangents of its results, of which
         None is zeros. Returns None for arguments that get none.
         """
-        differentiable, wanted = ctx.differentiable, ctx.wanted
+        passes: Passes = ctx.passes
         every = ctx.saved_tensors  # read once, as activation checkpointing needs it
         tensors, saved = every[: ctx.count], every[ctx.count :]
-        given = [cotangents[place] for place in differentiable.floats]
+        given = [cotangents[place] for place in passes.net.floats]
         known = [
             torch.zeros(shape, dtype=dtype) if tensor is None else tensor
             for tensor, (shape, dtype) in zip(given, ctx.like, strict=True)
         ]
         if torch.is_grad_enabled():  # the gradients must have gradients themselves
             inputs = [*tensors, *known]
-            gradient = differentiable.gradient(wanted)
-            gradients = gradient(ctx.batch, wanted_of(inputs), inputs, engine=ctx.engine)
+            gradient = passes.net.gradient(passes.wanted).passes(wanted_of(inputs), engine=passes.engine)
+            gradients = differentiated(gradient, ctx.positions, inputs)
         else:
-            run = differentiable.run(wanted, ctx.checkpoint, ctx.engine)
-            gradients = run_backward(run, ctx.batch, tensors, known, saved, ctx.engine)
-        by_place = dict(zip(wanted, gradients, strict=True))
-        return None, None, None, None, None, *(by_place.get(place) for place in range(ctx.count))
+            gradients = run_backward(passes, ctx.positions, tensors, known, saved)
+        by_place = dict(zip(passes.wanted, gradients, strict=True))
+        return None, None, *(by_place.get(place) for place in range(ctx.count))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -246,39 +170,30 @@ def is_transformed() -> bool:
 # ---- tensors and arrays ------------------------------------------------------------------------------------
 
 
-def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any], engine: Order) -> tuple[Any, ...]:
-    """Runs a net's forward pass (of `run`) on tensors; returns its results, then the saved values.
+def run_forward(passes: Passes, positions: Positions, tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """Runs a net's forward pass on tensors; returns its results, then the saved values.
 
-    batch: the positions of the sequences. tensors: the net's inputs; None for a memory of zeros.
-    engine: the engines in order of preference.
+    positions: where the steps of the sequences lie. tensors: the net's inputs; None for a memory of zeros.
     """
     arrays = arrays_of(tensors)
-    return as_tensors(run.forward(arrays, call_in(batch), engine), arrays)
+    return as_tensors(passes.forward(arrays, positions), arrays)
 
 
 def run_backward(
-    run: GradientRun,
-    batch: Batch,
+    passes: Passes,
+    positions: Positions,
     tensors: Sequence[Any],
     cotangents: Sequence[Any],
     saved: Sequence[Any],
-    engine: Order,
 ) -> tuple[Any, ...]:
-    """Runs a net's backward pass (of `run`); returns the gradients as tensors.
+    """Runs a net's backward pass; returns the gradients as tensors.
 
-    batch: the positions of the sequences. tensors: the net's inputs. cotangents: those of its floating-point
-        results. saved: the values that its forward pass saved. engine: the engines in order of preference.
+    positions: where the steps of the sequences lie. tensors: the net's inputs. cotangents: those of its
+        floating-point results. saved: the values that its forward pass saved.
     """
     arrays, kept, known = arrays_of(tensors), *(list(map(array_of, kind)) for kind in (saved, cotangents))
-    gradients = run.backward(arrays, known, kept, call_in(batch), engine)
+    gradients = passes.backward(arrays, known, kept, positions)
     return as_tensors(gradients, [*arrays, *known, *kept])
-
-
-def call_in(batch: Batch) -> Call:
-    """Makes the `Call` that tells an engine the positions of a batch's sequences; it has no arrays, which are
-    passed beside it.
-    """
-    return call_of(batch, [], [], False, None, None)
 
 
 def arrays_of(tensors: Sequence[Any]) -> list[Any]:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from stepnet.compiler.targets import checked_engine
+from stepnet.importers.aten.cells import CellSizes
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
-from stepnet.torch.cells import CellSizes
 from stepnet.torch.operator import in_graph, runnable_of_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
-from stepnet.torch.recording import makes_graph, needs_torch_nn, untraced
+from stepnet.torch.recording import makes_graph, needs_torch_nn, refuse_script, untraced
 from stepnet.torch.sequences import (
     DTYPES,
     ModuleSequences,
@@ -43,6 +43,7 @@ class LayerForward:
     checkpoint: Checkpoint = None
     engine: Asked = "auto"
     qconfig = Qconfig()
+    __prepare_scriptable__ = refuse_script
 
     def __init__(
         self, *args: Any, checkpoint: Checkpoint = None, engine: Asked = "auto", **kwargs: Any

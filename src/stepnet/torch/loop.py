@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.values.structure import leaves, rebuild
-from stepnet.model.batch import Batch
+from stepnet.ragged.positions import Positions
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
@@ -34,11 +34,10 @@ class Turns:
     places: Array
 
     @classmethod
-    def of(cls, batch: Batch, reverse: bool) -> "Turns":
-        """Makes the order in which a loop over time runs the steps of a batch's sequences. reverse: whether
-        each sequence runs from its last step backwards.
+    def of(cls, positions: Positions, reverse: bool) -> "Turns":
+        """Makes the order in which a loop over time runs the steps of sequences at these positions. reverse:
+        whether each sequence runs from its last step backwards.
         """
-        positions = batch.positions
         lengths, places, begins = positions.lengths, positions.all_step_indices, positions.offsets
         order = np.argsort(-lengths, kind="stable")
         turns = list[Array]()

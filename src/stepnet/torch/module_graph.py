@@ -11,17 +11,18 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.structure import leaves, rebuild, transform
 from stepnet.errors import InputError, ModelError, StepError
+from stepnet.importers.aten.replay import GraphReplay, NoValue
+from stepnet.importers.aten.table import ATEN
 from stepnet.importers.axes import Axis, is_rows
 from stepnet.importers.placed import Placed, check_apart
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.model.graph.graph import Graph
-from stepnet.torch.aten import ATEN
 from stepnet.torch.aten_graph import TensorArgument, graph_of
 from stepnet.torch.composite import FUNCTIONS, TracedLayers
+from stepnet.torch.programs import is_program, program_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
 from stepnet.torch.recurrence import Recurrence
-from stepnet.torch.replay import GraphReplay, NoValue
 from stepnet.torch.sequences import PackedSequence
 from stepnet.torch.trace import described, dtype_of, first_names
 from stepnet.torch.trace import parameter as copied
@@ -48,7 +49,10 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     run it meanwhile.
 
     Args:
-        model: A torch.nn.Module, in the mode in which it is to run: call .eval() first.
+        model: A torch.nn.Module, in the mode in which it is to run: call .eval() first. A program of
+        torch.export
+            (an ExportedProgram, or its `module()`) or of TorchScript is read as the file that
+            torch.export.save writes of it, by `stepnet.load`.
         example: The arguments of one call: a tensor, a tuple of arguments, or a dict of them by name. Only
             dtypes and the sizes of features matter.
         axes: The axes of each argument, N for sequences and T for steps: {"x": "TN", "h0": "_N_"}, or a text
@@ -80,6 +84,8 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     >>> bool(np.allclose(outputs.to_list()[0], alone, atol=1e-6))
     True
     """
+    if is_program(model):
+        return program_graph(model, example, axes, lengths)
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"graph takes a torch.nn.Module, not {described(model)}")
     arguments = arguments_of(model, example)
@@ -196,7 +202,31 @@ def arguments_of(model: Any, example: Any) -> dict[str, Any]:
         bound = signature.bind(**example) if isinstance(example, dict) else signature.bind(*given)
     except TypeError as error:
         raise InputError(f"example is not a call of {type(model).__name__}: {error}") from None
-    return dict(bound.arguments)
+    arguments = dict[str, Any]()
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            arguments |= {f"{name}[{place}]": each for place, each in enumerate(value)}
+        else:
+            arguments |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+    return arguments
+
+
+def called_with(model: Any, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the positional and the named arguments of a call of a module's forward.
+
+    arguments: as `arguments_of` has them: those of `*args` are "args[0]" and on, those of `**kwargs` by name.
+    """
+    parameters, left = inspect.signature(model.forward).parameters, dict(arguments)
+    several = [name for name, each in parameters.items() if each.kind is inspect.Parameter.VAR_POSITIONAL]
+    extra = [left.pop(name) for name in arguments if several and name.startswith(f"{several[0]}[")]
+    positional = list[Any]()
+    for name, parameter in parameters.items():
+        is_first = extra or parameter.kind is inspect.Parameter.POSITIONAL_ONLY
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL or not (is_first and name in left):
+            break
+        positional.append(left.pop(name))
+    return (*positional, *extra), left
 
 
 def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
@@ -307,7 +337,8 @@ class TracedModule:
             called = {name: self.argument(form, remaining) for name, form in self.forms.items()}
             own = dict(zip(params, remaining, strict=True))
             own = {name: own[first] for name, first in first_names(self.module).items() if first in own}
-            output = torch.func.functional_call(self.module, own, (), called, tie_weights=False)
+            given, named = called_with(self.module, called)
+            output = torch.func.functional_call(self.module, own, given, named, tie_weights=False)
             structure[:] = [tensors_of(output)]
             return leaves(structure)
 

@@ -19,15 +19,14 @@ from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
-from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, STEPS, Type
-from stepnet.compiler.targets import Order, checked_engine, gradient_order
+from stepnet.compiler.targets import Order, checked_engine
 from stepnet.errors import InputError
-from stepnet.model.gradient_runs import Halved
+from stepnet.importers.aten.cells import CellSizes
+from stepnet.model.differentiable import FixedPasses
 from stepnet.model.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.torch.bound import DifferentiableLayers
-from stepnet.torch.cells import CellSizes
 from stepnet.torch.function import NO_VMAP, run_backward, wanted_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import HOST, MOST_KEPT, SequencePlaces
@@ -57,7 +56,7 @@ OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
 @lru_cache(MOST_KEPT)
 def runnable_of_sizes(sizes: CellSizes) -> DifferentiableLayers:
     """Returns the compiled layers or cell of torch.nn of these sizes; compiles them at first use."""
-    return DifferentiableLayers(sizes.recurrences.program)
+    return DifferentiableLayers(sizes.recurrences)
 
 
 def runnable_of(key: str) -> DifferentiableLayers:
@@ -184,15 +183,16 @@ def recurrence(
     inputs: the data, memories, statics and parameters.
     """
     runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
-    halves = halves_of(runnable, wanted) if wanted else None
-    types = types_of(runnable.program.net if halves is None else halves.first.net)
+    engine = engines_of_key(key)
+    passes = passes_of(runnable, wanted, engine) if wanted else None
+    types = tuple(runnable.net.results if passes is None else passes.types)
     if KINDS.get((key, tuple(wanted)), types) != types:
         raise InputError(
             "an attribute that the step of a Recurrence reads has changed since its graph was "
             "compiled, and with it the values that are saved for gradients: compile the module "
             "again, after torch._dynamo.reset()"
         )
-    results = runnable.in_order(where, list(inputs), halves, engines_of_key(key))
+    results = runnable.in_order(where, list(inputs), passes, engine)
     if not wanted or not may_change(key):
         return list(results)
     FORWARDS[runnable.number] = runnable
@@ -213,42 +213,39 @@ def recurrence_backward(
     """
     runnable = forward_of(key, int(inputs[-1])) if may_change(key) else runnable_of(key)
     where = SequencePlaces(form, tuple(place))
-    made, halves = runnable.differentiable, halves_of(runnable, wanted)
-    data, count, floats = inputs[0], len(made.net.inputs), len(made.floats)
+    net, passes = runnable.net, passes_of(runnable, wanted, engines_of_key(key))
+    data, count, floats = inputs[0], len(net.inputs), len(net.floats)
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
-    cotangents, saved = inputs[count : count + floats], inputs[count + floats :][: len(halves.saved)]
-    order = gradient_order(engines_of_key(key))
-    return list(run_backward(halves, where.batch(data), tensors, cotangents, saved, order))
+    cotangents, saved = inputs[count : count + floats], inputs[count + floats :][: len(passes.saved)]
+    return list(run_backward(passes, where.positions(data), tensors, cotangents, saved))
 
 
-def halves_of(runnable: DifferentiableLayers, wanted: Sequence[int]) -> Halved:
+def passes_of(runnable: DifferentiableLayers, wanted: Sequence[int], engine: Order = "auto") -> FixedPasses:
     """Returns the forward and the backward pass of a compiled module (`runnable`) for gradients of the inputs
-    at the positions `wanted`.
+    at the positions `wanted`. engine: the engines in order of preference, on which nothing else depends.
 
     Both operators, their shapes and the saved values must be of the same passes, so all of them ask here. A
     call outside of a graph may run in blocks of steps, which save other values, of no fixed number or shape.
     """
-    return runnable.differentiable.halves(tuple(wanted))
+    return runnable.net.halves(tuple(wanted), engine)
 
 
-def types_of(net: Net) -> tuple[Type, ...]:
-    """Returns the type (extent, shape and dtype) of each result of a net."""
-    return tuple(net.type_of(number) for number in net.results)
+def shapes_of(
+    runnable: DifferentiableLayers, types: Sequence[Type], form: str, inputs: Sequence[Any]
+) -> list[Any]:
+    """Returns empty tensors for values of these types, whose shapes PyTorch's tracer asks for.
 
-
-def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
-    """Returns empty tensors with the shapes of a net's results, which PyTorch's tracer asks for.
-
-    form: the form of the sequences, a field of `SequencePlaces`. inputs: the inputs of the net, the data
-        first. The number of sequences is read from any input with an entry for each, such as a memory.
+    runnable: the compiled module. form: the form of the sequences, a field of `SequencePlaces`.
+    inputs: the inputs of its net, the data first. The number of sequences is read from any input with an
+        entry for each, such as a memory.
     """
-    types = [net.type_of(number) for number in net.inputs]
-    rows = [tensor.shape[0] for type_, tensor in zip(types, inputs, strict=True) if type_.extent == ROWS]
+    known = zip(runnable.net.inputs, inputs, strict=False)
+    rows = [tensor.shape[0] for type_, tensor in known if type_.extent == ROWS]
     total = prod(inputs[0].shape[: 2 if form in ("time", "batch") else 1])
     lead = {STEPS: (total,), ROWS: tuple(rows[:1])}
     return [
         inputs[0].new_empty((*lead.get(type_.extent, ()), *type_.shape), dtype=getattr(torch, type_.dtype))
-        for type_ in types_of(net)
+        for type_ in types
     ]
 
 
@@ -260,9 +257,9 @@ def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], in
     the operator notices if the module has changed since.
     """
     runnable = runnable_of(key)
-    net = halves_of(runnable, wanted).first.net if wanted else runnable.program.net
-    KINDS[key, tuple(wanted)] = types_of(net)
-    results = shapes_of(net, form, inputs)
+    types = passes_of(runnable, wanted).types if wanted else runnable.net.results
+    KINDS[key, tuple(wanted)] = tuple(types)
+    results = shapes_of(runnable, types, form, inputs)
     return [*results, inputs[0].new_empty((), dtype=torch.int64)] if wanted and may_change(key) else results
 
 
@@ -271,8 +268,8 @@ def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inpu
     takes that operator's arguments: the key of a module, the form of the data and the positions in it, the
     positions of the inputs that get gradients, and the inputs.
     """
-    net = halves_of(runnable_of(key), wanted).second.net
-    return shapes_of(net, form, inputs[: len(net.inputs)])
+    runnable = runnable_of(key)
+    return shapes_of(runnable, passes_of(runnable, wanted).gradient_types, form, inputs)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
@@ -286,7 +283,7 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
             "gradients are requested from a graph that was made without them: make the graph where "
             "gradients are enabled, from a module whose parameters require them"
         )
-    saved = halves_of(runnable_of(ctx.key), ctx.wanted).saved if ctx.wanted else ()
+    saved = passes_of(runnable_of(ctx.key), ctx.wanted).saved if ctx.wanted else ()
     ctx.counts = len(place), len(tensors)
     number = output[-1:] if may_change(ctx.key) else ()
     kept = [output[at] for at in saved]
@@ -303,7 +300,7 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     every = ctx.saved_tensors
     place, tensors, outputs = every[:places], every[places : places + count], every[places + count :]
     results, saved = outputs[: ctx.results], outputs[ctx.results :]
-    floats = runnable_of(ctx.key).differentiable.floats
+    floats = runnable_of(ctx.key).net.floats
     pairs = [(cotangents[place], results[place]) for place in floats]
     known = [torch.zeros_like(like) if tensor is None else tensor for tensor, like in pairs]
     inputs = [*tensors, *known, *saved]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from stepnet.errors import InputError
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
@@ -30,6 +31,18 @@ def needs_torch_nn() -> bool:
     operations.
     """
     return torch.jit.is_tracing() or (not torch.compiler.is_compiling() and TRACES.get())
+
+
+def refuse_script(module: Any) -> Any:
+    """Raises `InputError`: torch.jit.script compiles the code of methods, and cannot compile machine code.
+
+    It calls the method `__prepare_scriptable__` of a module first; that of stepnet's modules is this.
+    """
+    raise InputError(
+        f"torch.jit.script cannot compile stepnet.torch.{type(module).__name__}, which is machine code: "
+        "record the model with torch.jit.trace or torch.export, or script it with layers of torch.nn, "
+        "which undo() of what `accelerate` returned gives back"
+    )
 
 
 def is_recorded() -> bool:

@@ -8,18 +8,18 @@ from uuid import uuid4
 
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.reads import Latest, Reads
+from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
-from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
 from stepnet.torch.bound import BOUND, DifferentiableLayers
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.operator import MODULES, in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import check_others, reads_of
-from stepnet.torch.recording import is_recorded, untraced
+from stepnet.torch.recording import is_recorded, refuse_script, untraced
 from stepnet.torch.sequences import (
     DTYPES,
     ModuleSequences,
@@ -73,6 +73,8 @@ class Recurrence(torch.nn.Module):
     (torch.Size([5, 2, 4]), torch.Size([2, 4]), torch.Size([12, 4]))
     """
 
+    __prepare_scriptable__ = refuse_script
+
     def __init__(
         self,
         step: Any,
@@ -99,7 +101,7 @@ class Recurrence(torch.nn.Module):
         self.params = torch.nn.ParameterDict(example[2] if len(example) == 3 and example[2] else {})
         self._example = transform(lambda tensor: tensor.detach().clone(), (*example[:2], statics))
         check_others(self.reads)
-        self._output = self.enter().program.output
+        self._output = self.enter().net.program.output
 
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
         """Runs the step over the sequences `input`, from the initial `state` (None: zeros).
@@ -180,7 +182,7 @@ class Recurrence(torch.nn.Module):
 
         outputs, last = looped(
             step,
-            Turns.of(sequences.place.batch(sequences.data), self.reverse),
+            Turns.of(sequences.place.positions(sequences.data), self.reverse),
             data,
             rebuild(memory, states or self.zeros(sequences)),
             {} if example_statics is None else {"statics": rebuild(example_statics, statics)},
@@ -232,7 +234,7 @@ class Recurrence(torch.nn.Module):
         if key not in kept:
             # A tracer that asks for shapes would replace the tensors of the example by ones without values.
             with dispatch._disable_current_modes(), self.with_values():
-                keep(kept, key, self.traced(list(self.tensors.values())))
+                put_latest(kept, key, self.traced(list(self.tensors.values())))
         return kept[key]
 
     def with_values(self) -> AbstractContextManager[Any]:
@@ -279,7 +281,7 @@ class Recurrence(torch.nn.Module):
 
     def traced(self, tensors: list[Any]) -> DifferentiableLayers:
         """Traces the step with these parameters and buffers (`tensors`), and compiles it."""
-        return DifferentiableLayers(self.rnn(tensors).program)
+        return DifferentiableLayers(self.rnn(tensors))
 
     def prepare(self) -> None:
         """Traces the step now, so that later calls need not, if its parameters are on a device that the

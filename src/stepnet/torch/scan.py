@@ -8,7 +8,6 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, cast
 
@@ -16,41 +15,23 @@ import numpy as np
 
 from stepnet.compiler.targets import Order, checked_engine, devices_of
 from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError
-from stepnet.model.layers import LayerPrograms, LayersProgram
+from stepnet.model.differentiable import ModelNets
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
-from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
-from stepnet.torch.function import Differentiable, NetRun, array_of
+from stepnet.torch.function import array_of, run_tensors
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import TRACES, makes_graph, untraced
+from stepnet.torch.recording import TRACES, makes_graph, refuse_script, untraced
 from stepnet.torch.sequences import PackedSequence, check_axes, named_tensors, runs_on, text_of_engine
 
 torch: Any = pytorch("torch")
 DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}
 HALVES = torch.float16, torch.bfloat16
 KEPT = "_kept"
-"""Attribute in which a `Scan` keeps its compiled programs."""
-
-
-@dataclass(frozen=True)
-class ScanCalls:
-    """Cache of the compiled programs of a `Scan`, for parameters of certain shapes and dtypes.
-
-    programs: the programs of the recurrence, one for each kind of inputs.
-    runs: the object that runs each program over tensors.
-    """
-
-    programs: LayerPrograms[RNN]
-    runs: OrderedDict[LayersProgram, Any] = field(default_factory=OrderedDict[LayersProgram, Any])
-
-    def run_of(self, program: LayersProgram) -> NetRun:
-        """Returns the object that runs a program over tensors, with or without gradients; it is cached."""
-        if program not in self.runs:
-            keep(self.runs, program, NetRun(program, Differentiable(program.net)))
-        return self.runs[program]
+"""Attribute in which a `Scan` keeps its compiled nets."""
 
 
 class Scan(torch.nn.Module):
@@ -81,6 +62,8 @@ class Scan(torch.nn.Module):
     >>> outputs.shape, last.shape, x["q"].grad.shape
     (torch.Size([3, 7, 2, 4]), torch.Size([3, 2, 4, 4]), torch.Size([3, 7, 2, 4]))
     """
+
+    __prepare_scriptable__ = refuse_script
 
     def __init__(
         self,
@@ -146,29 +129,27 @@ class Scan(torch.nn.Module):
         )
         for tensor in leaves(x):
             check_axes("Scan", self.batch_first, tensor, given)
-        kept = self.programs_for(tensors)
-        # The program and the positions of the sequences are found by arrays without numbers.
+        nets, x = self.nets_for(tensors), self._rnn.as_declared(x)
+        # The net and the positions of the sequences are found by arrays without numbers.
         blank_x, blank_initial, blank_statics = (
             transform(blank_of, value) for value in (x, initial, statics)
         )
         counts = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
-        reading = kept.programs.read(
-            blank_x, blank_initial, blank_statics, counts, False, time_major=not self.batch_first
+        net, positions, lead = nets.read(
+            blank_x, blank_initial, blank_statics, counts, time_major=not self.batch_first
         )
-        batch, program = reading.batch, reading.program
-        memories: list[Any] = [None] * program.memories
+        program = net.program
+        memories: list[Any] = [None] * net.memories
         if initial is not None:
             pairs = zip(leaves(arranged(initial, program.memory)), leaves(program.memory), strict=True)
             memories = [tensor.to(getattr(torch, str(spec.dtype))) for tensor, spec in pairs]
         inputs = [tensor.flatten(0, 1) for tensor in leaves(x)] + memories + leaves(statics) + tensors
-        where = replace(batch, structure=None, arrays=[])
-        results = kept.run_of(program)(where, inputs, order, checked_checkpoint(self.checkpoint))
-        count = len(program.levels)
+        results = run_tensors(net, positions, inputs, order, checked_checkpoint(self.checkpoint))
         outputs = [
-            tensor.reshape(*batch.like, *tensor.shape[1:]) if levels else tensor
-            for tensor, levels in zip(results[:count], program.levels, strict=True)
+            tensor.reshape(*lead, *tensor.shape[1:]) if levels else tensor
+            for tensor, levels in zip(results[: net.outputs], program.levels, strict=True)
         ]
-        last = list(results[count:])
+        last = list(results[net.outputs :])
         if program.rounded is not None:
             pairs = zip(last, program.rounded, strict=True)
             last = [tensor.to(getattr(torch, str(dtype))) for tensor, dtype in pairs]
@@ -179,7 +160,7 @@ class Scan(torch.nn.Module):
         """This module's recurrence as an `sn.RNN`, with copies of the parameters, for streams and files."""
         tensors = self.tensors
         params = self.params_in_structure([array_of(tensor) for tensor in tensors])
-        return self.programs_for(tensors).programs.layer.with_params(params)
+        return self.nets_for(tensors).model.with_params(params)
 
     @property
     def tensors(self) -> list[Any]:
@@ -193,14 +174,14 @@ class Scan(torch.nn.Module):
         """
         return rebuild(self._rnn.params, values)
 
-    def programs_for(self, tensors: list[Any]) -> ScanCalls:
-        """Returns the compiled programs for parameters with the shapes and dtypes of `tensors`; cached."""
+    def nets_for(self, tensors: list[Any]) -> ModelNets[RNN]:
+        """Returns the compiled nets for parameters with the shapes and dtypes of `tensors`; cached."""
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-        programs = self.__dict__.setdefault(KEPT, OrderedDict[Any, ScanCalls]())
-        if key not in programs:
+        nets = self.__dict__.setdefault(KEPT, OrderedDict[Any, ModelNets[RNN]]())
+        if key not in nets:
             like = self.params_in_structure([blank_of(tensor) for tensor in tensors])
-            keep(programs, key, ScanCalls(LayerPrograms(self._rnn.with_kinds_of(like))))
-        return programs[key]
+            put_latest(nets, key, ModelNets(self._rnn.with_kinds_of(like)))
+        return nets[key]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to copy or pickle, without the compiled programs, which a copy compiles again."""

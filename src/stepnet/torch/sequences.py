@@ -12,7 +12,6 @@ import numpy as np
 from stepnet.compiler.targets import devices_of
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
-from stepnet.model.batch import Batch
 from stepnet.model.program import Asked
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
@@ -54,14 +53,14 @@ class SequencePlaces:
         """
         return 1 if self.tensors else 2
 
-    def batch(self, data: Any) -> Batch:
-        """Makes the `Batch` (positions of all steps) of sequences whose data, in this form, is `data`; raises
+    def positions(self, data: Any) -> Positions:
+        """Returns the positions of the steps of sequences whose data, in this form, is `data`; raises
         `InputError` if the batch sizes, offsets or lengths in `tensors` do not fit it.
         """
         if not self.tensors:
-            return dense_batch(*data.shape[:2], self.form == "time")
-        rows = packed_batch if self.form == "packed" else jagged_batch
-        return rows(len(data), *map(array_of, self.tensors))
+            return dense_positions(*data.shape[:2], self.form == "time")
+        positions = packed_positions if self.form == "packed" else jagged_positions
+        return positions(len(data), *map(array_of, self.tensors))
 
 
 @dataclass(frozen=True)
@@ -137,12 +136,13 @@ def unchanged(outputs: Any) -> Any:
 
 
 @lru_cache(MOST_KEPT)
-def dense_batch(first: int, second: int, time_major: bool) -> Batch:
-    """Makes the batch of sequences of equal length, with data [first, second, ...]; cached.
+def dense_positions(first: int, second: int, time_major: bool) -> Positions:
+    """Returns the positions of sequences of equal length, with data [first, second, ...]; cached.
 
     time_major: whether the first axis is time and the second batch.
     """
-    return Batch.of(np.empty((first, second, 0), np.float32), None, time_major)
+    rows, time = (second, first) if time_major else (first, second)
+    return Positions.padded(np.full(rows, time, np.int64), time, time_major)
 
 
 def packed(value: Any) -> ModuleSequences:
@@ -159,13 +159,13 @@ def packed(value: Any) -> ModuleSequences:
     return ModuleSequences(data, SequencePlaces("packed", (sizes,)), rows, form, order, back)
 
 
-def packed_batch(total: int, counts: Array) -> Batch:
-    """Makes the batch (positions of all steps) of a `PackedSequence`, in which the n-th steps of all
-    sequences lie side by side. total: its number of steps. counts: how many sequences have an n-th step.
+def packed_positions(total: int, counts: Array) -> Positions:
+    """Returns the positions of the steps of a `PackedSequence`, in which the n-th steps of all sequences lie
+    side by side. total: its number of steps. counts: how many sequences have an n-th step.
     """
     lengths = packed_lengths(counts, total)
     rows = np.arange(len(lengths), dtype=np.int64)
-    return Batch(None, [], [1], Positions(rows, lengths, total, offsets_of(counts)[:-1]), (total,))
+    return Positions(rows, lengths, total, offsets_of(counts)[:-1])
 
 
 def nested(value: Any) -> ModuleSequences:
@@ -186,8 +186,9 @@ def nested(value: Any) -> ModuleSequences:
     return ModuleSequences(value.values(), place, len(offsets) - 1, form)
 
 
-def jagged_batch(total: int, offsets: Array, lengths: Array | None = None) -> Batch:
-    """Makes the batch of a jagged nested tensor; raises `InputError` for damaged offsets or lengths.
+def jagged_positions(total: int, offsets: Array, lengths: Array | None = None) -> Positions:
+    """Returns the positions of the steps of a jagged nested tensor; raises `InputError` for damaged offsets
+    or lengths.
 
     total: the number of steps in its data. offsets: where each sequence begins, and the end of the last one.
     lengths: of the sequences, if there are gaps behind them; else None.
@@ -196,7 +197,7 @@ def jagged_batch(total: int, offsets: Array, lengths: Array | None = None) -> Ba
     counts = (np.diff(offsets) if lengths is None else lengths).astype(np.int64)
     if (starts < 0).any() or (counts < 0).any() or (starts + counts > total).any():
         raise InputError(f"the nested tensor is damaged: its lengths or offsets go beyond its {total} values")
-    return Batch(None, [], [1], Positions(starts, counts, total), (total,))
+    return Positions(starts, counts, total)
 
 
 # ---- the dtype of all tensors ------------------------------------------------------------------------------

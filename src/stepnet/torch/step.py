@@ -10,13 +10,14 @@ from stepnet.compiler.trace.reads import Reads
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
 from stepnet.errors import StepError
+from stepnet.importers.aten.graph import AtenGraph
+from stepnet.importers.aten.replay import GraphReplay
+from stepnet.importers.aten.table import ATEN
 from stepnet.importers.axes import BATCH, symbols_in
 from stepnet.importers.placed import Placed
-from stepnet.torch.aten import ATEN
-from stepnet.torch.aten_graph import AtenGraph, TensorArgument, graph_of
+from stepnet.torch.aten_graph import TensorArgument, graph_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
-from stepnet.torch.replay import GraphReplay
 
 torch: Any = pytorch("torch")
 

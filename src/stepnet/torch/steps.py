@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from stepnet.compiler.targets import checked_engine
+from stepnet.importers.aten.cells import MODES, CellSizes
 from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
-from stepnet.torch.cells import MODES, CellSizes
 from stepnet.torch.operator import in_graph, runnable_of_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
-from stepnet.torch.recording import makes_graph, needs_torch_nn, untraced
+from stepnet.torch.recording import makes_graph, needs_torch_nn, refuse_script, untraced
 from stepnet.torch.sequences import DTYPES, SequencePlaces, as_cast, check_tensors, runs_on, text_of_engine
 
 torch: Any = pytorch("torch")
@@ -29,6 +29,7 @@ class CellForward:
 
     engine: Asked = "auto"
     qconfig = Qconfig()
+    __prepare_scriptable__ = refuse_script
 
     def __init__(self, *args: Any, engine: Asked = "auto", **kwargs: Any) -> None:
         """Creates the cell as torch.nn does. engine: an engine, or several in order of preference."""

@@ -36,27 +36,29 @@ def assert_model(
     x: Any,
     statics: Any = None,
     narrow: tuple[str, ...] = ("float32",),
+    initial: Any = None,
     **options: Any,
 ) -> None:
     """Asserts that the gradients of a model are what differences of calls say, and the same on llvm.
 
-    Everything comes in float64. narrow: the dtypes on llvm.
+    Everything comes in float64. narrow: the dtypes on llvm. initial: the memories that calls begin with.
     """
     graph = sn.Graph(model, params)
     run = sn.vjp(graph)
-    outputs, backward = run(x, statics=statics, engine="interpret", **options)
-    called = graph(x, statics=statics, engine="interpret", **options)
+    given = {"inputs": x, "statics": statics, "initial": initial}
+    outputs, backward = run(x, statics=statics, initial=initial, engine="interpret", **options)
+    called = graph(x, statics=statics, initial=initial, engine="interpret", **options)
     for one, other in zip(plain(outputs), plain(called), strict=True):
         assert_close(one, other, LENGTH, WIDTH)
     right = backward(cotangents_of(outputs))
-    assert right.initial is None
-    parts = {"params": graph.params, "inputs": x, "statics": statics}
+    assert initial is not None or right.initial is None
+    parts = {"params": graph.params, **given}
     slopes = {name: getattr(right, name) for name in parts}
     assert_alike(slopes, parts)
 
     def at(moved: Any) -> float:
         other = graph.with_params(moved["params"])
-        made = other(moved["inputs"], statics=moved["statics"], engine="interpret", **options)
+        made = other(moved["inputs"], moved["initial"], moved["statics"], engine="interpret", **options)
         pairs = zip(plain(made), plain(random_like(outputs, 0)), strict=True)
         return sum(float(np.sum(one * other)) for one, other in pairs if one.dtype.kind == "f")
 
@@ -65,7 +67,9 @@ def assert_model(
     for dtype in narrow:
         given = {name: cast(part, dtype) for name, part in parts.items()}
         narrowed = sn.vjp(sn.Graph(model, given["params"]))
-        results, back = narrowed(given["inputs"], statics=given["statics"], engine="llvm", **options)
+        results, back = narrowed(
+            given["inputs"], statics=given["statics"], initial=given["initial"], engine="llvm", **options
+        )
         found = back(cotangents_of(cast(outputs, dtype)))
         for one, wide in zip(plain(results), plain(outputs), strict=True):
             assert_close(one, wide, LENGTH, WIDTH, dtype)

@@ -402,9 +402,12 @@ def test_mistakes() -> None:
     mistakes: dict[str, Callable[[], Any]] = {
         "a Bidirectional or a Graph, not of a dict": lambda: sn.vjp({}),  # type: ignore[arg-type]
         r"wrt is some of 'params', 'inputs', 'statics', not": lambda: run(x, wrt="initial"),
-        r"initial= is not for the gradient of a graph": lambda: run(x, initial="zeros"),
-        r"last_only= is not for the gradient of a graph": lambda: run(x, last_only=True),
-        r"mask= is not for the gradient of a graph": lambda: train(x, targets, mask=np.ones((4, 5), bool)),
+        "with initial= a graph runs step by step: mood is that of the last step, and sequence": lambda: run(
+            x, initial="zeros"
+        ),
+        "with mask= a graph runs step by step: mood is a value that each sequence has": lambda: train(
+            x, targets, mask=np.ones((4, 5), bool)
+        ),
         "a graph gives no last memories: only its outputs": lambda: backward(None, np.ones(3)),
         "the cotangents of outputs are": lambda: backward(np.ones((4, 1))),
         "the cotangent of outputs mood": lambda: backward({"tags": None, "mood": np.ones((4, 2))}),

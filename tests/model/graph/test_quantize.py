@@ -261,6 +261,10 @@ def test_a_model_without_such_recurrences_is_refused_with_all_reasons() -> None:
     documents = sn.Ragged(sample.values, (np.array([0, len(sample)]), *sample.offsets))
     with pytest.raises(RefusedError, match=none):
         sn.quantize(entered, [documents])
+    kernel = np.ones((6, 6, 3), "float32")
+    strided = sn.Graph(lambda x, p: rnn_of("gru", 6, 4)(sn.conv1d(x, kernel, stride=2))[0], inputs=6)
+    with pytest.raises(RefusedError, match="have other numbers of steps than the inputs, as after a stride"):
+        sn.quantize(strided, SAMPLES)
 
 
 def test_statics_and_several_inputs() -> None:

@@ -1,4 +1,4 @@
-"""Shows the recurrent layers of a model file: in the terminal, as plain values, and as a page."""
+"""Shows the model of a file, and its recurrent layers: in the terminal, as plain values, and as a page."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from stepnet.errors import LayoutError, named
+from stepnet.errors import LayoutError, ModelError, named
 from stepnet.explain.page import PageModule, UndrawnModule, picture
+from stepnet.explain.summary import as_table, summary_of
 from stepnet.explain.ties import ConversionSide, Ties
 from stepnet.explain.weights import legend, signs, weights_text
 from stepnet.files import account
@@ -20,8 +21,61 @@ from stepnet.files.paths import new_file
 from stepnet.layout.convert import Conversion, convert
 from stepnet.layout.places import ParameterBlock
 from stepnet.layout.report import assumed_text
+from stepnet.model.file import read_model
+from stepnet.model.model import Model
+from stepnet.model.stored import ENDING
 
 MOST_SHOWN = 8
+
+
+def show_file(
+    file: Path,
+    choice: LayoutChoice,
+    target: str | None,
+    html: Path | None,
+    force: bool,
+    quiet: bool,
+    dtype: str | None = None,
+) -> dict[str, Any]:
+    """Prints the summary of the model of a file, and its recurrent modules, unless `quiet`; returns both as
+    plain values for --json: what `show_modules` returns, and the "summary".
+
+    A .stepnet file has no modules; `html` is then a drawing of the model. A file that is not read whole has
+    no summary, and neither has one for which the user states layouts or modules. The arguments are those of
+    `show_modules`.
+    """
+    console = Console(highlight=False, quiet=quiet)
+    stated = choice != LayoutChoice() or target is not None or dtype is not None
+    if file.suffix == ENDING:
+        if stated:
+            raise LayoutError(f"{file}: a saved model has no layouts, and is shown whole")
+        model = read_model(file).model
+        summary = print_summary(model, console)
+        if html is not None:
+            model.draw(html, force=force)
+            console.print(f"{html}: the picture", markup=False)
+        return {"file": str(file), "summary": summary}
+    summary = None if stated else whole_summary(file, console)
+    return show_modules(file, choice, target, html, force, quiet, dtype) | {"summary": summary}
+
+
+def whole_summary(file: Path, console: Console) -> dict[str, Any] | None:
+    """Prints the summary of the model of a file; returns it as plain values, or None for a file that does not
+    specify a model, or one that is not read whole. Then `show_modules` says what the file has.
+    """
+    try:
+        model = read_model(file).model
+    except (LayoutError, ModelError):
+        return None
+    return print_summary(model, console)
+
+
+def print_summary(model: Model, console: Console) -> dict[str, Any]:
+    """Prints the summary of a model; returns it as plain values."""
+    summary = summary_of(model)
+    for item in as_table(summary):
+        console.print(item, markup=False) if isinstance(item, str) else console.print(item)
+    return asdict(summary)
 
 
 def show_modules(

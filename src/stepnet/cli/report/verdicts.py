@@ -24,6 +24,7 @@ from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Sizes, shape_of
 from stepnet.layout.verify import Verdict
 from stepnet.model.file import FileModel, is_graph, read_model
+from stepnet.model.stored import ENDING
 from stepnet.model.verdict import verify_models
 from stepnet.ragged import Ragged
 
@@ -67,6 +68,8 @@ def compare_sides(
     if sides == [True, False]:
         first, second = second, first
     if not all(sides) and any(sides):
+        if is_saved(first):
+            raise LayoutError(f"{first}: a saved model has no layouts: give another file, not {second}")
         models, chosen = modules([first], choice)
         comparison = compare_with_layout(chosen[0], second, dtype, advance)
         return Comparison(comparison, left_out(models, chosen))
@@ -120,6 +123,10 @@ def compare_files(
             unverified = str(error)
         if any(is_paddle_program(Path(file)) for file in files) or not has_layers(files, choice):
             return Comparison({}, (), whole, unverified)
+    if unverified and (any(map(is_saved, files)) or not any(has_modules(files, choice))):
+        return Comparison({}, unverified=unverified)
+    if saved := next(filter(is_saved, files), None):
+        raise LayoutError(f"{saved}: a saved model has no recurrent layers of a layout: compare it whole")
     models, chosen = modules(files, choice)
     if whole is not None and not correspond(*chosen):
         return Comparison({}, (), whole, unverified)
@@ -192,7 +199,9 @@ def is_weights(file: str, choice: LayoutChoice) -> bool:
     user's statements about the layout of the file.
     """
     path = Path(file)
-    return not is_graph(path) and bool(read(path, choice.layout, choice.layouts).unspecified)
+    return not (is_graph(path) or is_saved(file)) and bool(
+        read(path, choice.layout, choice.layouts).unspecified
+    )
 
 
 def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
@@ -207,10 +216,26 @@ def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
         return str(error)
 
 
+def is_saved(file: str) -> bool:
+    """Tells if a file is one of `model.save`, which has a whole model and no layouts."""
+    return Path(file).suffix == ENDING
+
+
+def has_modules(files: Sequence[str], choice: LayoutChoice) -> Iterator[bool]:
+    """Tells of each file if it has recurrent layers, known or not. choice: the user's statements about the
+    layouts of the files.
+    """
+    for file in files:
+        model = read(file, choice.layout, choice.layouts)
+        yield bool(model.modules or model.unread())
+
+
 def has_layers(files: Sequence[str], choice: LayoutChoice) -> bool:
     """Tells if both files have recurrent layers whose weights are known, so that layers can be compared.
     choice: the user's statements about the layouts of the files.
     """
+    if any(map(is_saved, files)):
+        return False
     models = [read(file, choice.layout, choice.layouts) for file in files]
     return all(model.modules and not model.unread() for model in models)
 

@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import NamedTuple, Self
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import STEPS, Type
+from stepnet.compiler.net.types import STEPS, Extent, Type
 from stepnet.compiler.net.windows import WINDOWED, Window
 from stepnet.compiler.plan.schedule import Part
 
@@ -55,6 +55,14 @@ class Across:
         if node.operation in WINDOWED:
             return cls(node.operation, node.operation, *types, Window.of(node.attributes))
         return cls(node.operation, node.attributes.get("how", "repeat"), *types)
+
+    @property
+    def extents(self) -> tuple[Extent, Extent]:
+        """The extents of the steps that the operation reads, and of those of its result, which are others
+        for windows alone.
+        """
+        deep = [type_.extent for type_ in (self.source, self.result) if len(type_.extent) > 1] or [STEPS]
+        return deep[0], deep[-1]
 
 
 class RunOrder(NamedTuple):

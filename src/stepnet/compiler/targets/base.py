@@ -1,6 +1,6 @@
 """The interface of an engine: it refuses a schedule with a reason, or compiles it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.memory import AnyMemory
+from stepnet.compiler.net.types import Extent
 from stepnet.compiler.plan.load import CostModel, Load, Machine
 from stepnet.compiler.plan.passes import Pipeline
 from stepnet.compiler.plan.passes.narrow import narrow_weights
@@ -114,12 +115,13 @@ class PreparedCall:
         is where the sequences lie end to end, none of them empty; None if their lengths are fixed. Raises
         `InputError` if an index is outside its table.
     bytes: the number of bytes of memory that the prepared call holds.
-    longest: the largest length of a sequence, if lengths are arguments of `run`; 0 if they are fixed, as are
-        then the shapes of the arrays.
+    shortest, longest: the smallest and the largest length of a sequence, if lengths are arguments of `run`; 0
+        if they are fixed, as are then the shapes of the arrays.
     """
 
     run: "Callable[[OptionalArrays, Array | None], Results]"
     bytes: int
+    shortest: int = 0
     longest: int = 0
 
 
@@ -172,9 +174,9 @@ class StartedRun(Protocol):
         """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
         ...
 
-    def add_across(self, value: Array, positions: Positions, /) -> Array:
-        """Adds the value that the chain's next repeat or reduction over steps reads; returns the array of its
-        result, which `run` fills. positions: where the steps of the sequences lie.
+    def add_across(self, value: Array, positions: Callable[[Extent], Positions], /) -> Array:
+        """Adds the value that the chain's next operation across extents reads; returns the array of its
+        result, which `run` fills. positions: where the steps of the sequences along an extent lie.
         """
         ...
 
@@ -182,12 +184,15 @@ class StartedRun(Protocol):
         """Runs the kernels, one after the other, on the calls added for each, which fills all results."""
         ...
 
-    def prepare(self, links: Links, positions: Positions | None = None, /) -> PreparedCall | None:
+    def prepare(
+        self, links: Links, positions: Mapping[str, Positions] | None = None, /
+    ) -> PreparedCall | None:
         """Prepares the chain for later runs on other arrays; None if they would not be faster.
 
         links: the values that each kernel reads and computes, and those that a run is given and returns.
-        positions: those of the sequences whose lengths are arguments of later runs; None if all are fixed.
-            The positions of other kernels' sequences never change.
+        positions: those of the sequences whose lengths are arguments of later runs, by the axis of their
+            steps, that of the inputs and those derived from it; None if all are fixed. The positions of other
+            kernels' sequences never change.
         """
         ...
 

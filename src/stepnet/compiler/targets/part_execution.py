@@ -223,7 +223,7 @@ def add_part(started: StartedRun, part: Part, values: Values, frame: Frame) -> V
     if part.kind != "across":
         return named_results(part, started.add(call_of(part, values, frame)))
     value = frame.memory.contiguous(values[part.reads[0]])
-    return {part.results[0]: started.add_across(value, frame.sequences(STEPS).positions)}
+    return {part.results[0]: started.add_across(value, lambda extent: frame.sequences(extent).positions)}
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:

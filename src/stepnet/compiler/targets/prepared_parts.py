@@ -17,7 +17,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import scattered
-from stepnet.compiler.net.types import ROWS, STEPS, is_derived
+from stepnet.compiler.net.types import ROWS, STEPS, Extent, is_derived
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import (
     Call,
@@ -141,15 +141,14 @@ def prepared_parts(
     any_lengths: whether the lengths of the sequences may change, or are those of this call.
     """
     call, net = packing.call, schedule.net
-    derived = any(is_derived(part.extent) for part in schedule.parts)  # lengths that follow from others
-    if not is_plain(call) or (any_lengths and (derived or not call.positions.is_packed)):
+    if not is_plain(call) or (any_lengths and not call.positions.is_packed):
         return None
     if call.positions.total == int(call.positions.offsets[-1]):
         clean = range(len(net.results))  # the steps fill the arrays
     frame, lent = Frame(packing.segments, packing.gaps, packing.memory), lent_indices(net, constants)
     if any_lengths:
         # Values per step that no recurrence reads lie at the same positions, so that they follow the lengths.
-        frame.plain_calls[STEPS] = frame.sequences(STEPS)
+        frame.plain_calls.update((extent, frame.sequences(extent)) for extent in extents_of_steps(net))
     values = constants | dict(zip(numbers, packing.put(form, call.given), strict=True))
     if len(runs) == 1 and runs[0].chain is not None and not lent and packing.leaves(form, clean):
         reads = reads_of(runs[0], constants)
@@ -178,6 +177,12 @@ def prepared_parts(
     shapes = tuple(array.shape for array in call.sequences)
     parts = PreparedParts(net, form, packing, numbers, shapes, constants, lent, clean, tuple(steps))
     return PreparedCall(parts.run, bytes_)
+
+
+def extents_of_steps(net: Net) -> list[Extent]:
+    """Returns the extents of the steps of sequences in a net: that of the inputs, and derived ones."""
+    extents = (type_.extent for node in net.nodes for type_ in node.types)
+    return list(dict.fromkeys((STEPS, *filter(is_derived, extents))))
 
 
 def is_plain(call: Call) -> bool:
@@ -224,7 +229,8 @@ def prepared_part(net: Net, part: Part, bound: Any, values: Values, frame: Frame
     """
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return prepared_end(net, part, frame), 0
-    if part.kind not in PREPARED or part.is_bound_per_call or part.extent not in (ROWS, STEPS):
+    is_flat = part.extent in (ROWS, STEPS) or is_derived(part.extent)
+    if part.kind not in PREPARED or part.is_bound_per_call or not is_flat:
         return None
     prepared: PreparedCall | None = bound.prepare(call_of(part, values, frame))
     if prepared is None:
@@ -298,7 +304,8 @@ def prepared_run(
     across = tuple((part.reads[0], part.results[0]) for part in run.parts if part.kind == "across")
     outputs, rows, _ = accumulate(map(len, results))
     links = Links(kernels, inputs, tuple(chain.from_iterable(results)), outputs, rows, across)
-    return started.prepare(links, frame.sequences(STEPS).positions if any_lengths else None)
+    axes = {extent[-1]: own.positions for extent, own in frame.plain_calls.items() if extent != ROWS}
+    return started.prepare(links, axes if any_lengths else None)
 
 
 def links_of(part: Part) -> KernelLinks:

@@ -248,6 +248,8 @@ def array_of(value: Any, what: str) -> Array:
         refuse_tensor(value, what)
         if str(value.dtype) == "torch.bfloat16":  # PyTorch cannot convert it to a NumPy array
             return value.contiguous().view(sys.modules["torch"].int16).numpy().view("bfloat16")
+    if is_jax_array(value):
+        refuse_jax_array(value, what)
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
@@ -269,6 +271,25 @@ def refuse_tensor(tensor: Any, what: str) -> None:
         )
     if tensor.device.type != "cpu":
         raise InputError(f"{what} is a tensor on {tensor.device}; give .cpu()")
+
+
+def is_jax_array(value: Any) -> bool:
+    """Tells whether a value is an array of JAX, or one that JAX traces, without importing JAX."""
+    return isinstance(value, getattr(sys.modules.get("jax"), "Array", ()))
+
+
+def refuse_jax_array(array: Any, what: str) -> None:
+    """Raises `InputError` for an array of JAX that cannot be read in place, as JAX traces it or it is on a
+    device. what: the argument's name in the message.
+    """
+    jax: Any = sys.modules["jax"]
+    if isinstance(array, jax.core.Tracer):
+        raise InputError(
+            f"{what} is {array.dtype}{list(array.shape)} that JAX traces (jit, grad, vmap), and has no "
+            "numbers: stepnet.jax.scan is a function of JAX, and its params= are what a step captures"
+        )
+    if any(device.platform != "cpu" for device in array.devices()):
+        raise InputError(f"{what} is an array of JAX on {array.device}; give jax.device_get(...)")
 
 
 def checked_dtype(array: Array, what: str) -> str:

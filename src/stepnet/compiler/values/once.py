@@ -1,13 +1,16 @@
-"""A property that is computed at first access and cached.
+"""Values that are computed once and kept: a property in its object, an entry in a cache of limited size.
 
-`functools.cached_property` does the same, but in Python 3.11 it holds a lock during the computation: a
-process forked in the meantime would wait for it for ever.
+`functools.cached_property` does the same as the property, but in Python 3.11 it holds a lock during the
+computation: a process forked in the meantime would wait for it for ever.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
 Value = TypeVar("Value")
+MOST_ENTRIES = 32
+"""The largest number of entries of a cache that has no limit of its own."""
 
 
 class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorator
@@ -39,3 +42,16 @@ class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorato
             return self
         value = instance.__dict__[self.compute.__name__] = self.compute(instance)
         return value
+
+
+def put_latest(entries: OrderedDict[Any, Any], key: Any, value: Any, most: int = MOST_ENTRIES) -> None:
+    """Adds an entry to a cache, and removes the oldest entries beyond `most`.
+
+    >>> entries = OrderedDict(a=1, b=2)
+    >>> put_latest(entries, "c", 3, most=2)
+    >>> dict(entries)
+    {'b': 2, 'c': 3}
+    """
+    entries[key] = value
+    while len(entries) > most:
+        entries.popitem(last=False)

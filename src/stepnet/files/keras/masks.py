@@ -12,19 +12,21 @@ Sources: keras/src/layers/ of 3.15, above all layer.py, and compute_mask of each
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepnet.errors import ModelError
+from stepnet.files.keras.call import KerasCall
 from stepnet.files.keras.names import LOOKED_THROUGH
-from stepnet.files.keras.operators import KerasCall, steps_that_differ
+from stepnet.files.keras.nodes import Config
+from stepnet.files.keras.operators import steps_that_differ
 from stepnet.importers import pointwise
-from stepnet.importers.axes import AxesError, text_of
+from stepnet.importers.axes import AxesError, text_of, time_of
 from stepnet.importers.placed import Placed, constant
 
 PASSED = {
     *LOOKED_THROUGH,
     *("Activation", "BatchNormalization", "Dense", "ELU", "LayerNormalization", "LeakyReLU", "Normalization"),
-    *("PReLU", "ReLU", "Rescaling"),
+    *("GroupNormalization", "PReLU", "ReLU", "Rescaling", "UnitNormalization"),
 }
 """The classes whose result has the mask of the operand."""
 NOT_IN_2 = {"Identity", "Normalization", "Rescaling"}
@@ -32,18 +34,23 @@ NOT_IN_2 = {"Identity", "Normalization", "Rescaling"}
 MERGING = {"Add", "Average", "Maximum", "Minimum", "Multiply", "Subtract"}
 """The classes that combine operands elementwise."""
 
+ANY_ORDER = ("GlobalAveragePooling1D", "GlobalMaxPooling1D")
+"""The classes whose result does not depend on the order of the steps."""
+
 
 @dataclass(frozen=True)
 class MaskedValue:
     """Value of a Keras model, with its mask.
 
     mask: a bool for each step, True at steps that count; None for none. given: whether the call that takes
-    the value states the mask, as calls in files of Keras 3 do.
+    the value states the mask, as calls in files of Keras 3 do. backwards: whether its steps are last first in
+    Keras, as outputs of a layer with go_backwards are; here they are in order.
     """
 
     placed: Placed
     mask: Placed | None = None
     given: bool = False
+    backwards: bool = False
 
     def under(self, mask: "MaskedValue | None") -> "MaskedValue":
         """Returns the value with the mask that a call states; None keeps its own. Raises `ModelError` for a
@@ -53,7 +60,7 @@ class MaskedValue:
             return self
         if pointwise.dtype_of(mask.placed).kind != "b":
             raise ModelError("its mask is not of bools")
-        return MaskedValue(self.placed, mask.placed, given=True)
+        return replace(self, mask=mask.placed, given=True)
 
     def step_mask(self) -> Placed | None:
         """Returns the mask for a recurrent layer; raises `AxesError` unless it is a bool per step."""
@@ -64,6 +71,24 @@ class MaskedValue:
         return self.mask
 
 
+def order_of_steps(row: str, operands: Sequence[MaskedValue], config: Config) -> bool:
+    """Tells whether the steps of a layer's result are last first, by those of its operands. Raises
+    `ModelError` for a layer that reads the order of steps, and for operands that differ.
+
+    row: the row of its class in the table. config: its configuration.
+    """
+    with_steps = {each.backwards for each in operands if time_of(each.placed.axes)}
+    if row == "ops.Flip" and config.get("axis") in (1, [1]) and with_steps:
+        return not operands[0].backwards
+    if True not in with_steps:
+        return False
+    if row not in (*PASSED, *MERGING, *ANY_ORDER, "Concatenate"):
+        raise ModelError("it reads steps last first, as go_backwards returned them")
+    if len(with_steps) > 1:
+        raise ModelError("it combines steps last first, as go_backwards returned them, with steps in order")
+    return row not in ANY_ORDER
+
+
 def mask_after(row: str, call: KerasCall) -> Placed | None:
     """Returns the mask of a layer's result; None for none. row: the row of its class in the table."""
     if row == "Embedding":
@@ -72,6 +97,8 @@ def mask_after(row: str, call: KerasCall) -> Placed | None:
         return steps_that_differ(call)
     if row in PASSED:
         return None if call.version == "2" and row in NOT_IN_2 else call.mask
+    if row in ("Attention", "AdditiveAttention", "MultiHeadAttention"):
+        return call.mask
     if row not in MERGING and row != "Concatenate":
         return None
     masks = [mask for mask in call.masks if mask is not None]

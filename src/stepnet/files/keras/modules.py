@@ -347,12 +347,26 @@ def merged_directions(
         forward, backward = ways
         if sublayer.direction is None:
             modules.append(module)
-        elif forward is None or backward is None or not are_directions(forward, backward):
+        elif forward is None or backward is None or not is_merged(sublayer, forward, backward):
             modules.append(as_one_direction(path, sublayer, module))
         elif module is forward:
             merge = merge_of(path, sublayer, name)
             modules.append(bidirectional(name, forward, backward, merge))
     return modules
+
+
+def is_merged(sublayer: Sublayer, forward: Module, backward: Module) -> bool:
+    """Returns True if the outputs of two modules are merged to one, and the modules differ only in direction.
+    sublayer: a part of the Bidirectional that they are of.
+    """
+    return not returns_both(sublayer) and are_directions(forward, backward)
+
+
+def returns_both(sublayer: Sublayer) -> bool:
+    """Returns True if the Bidirectional around a part of a Keras layer states that it returns the outputs of
+    both directions (merge_mode null).
+    """
+    return sublayer.merge is None and bool(sublayer.run)
 
 
 def are_directions(forward: Module, backward: Module) -> bool:
@@ -394,10 +408,13 @@ def as_one_direction(path: Path, sublayer: Sublayer, module: Module) -> Module:
     """Marks a module, made of the part `sublayer` of a Keras layer, as one direction of a Bidirectional,
     which cannot run alone, unless it is marked already for another reason. path: of the file, for messages.
     """
-    merge = merge_of(path, sublayer, module.name)
-    how = f" by {merge}" if merge else ""
+    both = returns_both(sublayer)
+    merge = None if both else merge_of(path, sublayer, module.name)
+    how = "returns" if both else "merges"
     return replace(
-        module, alone=module.alone or f"is one direction of a Bidirectional, which merges both{how}"
+        module,
+        alone=module.alone
+        or f"is one direction of a Bidirectional, which {how} both{f' by {merge}' if merge else ''}",
     )
 
 

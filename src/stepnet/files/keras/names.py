@@ -90,7 +90,8 @@ DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
 MERGES = {"concat": "concat", "sum": "sum", "mul": "product", "ave": "average"}
 """The values of merge_mode, with the names of layouts."""
 NOTES = {
-    "stateful": "it keeps its state from one call to the next (stateful): here every call starts from zeros",
+    "stateful": "it keeps its state from one call to the next (stateful): here every call starts from zeros, "
+    "and a stream keeps it",
     "time_major": "it takes time before batch (time_major)",
     "zero_output_for_mask": "it gives zeros at masked steps (zero_output_for_mask)",
 }

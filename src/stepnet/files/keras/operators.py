@@ -12,20 +12,35 @@ Sources: keras/src/layers/ and keras/src/ops/ of 3.15; tf_keras 2.21.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.windows import Window
-from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.net.windows import LARGEST, Lengths, Window, derived_axis
+from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
+from stepnet.files.keras.attention import additive_attention, attention, multi_head_attention
+from stepnet.files.keras.call import KerasCall, Rule, Shapes
+from stepnet.files.keras.einsum import einsum_dense
 from stepnet.files.keras.names import LOOKED_THROUGH
 from stepnet.files.keras.nodes import Config, class_of, rows, table
+from stepnet.files.keras.normalising import (
+    LEAST,
+    batch_norm,
+    group_norm,
+    layer_norm,
+    normalization,
+    numbers,
+    of_length_one,
+    rescaling,
+    rms_norm,
+    unit_norm,
+)
 from stepnet.importers import pointwise, reductions, selecting, shaping
-from stepnet.importers.axes import ONE
+from stepnet.importers.axes import ONE, is_time, text_of
 from stepnet.importers.convolving import (
     ZerosAround,
     convolve,
@@ -36,127 +51,11 @@ from stepnet.importers.convolving import (
 )
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
-from stepnet.importers.sizes import product
+from stepnet.importers.sizes import STEPS, product
 from stepnet.importers.values import repeated_at
 from stepnet.model.convolution import windowed_max, windowed_mean
 
 Array = np.ndarray
-
-KINDS: Mapping[type, tuple[Any, str]] = {
-    bool: (int, "true or false"),
-    int: (int, "a whole number"),
-    float: (int | float, "a number"),
-    str: (str, "a text"),
-}
-"""For the type of a setting's default: the types that the setting may have, and their name in messages."""
-
-
-@dataclass(frozen=True)
-class KerasCall:
-    """Call of a Keras layer, as the rule of its class takes it.
-
-    config: the layer's configuration.
-    operands: the values that it is called on, and constants for numbers among them.
-    stored: its arrays by name, or by number in files of Keras 3.
-    keys: arguments that are neither tensors nor numbers, such as an index.
-    version: the major version of Keras that wrote the file, "2" or "3".
-    masks: for each operand its mask, a bool per step; None for one without a mask.
-    """
-
-    config: Config
-    operands: tuple[Placed, ...]
-    stored: Mapping[str, Array]
-    keys: tuple[Any, ...] = ()
-    version: str = "3"
-    masks: tuple[Placed | None, ...] = ()
-
-    @property
-    def mask(self) -> Placed | None:
-        """The mask of the first operand; None for none."""
-        return self.masks[0] if self.masks else None
-
-    @property
-    def x(self) -> Placed:
-        """The only operand of the layer; raises `ModelError` if it has none or several."""
-        if len(self.operands) != 1:
-            raise ModelError(f"it is called on {len(self.operands)} tensors, where one is expected")
-        return self.operands[0]
-
-    @property
-    def several(self) -> tuple[Placed, ...]:
-        """All operands of the layer, at least two; raises `ModelError` for fewer."""
-        if len(self.operands) < 2:
-            raise ModelError(f"it is called on {len(self.operands)} tensors, where several are expected")
-        return self.operands
-
-    def setting(self, name: str, default: Any) -> Any:
-        """Returns a setting of the layer, or `default` if the file does not have it, or has null.
-
-        Raises `ModelError` for a value of another type than the default.
-        """
-        value: Any = self.config.get(name)
-        value = default if value is None else value
-        types, kind = KINDS[type(default)]
-        if not isinstance(value, types):
-            raise ModelError(f"its {name} is {short_repr(value)}, and should be {kind}")
-        return value
-
-    def wholes(self, name: str, count: int, default: int | None = None) -> list[int]:
-        """Returns a setting that is `count` whole numbers, or one number for all; raises `ModelError` for
-        others. default: the number if the file does not have the setting.
-        """
-        value: Any = self.config.get(name, default)
-        numbers = cast("list[Any]", value) if isinstance(value, list) else [value] * count
-        if len(numbers) != count or not all(type(number) is int for number in numbers):
-            raise ModelError(f"its {name} is {short_repr(value)}, and should be {count} whole numbers")
-        return numbers
-
-    def only(self, name: str, *values: Any) -> None:
-        """Raises `ModelError` if a setting has another value than `values`, of which the first is usual."""
-        if self.config.get(name, values[0]) not in values:
-            said = " or ".join(map(repr, values))
-            raise ModelError(f"its {name} is {short_repr(self.config[name])}: only {said} is supported")
-
-    def arrays(self, shapes: "Shapes") -> list[Array]:
-        """Returns the layer's arrays: those of the names in `shapes`, or all in order where the file has
-        numbers; raises `ModelError` if they are others, or have other shapes or numbers that are no floats.
-
-        shapes: by the name of each array, the shape that the configuration and the operand state.
-        """
-        numbered = all(name.isdecimal() for name in self.stored)
-        expected = [str(number) for number in range(len(shapes))] if numbered else [*shapes]
-        if {*expected} != {*self.stored}:
-            raise ModelError(f"its arrays are {', '.join(self.stored) or 'none'}, not {', '.join(shapes)}")
-        arrays = [self.stored[name] for name in expected]
-        for (name, shape), array in zip(shapes.items(), arrays, strict=True):
-            check_array(name, array, shape)
-        return arrays
-
-    def width(self, axis: int = -1) -> int:
-        """Returns the size of an axis of the operand; raises `AxesError` unless it is a feature."""
-        place = self.x.axis(axis)
-        self.x.feature(place)
-        return self.x.sizes[place]
-
-    def axis(self, default: int = -1) -> int:
-        """Returns the axis of the operand that the setting "axis" states, a number or a list of one."""
-        return self.x.axis(self.wholes("axis", 1, default)[0])
-
-
-Rule = Callable[[KerasCall], Placed]
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-def check_array(name: str, array: Array, shape: tuple[int, ...]) -> None:
-    """Raises `ModelError` unless an array of a layer has the shape that its configuration and operand state,
-    and numbers that are floats.
-    """
-    if array.shape != shape:
-        raise ModelError(
-            f"its {name} has the shape {array.shape}, and its configuration and operand say {shape}"
-        )
-    if array.dtype.kind != "f":
-        raise ModelError(f"its {name} is of {array.dtype} numbers, where floats are expected")
 
 
 def unary(operator: str, **defaults: float) -> Rule:
@@ -197,11 +96,18 @@ def same(call: KerasCall) -> Placed:
 SELU = (1.67326324, 1.05070098)
 FUNCTIONS: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     **{name: (name, ()) for name in ("linear", "relu", "sigmoid", "tanh", "softplus", "softsign", "silu")},
-    "elu": ("elu", (1.0,)),
+    **{name: (name, ()) for name in ("log_sigmoid", "sparse_plus", "tanh_shrink")},
+    **{name: (name, (0.5,)) for name in ("hard_shrink", "soft_shrink")},
+    **dict.fromkeys(("celu", "elu"), ("elu", (1.0,))),
+    **dict.fromkeys(("hard_silu", "hard_swish"), ("hard_swish", ())),
     "exponential": ("exp", ()),
+    "hard_tanh": ("clip", (-1, 1)),
     "gelu": ("gelu", (False,)),
+    "leaky_relu": ("leaky_relu", (0.2,)),
     "relu6": ("clip6", ()),
     "selu": ("selu", SELU),
+    "sparse_sigmoid": ("hard_sigmoid", (0.5, 0.5)),
+    "squareplus": ("squareplus", (4.0,)),
     "swish": ("silu", ()),
 }
 """The activations that are elementwise: their operator of `importers.pointwise`, and its numbers."""
@@ -211,15 +117,45 @@ SLOPES = {"2": 0.2, "3": 1 / 6}
 
 def activated(call: KerasCall, x: Placed) -> Placed:
     """Applies the activation that the layer's configuration names to a value; null stands for none."""
+    layer = table(call.config.get("activation"))
+    if layer and class_of(layer) in ACTIVATION_LAYERS:
+        return KERAS[class_of(layer)](replace(call, config=table(layer.get("config")), operands=(x,)))
     name = call.setting("activation", "linear")
-    if name == "softmax":
-        return reductions.softmax(x, x.axis(-1))
     if name == "hard_sigmoid":
         return pointwise.elementwise(name, x, numbers=[SLOPES[call.version], 0.5])
+    if name in OVER_FEATURES:
+        return OVER_FEATURES[name](x)
     if name not in FUNCTIONS:
         raise ModelError(f"its activation {short_repr(name)} is not supported")
     operator, numbers = FUNCTIONS[name]
     return pointwise.elementwise(operator, x, numbers=numbers)
+
+
+ACTIVATION_LAYERS = ("ELU", "LeakyReLU", "ReLU", "Softmax")
+"""The layers without arrays that an activation may be."""
+
+
+def gated(x: Placed) -> Placed:
+    """Computes one half of the features times the sigmoid of the other half."""
+    last, width = len(x.axes) - 1, x.sizes[-1]
+    x.feature(last)
+    values, gates = (selecting.slice_axis(x, last, at, at + width // 2, 1) for at in (0, width // 2))
+    return pointwise.elementwise("multiply", values, pointwise.elementwise("sigmoid", gates))
+
+
+def mish(x: Placed) -> Placed:
+    """Computes x tanh(softplus(x))."""
+    grown = pointwise.elementwise("tanh", pointwise.elementwise("softplus", x))
+    return pointwise.elementwise("multiply", x, grown)
+
+
+OVER_FEATURES: Mapping[str, Callable[[Placed], Placed]] = {
+    "glu": gated,
+    "log_softmax": lambda x: reductions.log_softmax(x, x.axis(-1)),
+    "mish": mish,
+    "softmax": lambda x: reductions.softmax(x, x.axis(-1)),
+}
+"""The activations that are no operator of `importers.pointwise`."""
 
 
 def relu(call: KerasCall) -> Placed:
@@ -410,89 +346,33 @@ def pooling_steps(how: Callable[[Traced, Window], Traced]) -> Rule:
     return rule
 
 
+def cropped(call: KerasCall) -> Placed:
+    """Computes the result of Cropping1D: the steps of each sequence without some at both ends."""
+    before, after = call.wholes("cropping", 2, 1)
+    if min(before, after) < 0:
+        raise ModelError(f"it leaves {before} and {after} steps out")
+    window = window_of(before + after + 1, 1, 1, 0, 0)
+
+    def read(x: Traced) -> Traced:
+        """Reads of each window the step that stays."""
+        return apply("windows", x, **window.attributes)[:, before]
+
+    return shaping.swapped(pool(shaping.swapped(call.x), read))
+
+
+def repeated_steps(call: KerasCall) -> Placed:
+    """Computes the result of UpSampling1D, which repeats each step."""
+    (size,), width = call.wholes("size", 1, 2), call.width()
+    ones = constant(np.ones((width, 1, size), pointwise.dtype_of(call.x)))
+    made = convolve_transposed(shaping.swapped(call.x), ones, None, size, 1, (0, 0), 0, width)
+    return shaping.swapped(made)
+
+
 def zeros_around(call: KerasCall) -> Placed:
     """Returns the placeholder for the result of ZeroPadding1D, which only a convolution reads."""
     call.only("data_format", "channels_last", None)
     before, after = call.wholes("padding", 2, 1)
     return with_zeros(call.x, before, after)
-
-
-def layer_norm(call: KerasCall) -> Placed:
-    """Computes the result of LayerNormalization over the last axis."""
-    call.only("rms_scaling", False)
-    names = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
-    last = len(call.x.axes) - 1
-    if call.axis() != last:
-        raise ModelError("it normalises over another axis than the last")
-    found = call.arrays(dict.fromkeys(names, (call.width(),)))
-    arrays = dict(zip(names, map(constant, found), strict=True))
-    epsilon = float(call.setting("epsilon", 1e-3))
-    return reductions.layer_norm(call.x, last, epsilon, arrays.get("gamma"), arrays.get("beta"))
-
-
-def batch_norm(call: KerasCall) -> Placed:
-    """Computes the result of BatchNormalization in use, by its moving mean and variance."""
-    own = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
-    names = (*own, "moving_mean", "moving_variance")
-    found = call.arrays(dict.fromkeys(names, (call.width(call.axis()),)))
-    arrays = dict(zip(names, found, strict=True))
-    variance = arrays["moving_variance"]
-    deviation = np.sqrt(variance + variance.dtype.type(call.setting("epsilon", 1e-3)))
-    scale, shift = arrays.get("gamma", np.ones_like(variance)), arrays.get("beta", np.zeros_like(variance))
-    return reductions.batch_norm(call.x, call.axis(), scale, shift, arrays["moving_mean"], deviation)
-
-
-LEAST = 1e-7
-"""The least deviation by which Normalization divides: Keras' epsilon."""
-
-
-def normalization(call: KerasCall) -> Placed:
-    """Computes the result of Normalization over the last axis, by the mean and variance of its configuration
-    or of its arrays.
-    """
-    call.only("invert", False)
-    if call.axis() != len(call.x.axes) - 1:
-        raise ModelError("it normalises over another axis than the last")
-    stated = [call.config.get(name) for name in ("mean", "variance")]
-    if None in stated:
-        shape = (call.width(),)
-        mean, variance, *_ = replace(call, stored=without_count(call)).arrays(
-            {"mean": shape, "variance": shape}
-        )
-    else:
-        mean, variance = (numbers(value) for value in stated)
-        for array in (mean, variance):
-            if array.size not in (1, call.width()):
-                raise ModelError(f"its configuration has {array.size} numbers for {call.width()} features")
-    deviation = np.maximum(np.sqrt(variance), np.float32(LEAST))
-    centred = pointwise.elementwise("subtract", call.x, constant(mean.ravel()))
-    return pointwise.elementwise("divide", centred, constant(deviation.ravel()))
-
-
-def without_count(call: KerasCall) -> Mapping[str, Array]:
-    """Returns the arrays of a Normalization but the count of the numbers that it saw, which is not used;
-    raises `ModelError` if there is none.
-    """
-    count = "2" if "2" in call.stored else "count"
-    if count not in call.stored:
-        raise ModelError(f"its arrays are {', '.join(call.stored) or 'none'}, not mean, variance, count")
-    return {name: array for name, array in call.stored.items() if name != count}
-
-
-def numbers(value: Any) -> Array:
-    """Returns the numbers of a configuration, a number or a list of numbers, as an array; raises `ModelError`
-    for others.
-    """
-    array = np.asarray(value, object).ravel()
-    if not all(type(number) in (int, float) for number in array):
-        raise ModelError(f"its configuration has {short_repr(value)}, where numbers are expected")
-    return array.astype(np.float32)
-
-
-def rescaling(call: KerasCall) -> Placed:
-    """Computes the result of Rescaling: the operand times a scale, plus an offset."""
-    scale, offset = (constant(numbers(call.config.get(name, 0.0))) for name in ("scale", "offset"))
-    return pointwise.elementwise("add", pointwise.elementwise("multiply", call.x, scale), offset)
 
 
 # ---- over axes ---------------------------------------------------------------------------------------------
@@ -608,6 +488,39 @@ def any_of(call: KerasCall) -> Placed:
     return any_along(call.x, axes, bool(call.setting("keepdims", False)))
 
 
+def clip(call: KerasCall) -> Placed:
+    """Computes the result of keras.ops.clip: the operand between two numbers."""
+    bounds = [numbers(call.config.get(name)).item() for name in ("x_min", "x_max")]
+    return pointwise.elementwise("clip", call.x, numbers=bounds)
+
+
+def flip(call: KerasCall) -> Placed:
+    """Computes the result of keras.ops.flip over the axes of the configuration; over steps `masks.py` says
+    that they are last first now.
+    """
+    x = call.x
+    for axis in map(x.axis, call.wholes("axis", len(rows(call.config.get("axis"))) or 1)):
+        if not is_time(x.axes[axis]):
+            x = selecting.sliced(x, axis, slice(None, None, -1))
+    return x
+
+
+def reshape_all(call: KerasCall) -> Placed:
+    """Computes the result of keras.ops.reshape, whose sizes begin with that of the sequences, -1."""
+    target = call.wholes("newshape", max(1, len(rows(call.config.get("newshape")))))
+    return shaping.reshape(call.x, [call.x.sizes[0], *target[1:]] if target[0] == -1 else target)
+
+
+def squeeze(call: KerasCall) -> Placed:
+    """Computes the result of keras.ops.squeeze: without axes of size one."""
+    return shaping.squeeze(call.x, call.wholes("axis", len(rows(call.config.get("axis"))) or 1))
+
+
+def transpose(call: KerasCall) -> Placed:
+    """Computes the result of keras.ops.transpose: the axes in another order."""
+    return shaping.transpose(call.x, call.wholes("axes", len(call.x.axes)))
+
+
 def filled(number: int) -> Rule:
     """Makes the rule of a class that repeats a number in the shape of its operand."""
 
@@ -635,6 +548,41 @@ def masking(call: KerasCall) -> Placed:
 def zero_like(x: Placed) -> Placed:
     """Returns a zero of the dtype of a value."""
     return constant(np.zeros((), pointwise.dtype_of(x)))
+
+
+def repeat_vector(call: KerasCall) -> Placed:
+    """Computes the result of RepeatVector: a sequence of n steps, each of which is the operand.
+
+    The steps are an axis that is derived from those of the inputs: one of each sequence, n times. A sequence
+    without steps has none here either.
+    """
+    (count,) = call.wholes("n", 1)
+    if call.x.letters != "N_":
+        raise ModelError(f"it repeats {text_of(call.x.axes)}, which is no vector per sequence")
+    if not 0 < count <= LARGEST:
+        raise ModelError(f"its n is {count}")
+    one = derived_axis(STEPS, Lengths(0, LARGEST))
+    axis = (derived_axis(one, Lengths(0, count, multiplies=True)),)
+    return shaping.broadcast_to(shaping.unsqueeze(call.x, [1]), (call.x.axes[0], axis, call.x.axes[1]))
+
+
+def dot(call: KerasCall) -> Placed:
+    """Computes the result of Dot: products that are summed along an axis of each operand."""
+    if len(call.operands) != 2:
+        raise ModelError(f"it is called on {len(call.operands)} tensors, where two are expected")
+    axes = [x.axis(axis) for x, axis in zip(call.operands, call.wholes("axes", 2), strict=True)]
+    if 0 in axes:
+        raise ModelError("it goes over the sequences, which mixes them")
+    a, b = call.operands
+    if call.setting("normalize", False):
+        a, b = (of_length_one(x, [axis], LEAST) for x, axis in zip((a, b), axes, strict=True))
+    if max(len(a.axes), len(b.axes)) > 3:
+        raise ModelError(f"it is called on {text_of(a.axes)} and {text_of(b.axes)}: at most 3 axes each")
+    row, column = len(a.axes) == 2, len(b.axes) == 2
+    a = shaping.unsqueeze(a, [1]) if row else a if axes[0] == 2 else shaping.swapped(a)
+    b = shaping.unsqueeze(b, [2]) if column else b if axes[1] == 1 else shaping.swapped(b)
+    made = matmul(a, b, padded=False)
+    return shaping.squeeze(made, [1]) if row else shaping.squeeze(made, [2]) if column else made
 
 
 def concatenate(call: KerasCall) -> Placed:
@@ -680,45 +628,69 @@ KERAS: Mapping[str, Rule] = {
     **dict.fromkeys(LOOKED_THROUGH, same),
     "Activation": lambda call: activated(call, call.x),
     "Add": folded("add"),
+    "AdditiveAttention": additive_attention,
+    "Attention": attention,
     "Average": lambda call: pointwise.mean(*call.several),
     "AveragePooling1D": pooling_steps(partial(windowed_mean, counts_zeros=False)),
     "BatchNormalization": batch_norm,
     "Concatenate": concatenate,
     "Conv1D": convolution,
     "Conv1DTranspose": convolution_transposed,
+    "Cropping1D": cropped,
     "Dense": dense,
     "DepthwiseConv1D": depthwise,
+    "Dot": dot,
     "ELU": unary("elu", alpha=1.0),
+    "EinsumDense": lambda call: activated(call, einsum_dense(call)),
     "Embedding": embedding,
     "Flatten": flatten,
     "GlobalAveragePooling1D": global_mean,
     "GlobalMaxPooling1D": pooling("max"),
+    "GroupNormalization": group_norm,
     "LayerNormalization": layer_norm,
     "LeakyReLU": leaky_relu,
     "Masking": masking,
     "MaxPooling1D": pooling_steps(windowed_max),
     "Maximum": extreme("maximum"),
     "Minimum": extreme("minimum"),
+    "MultiHeadAttention": multi_head_attention,
     "Multiply": multiply,
     "Normalization": normalization,
     "PReLU": prelu,
     "Permute": permute,
+    "RMSNormalization": rms_norm,
     "ReLU": relu,
+    "RepeatVector": repeat_vector,
     "Rescaling": rescaling,
     "Reshape": reshape,
     "SeparableConv1D": separable,
     "Softmax": softmax_layer,
     "Subtract": pair("subtract"),
+    "UnitNormalization": unit_norm,
+    "UpSampling1D": repeated_steps,
     "ZeroPadding1D": zeros_around,
     "ops.Absolute": unary("absolute"),
     "ops.Add": pair("add"),
     "ops.Any": any_of,
+    "ops.Ceil": unary("ceil"),
+    "ops.Clip": clip,
     "ops.Concatenate": concatenate,
+    "ops.Cos": unary("cos"),
     "ops.Divide": pair("divide"),
+    "ops.Elu": unary("elu", alpha=1.0),
     "ops.Exp": unary("exp"),
     "ops.ExpandDims": expand_dims,
+    "ops.Expm1": unary("expm1"),
+    "ops.Flip": flip,
+    "ops.Floor": unary("floor"),
+    "ops.Gelu": lambda call: pointwise.elementwise(
+        "gelu", call.x, numbers=[call.setting("approximate", True)]
+    ),
     "ops.GetItem": get_item,
+    "ops.LeakyRelu": unary("leaky_relu", negative_slope=0.2),
     "ops.Log": unary("log"),
+    "ops.Log1p": unary("log1p"),
+    "ops.LogSoftmax": lambda call: reductions.log_softmax(call.x, call.axis()),
     "ops.LogicalOr": pair("logical_or"),
     "ops.Max": reduction("max"),
     "ops.Maximum": pair("maximum"),
@@ -730,13 +702,22 @@ KERAS: Mapping[str, Rule] = {
     "ops.NotEqual": pair("not_equal"),
     "ops.OnesLike": filled(1),
     "ops.Relu": unary("relu"),
+    "ops.Reshape": reshape_all,
+    "ops.Rsqrt": unary("rsqrt"),
+    "ops.Selu": lambda call: pointwise.elementwise("selu", call.x, numbers=SELU),
     "ops.Sigmoid": unary("sigmoid"),
+    "ops.Sign": unary("sign"),
+    "ops.Silu": unary("silu"),
+    "ops.Sin": unary("sin"),
     "ops.Softmax": softmax,
+    "ops.Softplus": unary("softplus"),
     "ops.Sqrt": unary("sqrt"),
     "ops.Square": unary("square"),
+    "ops.Squeeze": squeeze,
     "ops.Subtract": pair("subtract"),
     "ops.Sum": reduction("sum"),
     "ops.Tanh": unary("tanh"),
+    "ops.Transpose": transpose,
     "ops.TrueDivide": pair("divide"),
     "ops.ZerosLike": filled(0),
 }
@@ -761,6 +742,11 @@ def row_of(node: Config) -> str:
     'Add'
     >>> row_of({"class_name": "Add", "module": "keras.src.ops.numpy", "registered_name": "Add"})
     'ops.Add'
+
+    An .h5 file of Keras 3 does not state modules. There an operation has calls, and no setting of layers.
     """
     parts = str(node.get("module") or "").split(".")
-    return f"ops.{class_of(node)}" if parts[0] == "keras" and "ops" in parts else class_of(node)
+    calls, layer = rows(node.get("inbound_nodes")), {"trainable", "dtype"} & table(node.get("config")).keys()
+    is_bare = not node.get("module") and not layer and bool(table(calls[0] if calls else None))
+    is_operation = (parts[0] == "keras" and "ops" in parts) or is_bare
+    return f"ops.{class_of(node)}" if is_operation else class_of(node)

@@ -15,13 +15,11 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.files.keras.config import Use
+from stepnet.files.keras.call import KerasCall
 from stepnet.files.keras.dtypes import cast_input, check_input, in_dtypes_of_keras, literal, policy_of
-from stepnet.files.keras.file import KerasFile
 from stepnet.files.keras.file import read as read_file
-from stepnet.files.keras.masks import MaskedValue, mask_after
-from stepnet.files.keras.modules import modules_of
-from stepnet.files.keras.names import BIDIRECTIONAL, INPUT, LAYERS, MODELS, NOTES, TIMED
+from stepnet.files.keras.masks import MaskedValue, mask_after, order_of_steps
+from stepnet.files.keras.names import INPUT, MODELS, TIMED
 from stepnet.files.keras.nodes import (
     Config,
     Tensor,
@@ -35,12 +33,12 @@ from stepnet.files.keras.nodes import (
     table,
     tensors,
 )
-from stepnet.files.keras.operators import FILLED, KERAS, ON_FEATURES, READS_ZEROS, SCALING, KerasCall, row_of
+from stepnet.files.keras.operators import FILLED, KERAS, ON_FEATURES, READS_ZEROS, SCALING, row_of
+from stepnet.files.keras.recurrent import RECURRENT, TwoLayers, recurrent_layers, run
 from stepnet.files.recurrent import RecurrentLayer
-from stepnet.importers.axes import AxesError, axis_names, is_time, text_of
+from stepnet.importers.axes import AxesError, is_time, text_of
 from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.pointwise import dtype_of
-from stepnet.importers.recurrent import as_sequences
 from stepnet.model.graph.array_model import (
     ArrayModel,
     axes_of_rank,
@@ -56,8 +54,11 @@ from stepnet.model.graph.graph import Graph
 
 Array = np.ndarray
 Call = tuple[str, int]  # the name of a layer in its model, and the number of its call
-ZERO_AT_MASKED = NOTES["zero_output_for_mask"]
-RECURRENT = {*LAYERS, "RNN", BIDIRECTIONAL}
+TAKING_KEYS = {"ops.GetItem", "AdditiveAttention", "Attention", "MultiHeadAttention"}
+"""The rows whose rules read the arguments of a call that are no tensors."""
+FLAGS = {"return_attention_scores", "use_causal_mask"}
+MASKS = {"attention_mask", "key_mask", "query_mask", "value_mask"}
+"""Arguments of attention layers of which only the names are read."""
 MOST_RUNS = 20_000
 """The most calls of layers in a model: a small file can call a model in a model in a model twice each."""
 READABLE = ("2", "3")
@@ -109,7 +110,7 @@ def is_supported_layer(node: Config) -> bool:
     if rounding(node) and row_of(node) not in FILLED:
         return False
     if name == TIMED:
-        return class_of(inner) in ON_FEATURES and not rounding(inner)
+        return class_of(inner) not in RECURRENT and is_supported_layer(inner)
     return row_of(node) in KERAS or name in RECURRENT or is_supported(node)
 
 
@@ -157,61 +158,6 @@ def axes_to_try(sizes: Sequence[int]) -> list[str]:
     return ways[::-1] if len(sizes) == 2 and sizes[1] else ways
 
 
-# ---- recurrent layers --------------------------------------------------------------------------------------
-
-
-def run(layer: RecurrentLayer, operands: Sequence[MaskedValue], version: str) -> list[MaskedValue]:
-    """Runs a recurrent layer over the first operand, from the states that are the others; returns its
-    outputs, and its final states if it returns these. Raises `ModelError` for facts about the layer that a
-    graph does not express.
-
-    Under a mask, the outputs at all steps have it too. A layer with initial states does not read it in Keras
-    3 unless its call states the mask.
-    """
-    facts = [fact for module in layer.modules for fact in (*module.notes, *module.use)]
-    zero = (layer.directions > 1 and not layer.top.last_only) or ZERO_AT_MASKED in facts
-    facts = [fact for fact in facts if fact != ZERO_AT_MASKED]
-    if layer.top.flipped:
-        facts.append("it returns its outputs last step first")
-    if facts:
-        raise ModelError("; ".join(facts))
-    x, last = as_sequences(operands[0].placed, batch_first=True), layer.top.last_only
-    initial, mask = [state.placed for state in operands[1:]], operands[0].step_mask()
-    is_read = not initial or version == "2" or operands[0].given
-    read = mask.value if mask is not None and is_read else None
-    if read is not None and any(layout.startswith("keras.cudnn") for layout in layer.top.layouts):
-        raise ModelError("it takes no mask in Keras")
-    for state in initial:
-        if state.letters != "N_":
-            raise AxesError(f"an initial state has the axes [{axis_names(state.letters)}]")
-    begun, masked = [state.value for state in initial], "zero" if zero else "repeat"
-    outputs, states = layer.run(x.value, begun, last, layer.top.states, read, masked)
-    return [
-        MaskedValue(x.lettered(outputs, "N_" if last else "NT_"), None if last else mask),
-        *(MaskedValue(x.lettered(state, "N_")) for state in states),
-    ]
-
-
-def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer]:
-    """Reads the recurrent layers of a Keras file, by name, without those whose directions cannot be joined or
-    that have a part of a class that is not Keras' own.
-
-    What the model does around a layer is no fact about it here, as the model is read whole: only its dropouts
-    are.
-    """
-    layers = tuple(
-        replace(layer, use=Use(training=layer.use.training) if layer.use else None) for layer in file.layers
-    )
-    modules = modules_of(path, replace(file, layers=layers), None, {})
-    found: dict[str, RecurrentLayer] = {}
-    for layer in layers:
-        own = [each for each in modules if f"{each.name}/".startswith(f"{layer.name}/")]
-        foreign = any(part.foreign for part in layer.sublayers) or any(each.alone for each in own)
-        if own and layer.class_name in RECURRENT and not foreign:
-            found[layer.name] = RecurrentLayer.of(own)
-    return found
-
-
 def check_outputs(path: str, outputs: Mapping[str, Placed]) -> None:
     """Raises `AxesError` for an output whose steps are not its axis after the sequences, as of a Permute."""
     for name, output in outputs.items():
@@ -254,8 +200,10 @@ class KerasArguments:
         if not modern:
             return cls(tuple(tensors(call)), ())
         named = table(modern.get("kwargs"))
-        given = [value for name, value in named.items() if name not in ("mask", "training")]
+        left = {"mask", "training", *FLAGS, *MASKS}
+        given = [value for name, value in named.items() if name not in left]
         values, keys = list[Tensor | float](), list[Any]()
+        keys += [name for name in named if name in FLAGS | MASKS and named[name] not in (None, False)]
         for argument in [*rows(modern.get("args")), *given]:
             own = [*tensors(argument)]
             if own and len(own) == count_of(argument):
@@ -308,7 +256,7 @@ class KerasModel(ArrayModel):
 
     config: Config
     arrays: Mapping[str, Mapping[str, Array]]
-    layers: Mapping[str, RecurrentLayer]
+    layers: Mapping[str, RecurrentLayer | TwoLayers]
     version: str
     runs: list[str] = field(default_factory=list[str])
 
@@ -322,10 +270,13 @@ class KerasModel(ArrayModel):
         self.runs.clear()
         placed = self.placed(x, statics)
         feeds = [MaskedValue(cast_input(placed[each.name], each.dtype)) for each in self.inputs]
-        outputs = [value.placed for value in self.of_model(self.config, feeds, "")]
+        made = self.of_model(self.config, feeds, "")
         names = [name for name, *_ in tensors(table(self.config.get("config")).get("output_layers"))]
-        names = distinct(names or [name_of(nodes_of(self.config)[-1])] * len(outputs))
-        named = dict(zip(names, outputs, strict=True))
+        names = distinct(names or [name_of(nodes_of(self.config)[-1])] * len(made))
+        for name, value in zip(names, made, strict=True):
+            if value.backwards:
+                raise ModelError(f"{self.path}: output {name!r} has its steps last first")
+        named = {name: value.placed for name, value in zip(names, made, strict=True)}
         check_outputs(self.path, named)
         return outputs_of(self.path, named)
 
@@ -366,11 +317,7 @@ class KerasModel(ArrayModel):
     ) -> list[MaskedValue]:
         """Computes a layer by the rule of its class. name: with the models around it."""
         class_name, row, config = class_of(node), row_of(node), table(node.get("config"))
-        if self.version != "2" and not node.get("module") and not {"trainable", "dtype"} & config.keys():
-            raise ModelError(
-                "its configuration is that of an operation, whose module the file does not state"
-            )
-        if keys and row != "ops.GetItem":
+        if keys and row not in TAKING_KEYS:
             raise ModelError(f"it is called with an argument that is no tensor: {str(keys[0])[:100]}")
         for operand in operands:
             placed = operand.placed
@@ -383,12 +330,33 @@ class KerasModel(ArrayModel):
         if class_name in RECURRENT:
             return run(self.layers[name], operands, self.version)
         if class_name == TIMED:
-            inner = table(config.get("layer"))
-            (result,) = self.by_rule(inner, f"{name}/{name_of(inner)}", operands, ())
-            return [replace(result, mask=operands[0].mask)]
+            return self.for_each_step(table(config.get("layer")), name, operands)
+        backwards = order_of_steps(row, operands, config)
         values, masks = tuple(each.placed for each in operands), tuple(each.mask for each in operands)
         call = KerasCall(config, values, self.arrays.get(name, {}), keys, self.version, masks)
-        return [MaskedValue(KERAS[row](call), mask_after(row, call))]
+        return [MaskedValue(KERAS[row](call), mask_after(row, call), backwards=backwards)]
+
+    def for_each_step(self, inner: Config, name: str, operands: Sequence[MaskedValue]) -> list[MaskedValue]:
+        """Runs a layer or model at each step, as a TimeDistributed does: a step of a sequence is a sequence
+        of its own to it. name: of the TimeDistributed, with the models around it.
+        """
+        own, (x, *others) = f"{name}/{name_of(inner)}", operands
+        if class_of(inner) in ON_FEATURES:
+            return [replace(each, mask=x.mask) for each in self.by_rule(inner, own, operands, ())]
+        if others or len(x.placed.axes) < 2:
+            raise ModelError("it is called on one tensor, whose second axis it goes over")
+        first, second, *rest = x.placed.axes
+        each_step = MaskedValue(x.placed.shaped(((*first, *second), *rest)))
+        is_model = nodes_of(inner) and class_of(inner) in MODELS
+        made = (
+            self.of_model(inner, [each_step], f"{own}/")
+            if is_model
+            else self.by_rule(inner, own, [each_step], ())
+        )
+        if any(each.placed.axes[:1] != ((*first, *second),) for each in made):
+            raise ModelError("what it runs at each step joins or moves the steps")
+        back = [each.placed.shaped((first, second, *each.placed.axes[1:])) for each in made]
+        return [MaskedValue(each, x.mask, backwards=x.backwards) for each in back]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,7 @@ from stepnet.files.openvino.names import CONST, OPERATORS, RESULT
 from stepnet.files.openvino.operators import OPENVINO, OpenVinoCall
 from stepnet.files.recurrent import RecurrentLayer
 from stepnet.importers.placed import Placed, constant
-from stepnet.model.graph.array_model import (
-    ArrayModel,
-    ModelInput,
-    axes_of_rank,
-    check_agree,
-    check_factor,
-    first_fitting,
-    graph_of,
-    located,
-    outputs_of,
-    with_axes,
-)
+from stepnet.model.graph.array_model import OperatorModel, check_factor, fitting_graph, located
 from stepnet.model.graph.graph import Graph
 
 INPUT = "Parameter"
@@ -53,15 +41,12 @@ def graph(path: Path) -> Graph | None:
         for layer in order
         if layer.type in OPERATORS
     }
-
-    def build(chosen: Sequence[str]) -> Graph:
-        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
-        placed = tuple(map(model_input, inputs, chosen))
-        check_agree(placed)
-        return graph_of(OpenVinoModel(str(path), placed, tuple(order), data, names, recurrent))
-
-    choices = product(*(axes_of_rank(len(shape_of(layer))) for layer in inputs))
-    return first_fitting(str(path), choices, build, remedy="")
+    declared = [(layer.name, shape_of(layer), KINDS[layer.data["element_type"]].name) for layer in inputs]
+    return fitting_graph(
+        str(path),
+        declared,
+        lambda placed: OpenVinoModel(str(path), placed, tuple(order), data, names, recurrent),
+    )
 
 
 def needed(layers: Sequence[OpenVinoLayer]) -> list[OpenVinoLayer]:
@@ -98,13 +83,8 @@ def is_readable(layer: OpenVinoLayer) -> bool:
     return kind is not None and kind.name not in ("float16", "bfloat16")
 
 
-def model_input(layer: OpenVinoLayer, axes: str) -> ModelInput:
-    """Makes an input of a model from its layer, with the chosen axes, such as "NT_"."""
-    return with_axes(layer.name, shape_of(layer), KINDS[layer.data["element_type"]].name, axes)
-
-
 @dataclass(frozen=True)
-class OpenVinoModel(ArrayModel):
+class OpenVinoModel(OperatorModel):
     """OpenVINO model as a function of its inputs, which `sn.Graph` traces.
 
     layers: those that its results need, in order. data: the bytes of its constants. names: the unique names
@@ -116,20 +96,13 @@ class OpenVinoModel(ArrayModel):
     names: Mapping[int, str]
     recurrent: Mapping[int, RecurrentLayer]
 
-    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Computes the outputs of the model, by the names of their layers if there are several.
-
-        x: the inputs with steps, by name if there are several.
-        params: not used, as the model's weights are constants.
-        statics: the inputs without steps, by name if there are several.
-        """
-        placed = self.placed(x, statics)
-        like = placed[self.sequences[0].name].value
-        values = dict[Output, Placed]()
+    def computed(self, inputs: Mapping[str, Placed]) -> dict[str, Placed]:
+        """Computes the outputs of the model, by the names of their layers, from its inputs by name."""
+        like, values = self.like(inputs), dict[Output, Placed]()
         outputs = dict[str, Placed]()
         for layer in self.layers:
             if layer.type == INPUT:
-                values[id(layer), 0] = placed[layer.name]
+                values[id(layer), 0] = inputs[layer.name]
             elif layer.type == CONST:
                 values[id(layer), 0] = constant(self.array(layer))
             elif layer.type == RESULT:
@@ -138,7 +111,7 @@ class OpenVinoModel(ArrayModel):
             else:
                 results = self.results(layer, values, like)
                 values |= {(id(layer), place): value for place, value in enumerate(results)}
-        return outputs_of(self.path, outputs)
+        return outputs
 
     def array(self, layer: OpenVinoLayer) -> Array:
         """Returns the array of a constant, which is float32 if the file has it in half precision."""

@@ -72,12 +72,22 @@ def held(path: str | Path) -> TorchFile:
     with opened(path) as (stream, size):
         members = zips.members(stream, size)
         arrays_by_name = in_archive(stream, size, members)
-        programs = [member for name, member in members.items() if PROGRAM.search(name)]
-        if len(programs) != 1:
+        document = program_in(stream, size, members)
+        if document is None:
             return TorchFile(arrays_by_name)
-        data = bytes_at(stream, zips.byte_range_of(stream, programs[0], size)).tobytes()
-        document = jsons.parsed(data, programs[0].name, Store(None, size))
         return TorchFile(arrays_by_name, program=program_of(document), unspecified="")
+
+
+def program_in(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> jsons.Object | None:
+    """Reads the program of an open .pt2 archive as JSON; None if it has none, or several.
+
+    size: the number of bytes of the archive. members: the members of its zip, by name.
+    """
+    programs = [member for name, member in members.items() if PROGRAM.search(name)]
+    if len(programs) != 1:
+        return None
+    data = bytes_at(stream, zips.byte_range_of(stream, programs[0], size)).tobytes()
+    return jsons.parsed(data, programs[0].name, Store(None, size))
 
 
 def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> dict[str, Array]:

@@ -22,6 +22,10 @@ from stepnet.files.pickles.values import Inside, Pairs, PickledCall, children, l
 from stepnet.files.pickles.wiring import wired
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
+RECIPE = (
+    "in Python, torch.export.save(torch.export.export(model.eval(), (example,)), 'm.pt2') writes a file of "
+    "the whole model"
+)
 SCRIPTED = "__torch__."  # before the names of TorchScript's classes
 TYPED = "torch.jit._pickle."  # a value of TorchScript with its type
 AGAIN = "_flat_weights"  # torch.nn.GRU, LSTM and RNN hold their parameters here a second time
@@ -69,8 +73,10 @@ def why_unspecified(root: object) -> str:
     if not names:
         return WEIGHTS
     if names[0].startswith(SCRIPTED):
-        return f"it is a program of TorchScript ({names[0].removeprefix(SCRIPTED)}), which is not run"
-    return f"it is a pickled {names[0]}, whose code it lacks"
+        return (
+            f"it is a program of TorchScript ({names[0].removeprefix(SCRIPTED)}), which is not run ({RECIPE})"
+        )
+    return f"it is a pickled {names[0]}, whose code it lacks ({RECIPE})"
 
 
 def is_module(value: object) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +28,7 @@ from stepnet.files.tflite.names import KINDS, operator_name
 from stepnet.files.tflite.node import TfliteNode
 from stepnet.files.tflite.operators import PLACEHOLDERS, TFLITE, TfliteCall
 from stepnet.importers.placed import Placed, Unusable, constant
-from stepnet.model.graph.array_model import (
-    ArrayModel,
-    ModelInput,
-    axes_of_rank,
-    check_agree,
-    check_factor,
-    first_fitting,
-    graph_of,
-    located,
-    outputs_of,
-    with_axes,
-)
+from stepnet.model.graph.array_model import OperatorModel, check_factor, fitting_graph, located
 from stepnet.model.graph.graph import Graph
 
 BOOL = 6
@@ -79,17 +67,15 @@ def graph(path: Path) -> Graph | None:
     entrances, exits = ([int(index) for index in subgraphs[0].vector(field, "<i4")] for field in (1, 2))
     if not all(is_readable(tensors, index) for index in entrances):
         return None
-
-    def build(chosen: Sequence[str]) -> Graph:
-        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
-        placed = tuple(
-            model_input(tensors, index, axes) for index, axes in zip(entrances, chosen, strict=True)
-        )
-        check_agree(placed)
-        return graph_of(TfliteModel(str(path), placed, tensors, operators, tuple(entrances), tuple(exits)))
-
-    choices = product(*(axes_of_rank(len(shape_of(tensors, index))) for index in entrances))
-    return first_fitting(str(path), choices, build, remedy="")
+    declared = [
+        (name_of(tensors, index), shape_of(tensors, index), input_dtype(tensors, index))
+        for index in entrances
+    ]
+    return fitting_graph(
+        str(path),
+        declared,
+        lambda placed: TfliteModel(str(path), placed, tensors, operators, tuple(entrances), tuple(exits)),
+    )
 
 
 def operator(
@@ -117,14 +103,13 @@ def is_readable(tensors: Subgraph, index: int) -> bool:
     return DTYPES.get(tensor.get(1, "b")) in ("<f4", "<f8", "<i4", "<i8")
 
 
-def model_input(tensors: Subgraph, index: int, axes: str) -> ModelInput:
-    """Makes an input of a model from its tensor, with the chosen axes, such as "NT_"."""
-    kind = np.dtype(DTYPES[tensors.tensors[index].get(1, "b")]).name
-    return with_axes(name_of(tensors, index), shape_of(tensors, index), kind, axes)
+def input_dtype(tensors: Subgraph, index: int) -> str:
+    """Returns the dtype of a model's input, which is readable."""
+    return np.dtype(DTYPES[tensors.tensors[index].get(1, "b")]).name
 
 
 @dataclass(frozen=True)
-class TfliteModel(ArrayModel):
+class TfliteModel(OperatorModel):
     """TFLite model as a function of its inputs, which `sn.Graph` traces.
 
     tensors: its tensors and their numbers. operators: in the order in which they run. entrances, exits: the
@@ -137,22 +122,16 @@ class TfliteModel(ArrayModel):
     exits: tuple[int, ...]
     constants: dict[int, Array | None] = field(default_factory=dict[int, Array | None])
 
-    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Computes the outputs of the model, by the names of their tensors if there are several.
-
-        x: the inputs with steps, by name if there are several.
-        params: not used, as the model's weights are constants.
-        statics: the inputs without steps, by name if there are several.
-        """
-        placed = self.placed(x, statics)
-        like = placed[self.sequences[0].name].value
-        values = {index: placed[each.name] for index, each in zip(self.entrances, self.inputs, strict=True)}
+    def computed(self, inputs: Mapping[str, Placed]) -> dict[str, Placed]:
+        """Computes the outputs of the model, by the names of their tensors, from its inputs by name."""
+        like = self.like(inputs)
+        values = {index: inputs[each.name] for index, each in zip(self.entrances, self.inputs, strict=True)}
         for operator in self.operators:
             values |= self.results(operator, values, like)
         missing = [index for index in self.exits if index not in values]
         if missing:
             raise ModelError(f"{self.path}: output {name_of(self.tensors, missing[0])!r} is not computed")
-        return outputs_of(self.path, {name_of(self.tensors, index): values[index] for index in self.exits})
+        return {name_of(self.tensors, index): values[index] for index in self.exits}
 
     def value(self, index: int, values: Mapping[int, Placed]) -> Placed | None:
         """Returns the value of a tensor, computed or constant; None if it has none."""

@@ -5,10 +5,11 @@
 A model rarely states the kinds of its axes, so the usual ones are tried until all operators fit.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +28,10 @@ MOST_WAYS = 200
 """The largest number of combinations of axes that are tried."""
 USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN", "N_", "T_", "__")}
 """The axes that are tried for inputs of at most two axes; see `axes_of_rank` for inputs of more."""
+
+REMEDY = (
+    "axes= says what the axes of the inputs are, as axes={'x': 'NT'}, or 'N_T' for [batch, features, time]"
+)
 
 
 @dataclass(frozen=True)
@@ -108,21 +113,68 @@ class ArrayModel:
         }
 
 
-def graph_of(model: ArrayModel) -> Graph:
-    """Makes a `Graph` of a model with array inputs; raises `AxesError` if their axes do not fit it."""
+class OperatorModel(ArrayModel, ABC):
+    """A model of operators in a file, as a function of its inputs, which `sn.Graph` traces."""
+
+    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
+        """Computes the outputs of the model, by name if there are several.
+
+        x: the inputs with steps, by name if there are several.
+        params: not used, as the model's weights are constants.
+        statics: the inputs without steps, by name if there are several.
+        """
+        return outputs_of(self.path, self.computed(self.placed(x, statics)))
+
+    @abstractmethod
+    def computed(self, inputs: Mapping[str, Placed]) -> Mapping[str, Placed]:
+        """Computes the outputs of the model by name, operator by operator, from its inputs by name."""
+
+    def like(self, inputs: Mapping[str, Placed]) -> Any:
+        """Returns the value of the first input that has steps, from which operators know the sequences."""
+        return inputs[self.sequences[0].name].value
+
+
+def graph_of(model: ArrayModel, params: Mapping[str, np.ndarray] | None = None) -> Graph:
+    """Makes a `Graph` of a model with array inputs; raises `AxesError` if their axes do not fit it.
+
+    params: its parameters by name; None for a model whose weights are constants.
+    """
     sequences = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.sequences}
     if not sequences:
         raise AxesError(f"{model.path}: none of its inputs has an axis of steps")
     statics = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.statics}
     inputs = next(iter(sequences.values())) if len(sequences) == 1 else sequences
-    return Graph(cast(Any, model), inputs=inputs, statics=statics or None)
+    return Graph(cast(Any, model), params or None, inputs=inputs, statics=statics or None)
+
+
+def fitting_graph(
+    path: str,
+    inputs: Sequence[tuple[str, Sequence[int], str]],
+    make: Callable[[tuple[ModelInput, ...]], ArrayModel],
+) -> Graph:
+    """Returns the graph of a model for the first usual axes of its inputs that fit its operators.
+
+    path: the file, for messages.
+    inputs: the name of each input, the sizes of its axes, 0 for one that is not stated, and its dtype.
+    make: makes the model for one choice of the axes.
+    """
+
+    def build(chosen: Sequence[str]) -> Graph:
+        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
+        placed = tuple(with_axes(*each, axes) for each, axes in zip(inputs, chosen, strict=True))
+        check_agree(placed)
+        return graph_of(make(placed))
+
+    return first_fitting(
+        path, product(*(axes_of_rank(len(sizes)) for _, sizes, _ in inputs)), build, remedy=""
+    )
 
 
 def first_fitting(
     path: str,
     ways: Iterable[Sequence[str]],
     make: Callable[[Sequence[str]], Graph],
-    remedy: str = "axes= says what the axes of the inputs are, as axes={'x': 'NT'}",
+    remedy: str = REMEDY,
 ) -> Graph:
     """Returns the graph for the first combination of axes that fits the operators of the model in a file.
 

@@ -14,15 +14,14 @@ from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import named_leaves, skeleton, transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics
-from stepnet.model.control import Controls
+from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.declared import check_masked
 from stepnet.model.executables import Form
-from stepnet.model.gradients import UncheckedCall
+from stepnet.model.gradients import without_control
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms, has_steps, with_ends
 from stepnet.model.graph.trace import ModelFunction
 from stepnet.model.model import Declaration, Model, parameter, same_parameters
 from stepnet.model.nested import is_traced
-from stepnet.model.program import Asked
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
@@ -87,29 +86,19 @@ class Graph(Model):
         """The program for the latest inputs: the net, the structure of its outputs, and the parameters."""
         return self.programs.program
 
-    def unprepared(
-        self,
-        form: Form | None,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        engine: Asked,
-        **control: Unpack[Controls],
-    ) -> Any:
+    def unprepared(self, form: Form | None, call: UncheckedCall) -> Any:
         """Runs a call that was not prepared; returns the outputs of the model, in its structure.
 
         With `initial`, `mask` or `begun` the graph runs as one recurrence, whose outputs are those of a
         stream: a value that a sequence has once is that of its last step.
         """
-        stepwise = {"initial": initial, "mask": control.get("mask"), "begun": control.get("begun")}
-        names = [name for name, value in stepwise.items() if value is not None]
+        sequences, statics, lengths, control = call.sequences, call.statics, call.lengths, call.control
+        names = given_stepwise(call)
         if is_traced(sequences):
-            check_in_model(lengths, last_only, engine, names, **control)
+            check_in_model(call, names)
             return self.in_model(sequences, statics)
         check_masked(control.get("masked", "repeat"))
-        order, last_only = self.engine_order(engine), flag(last_only, "last_only")
+        order, last_only = self.engine_order(call.engine), flag(call.last_only, "last_only")
         time_major = control.get("time_major", False)
         reading = self.read(sequences, None, statics, lengths, time_major=time_major)
         levels = reading.program.levels
@@ -119,7 +108,7 @@ class Graph(Model):
             with named(f"with {names[0]}= a graph runs step by step"):
                 if 0 in levels:
                     check_per_sequence(reading, control.get("mask"))
-                layers, begins = self.as_layers(sequences, initial, statics, order, time_major)
+                layers, begins = self.as_layers(sequences, call.initial, statics, order, time_major)
             outputs, _ = layers(sequences, begins, statics, lengths, False, order, **control)
         else:
             outputs, _ = reading.run(order, self.programs.calls, form)
@@ -247,15 +236,28 @@ class Graph(Model):
         reading = self.read(sequences, None, statics, lengths, time_major=time_major)
         return model_scopes(self.model, self.params, reading, statics)
 
-    def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[GraphProgram], None]:
+    def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[Any], None]:
         """Checks the arguments of a call whose gradient is taken; returns them with their program, and None.
 
+        With `initial`, `mask` or `begun` that is the program of the graph as one recurrence, as in a call.
         None stands for the cut sequences of a call with early ends: here no sequence ends early.
         """
-        check_gradient(call)
-        time_major = call.control.get("time_major", False)
+        control, names = call.control, given_stepwise(call)
+        check_masked(control.get("masked", "repeat"))
+        time_major = control.get("time_major", False)
         reading = self.read(call.sequences, None, call.statics, call.lengths, time_major=time_major)
-        return reading, None
+        program = reading.program
+        if names:
+            ends = tuple(call.last_only or not level for level in program.levels)
+            with named(f"with {names[0]}= a graph runs step by step"):
+                if 0 in program.levels:
+                    check_per_sequence(reading, control.get("mask"))
+                step = self.step_for(call.engine).composed_for(program.traced.inputs, program.traced.statics)
+            return step.gradient_reading(call, ends), None
+        if call.last_only and True not in program.gradients:
+            program.gradients[True] = without_control(program, program, has_steps(program), 0)
+        made = program.gradients[True] if call.last_only else program
+        return Reading(reading.batch, made, made, reading.call, ends=False), None
 
     def with_params(self, params: Any) -> "Graph":
         """Returns a copy of the model with other parameters. Nothing is traced, planned or compiled again.
@@ -285,20 +287,24 @@ class Graph(Model):
         return str(self.net)
 
 
-def check_in_model(
-    lengths: Any, last_only: Any, engine: Asked, stepwise: list[str], **control: Unpack[Controls]
-) -> None:
-    """Raises `StepError` for call arguments that a graph inside another model does not take, by name.
+def given_stepwise(call: UncheckedCall) -> list[str]:
+    """Returns the names of the arguments of a call that make a graph run step by step."""
+    control = call.control
+    stepwise = {"initial": call.initial, "mask": control.get("mask"), "begun": control.get("begun")}
+    return [name for name, value in stepwise.items() if value is not None]
 
-    lengths, last_only, engine, control: the arguments of the inner call.
+
+def check_in_model(call: UncheckedCall, stepwise: list[str]) -> None:
+    """Raises `StepError` for arguments that the call of a graph inside another model does not take, by name.
+
     stepwise: the names of further arguments that are given.
     """
     unusual = {
-        "lengths": lengths is not None,
-        "last_only": last_only is not False,
-        "engine": engine != "auto",
-        "masked": control.get("masked", "repeat") != "repeat",
-        "time_major": control.get("time_major", False) is not False,
+        "lengths": call.lengths is not None,
+        "last_only": call.last_only is not False,
+        "engine": call.engine != "auto",
+        "masked": call.control.get("masked", "repeat") != "repeat",
+        "time_major": call.control.get("time_major", False) is not False,
     }
     names = [*stepwise, *(name for name, given in unusual.items() if given)]
     if names:
@@ -324,14 +330,3 @@ def check_per_sequence(reading: Reading[GraphProgram], mask: Any) -> None:
         raise InputError(
             f"{title} is that of the last step, and sequence {empty[0]} has no steps: leave it out"
         )
-
-
-def check_gradient(call: UncheckedCall) -> None:
-    """Raises `InputError` for arguments of a call that a gradient of a graph does not take."""
-    control = {name: value for name, value in call.control.items() if name != "time_major"}
-    for name, value in {"initial": call.initial, "last_only": call.last_only or None, **control}.items():
-        if value is not None:
-            raise InputError(
-                f"{name}= is not for the gradient of a graph: the model itself says how its recurrences run, "
-                "and may take what they begin with from its statics"
-            )

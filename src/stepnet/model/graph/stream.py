@@ -1,20 +1,26 @@
 """A graph as the step of one recurrence: for streams, generation, and calls that memories are given to."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from stepnet.compiler.plan.passes.narrow import any_low
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced, builder_of
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, arranged_as, check_inputs
-from stepnet.model.graph.programs import GraphPrograms
+from stepnet.model.control import UncheckedCall
+from stepnet.model.gradients import without_control
+from stepnet.model.graph.programs import GraphProgram, GraphPrograms
+from stepnet.model.nets import call_on
 from stepnet.model.program import Program, StepProgram
 from stepnet.model.programs import keep
+from stepnet.model.reading import Reading
 from stepnet.model.recurrence import RNN
 from stepnet.model.streams.composed import check_engines, composed
 
@@ -60,11 +66,13 @@ class ComposedProgram:
     whole: the program of the graph.
     step: the program of one step of it.
     name: the name of the model function.
+    engine: the engines that were requested.
     """
 
-    whole: Program
+    whole: GraphProgram
     step: StepProgram
     name: str
+    engine: Order
 
     @computed_once
     def recurrence(self) -> RNN:
@@ -77,6 +85,41 @@ class ComposedProgram:
             inputs=traced.inputs,
             statics=traced.statics,
         )
+
+    @computed_once
+    def differentiable(self) -> "ComposedProgram":
+        """The program of a step that has a gradient, with the same memory."""
+        traced, whole = self.step.traced, self.whole
+        schedule = whole.schedule_for(self.engine)
+        given = traced.inputs, traced.statics, whole.params, whole.output
+        return replace(self, step=composed(schedule, *given, differentiable=True))
+
+    def gradient_reading(self, call: UncheckedCall, ends: tuple[bool, ...]) -> Reading[Program]:
+        """Checks the arguments of a call whose gradient is taken; returns them with the program whose net is
+        differentiated: of the graph as one recurrence.
+
+        Without `initial` that net computes the memories with which the graph begins, so that these have
+        gradients too. Raises `InputError` for arguments that do not fit, and for a quantized graph.
+
+        ends: for each output, whether the result is that of the last step alone.
+        """
+        if any_low(self.whole.net):
+            raise InputError(
+                "initial=, mask= and begun= are not for the gradient of a quantized graph: take that of the "
+                "graph that `quantize` was given"
+            )
+        made, count = self.differentiable, len(leaves(self.step.memory))
+        initial = call.initial if count else None
+        reading = made.recurrence.read(call.sequences, initial, call.statics, call.lengths, **call.control)
+        own, given, count = reading.program, reading.call, 0 if initial is None else count
+        masked = None if reading.running is own else call.control.get("masked", "repeat")
+        if (masked, ends, count) not in own.gradients:
+            begin = made.step.begin if initial is None else None
+            program = without_control(own, reading.running, ends, count, begin=begin)
+            own.gradients[masked, ends, count] = program
+        program = own.gradients[masked, ends, count]
+        arrays = [*given.sequences, *given.initial[:count], *given.statics, *program.params]
+        return Reading(reading.batch, program, program, call_on(program, arrays, given, None), ends=False)
 
 
 @dataclass(frozen=True)
@@ -129,7 +172,7 @@ class GraphStep:
             schedule = program.schedule_for(self.engine)
             step = composed(schedule, inputs, statics, program.params, output)
             check_engines(schedule, step.schedule_for(self.engine), self.engine)
-            made = ComposedProgram(program, step, self.name)
+            made = ComposedProgram(program, step, self.name, self.engine)
             keep(self.made, id(program), made)
         return made
 

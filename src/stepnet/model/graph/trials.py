@@ -12,6 +12,7 @@ import numpy as np
 from stepnet.compiler.net.encodings import ENCODINGS
 from stepnet.compiler.net.ir import Net, without_unused
 from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.types import is_derived
 from stepnet.compiler.plan.groups import flat_recurrences
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
@@ -31,6 +32,7 @@ from stepnet.model.reading import Reading
 
 Array = np.ndarray
 NONE_FLAT = "it has no recurrence over flat sequences with no other recurrence in its step"
+DERIVED = "its recurrences have other numbers of steps than the inputs, as after a stride"
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,11 @@ class Trials:
         }
         if not any(options.values()):
             reasons = {self.reason(n, self.precision(n, d)): None for n in self.plans for d in dtypes}
+            recurs = [node for node in self.program.net.nodes if node.operation == "recur"]
+            is_of_stride = any(is_derived(type_.extent) for node in recurs for type_ in node.types)
             raise RefusedError(
                 "no recurrence of this model runs in fewer bits"
-                + "".join(f"\n  {reason}" for reason in reasons or [NONE_FLAT])
+                + "".join(f"\n  {reason}" for reason in reasons or [DERIVED if is_of_stride else NONE_FLAT])
             )
         return {number: precisions for number, precisions in options.items() if precisions}
 

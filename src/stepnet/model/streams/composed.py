@@ -23,7 +23,8 @@ import numpy as np
 from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_derived
 from stepnet.compiler.net.windows import Window
-from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.passes.prune import prune
+from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets import Call, Order, choose, engines_of
 from stepnet.compiler.targets.assignment import choice
@@ -110,6 +111,7 @@ class Composition:
     """The body (net of one step) of a whole model while it is made.
 
     net: the net of the model's schedule.
+    has_barriers: whether barriers keep passes from regrouping sums; they stop gradients.
     values: the numbers in `builder` of the values of `net` so far.
     before, after: the memories of the recurrences so far, before and after the step.
     start: the values that the recurrences of a whole call begin with; None for zeros.
@@ -117,6 +119,7 @@ class Composition:
     """
 
     net: Net
+    has_barriers: bool = True
     builder: Builder = field(default_factory=Builder)
     values: dict[int, int] = field(default_factory=dict[int, int])
     before: list[int] = field(default_factory=list[int])
@@ -193,7 +196,8 @@ class Composition:
         self.after.append(every(1, 1))
         self.start.append(None)
         self.specs.append(Spec(earlier.shape, earlier.dtype))
-        return builder.add("detach", every(0, window.dilation))
+        read = every(0, window.dilation)
+        return builder.add("detach", read) if self.has_barriers else read
 
     def is_constant(self, number: int) -> bool:
         """Returns whether a value of the net of one step is the same for all rows."""
@@ -215,7 +219,7 @@ class Composition:
         kept = [recur.body.nodes[number] for number in recur.memories]
         # The memory of a plain part is a dummy, which is the last result of its plan.
         new = [] if part.kind == "plain" else [builder.input(node.type, node.name) for node in kept]
-        step = OneStep(builder, plan, index, {}, new or None, self.repeats)
+        step = OneStep(builder, plan, index, {}, new or None, self.repeats, self.has_barriers)
         results = step.results(self.operands(part, plan))
         results = results if new else results[: len(part.results)]
         self.values |= {n: value for n, value in zip(part.results, results, strict=True) if n >= 0}
@@ -284,6 +288,18 @@ class ComputedBeginning:
     params: Sequence[Array]
     places: tuple[int, ...]
 
+    def add_to(self, builder: Builder, inputs: Sequence[int]) -> dict[int, int]:
+        """Adds the computation to a net; returns {memory position: number of its value}.
+
+        inputs: the numbers of values of the net, of which the last are the statics and the parameters.
+        """
+        net = self.program.net
+        made = dict(zip(net.inputs, inputs[len(inputs) - len(net.inputs) :], strict=True))
+        for number, node in enumerate(net.nodes):
+            if number not in made:
+                made[number] = builder.copy(node, [made[operand] for operand in node.inputs])
+        return {place: made[result] for place, result in zip(self.places, net.results, strict=True)}
+
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
         """Computes initial memories of `count` sequences from statics; returns {memory position: array}.
 
@@ -294,25 +310,33 @@ class ComputedBeginning:
         return dict(zip(self.places, memories, strict=True))
 
 
-def composition(schedule: Schedule) -> Composition:
+def composition(schedule: Schedule, differentiable: bool = False) -> Composition:
     """Lays the parts of a model end to end in the net of one step, to run the model in a stream.
 
     Raises `InputError` for a model that has no stream.
 
     schedule: the parts of the model in the order they run, with their plans.
+    differentiable: makes a net that has a gradient: of the operations as they are before the passes, without
+        barriers. Its memories are the same.
     """
     check_stream(schedule.traced)
-    composed_net = Composition(schedule.net)
+    composed_net = Composition(schedule.net, not differentiable)
     for number in schedule.net.inputs:
         composed_net.add_input(number)
     for part in schedule.parts:
-        if part.plan is not None:
-            composed_net.add(part, part.plan)
+        if (plan := part.plan) is not None:
+            unchanged = Planning((prune,), plan.planning.costs)
+            composed_net.add(part, plan.planned(unchanged) if differentiable else plan)
     return composed_net
 
 
 def composed(
-    schedule: Schedule, inputs: Any, statics: Any, params: Sequence[Array], output: Any
+    schedule: Schedule,
+    inputs: Any,
+    statics: Any,
+    params: Sequence[Array],
+    output: Any,
+    differentiable: bool = False,
 ) -> StepProgram:
     """Makes the program of one step of a whole model; raises `InputError` if the model has no stream.
 
@@ -320,8 +344,9 @@ def composed(
     inputs, statics: the structures of the model's inputs, with a `Spec` (features and dtype) for each.
     params: its parameters, in the order of the net.
     output: the structure of its outputs.
+    differentiable: makes a step that has a gradient, for which it may differ by rounding.
     """
-    composition_of_parts, net = composition(schedule), schedule.net
+    composition_of_parts, net = composition(schedule, differentiable), schedule.net
     by_kind = composition_of_parts.inputs_by_kind
     results = [composition_of_parts.value(number) for number in net.results]
     still = [*by_kind[ROWS], *by_kind[CONST]]

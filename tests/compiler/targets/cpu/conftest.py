@@ -19,7 +19,7 @@ def tasks_of_waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         run(self)
 
     def counted_block(self: CallBlock, arrays: Sequence[Any]) -> bool:
-        seen.extend(1 for _ in self.turns)
+        seen.extend(1 if turn.group is None else turn.group.count for turn in self.turns)
         return run_block(self, arrays)
 
     monkeypatch.setattr(PreparedTasks, "__call__", counted)

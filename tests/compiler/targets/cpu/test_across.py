@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constants import Constants
 from same_bits import assert_same_bits
 from zoo import rnn_of, uniform
 
@@ -64,9 +65,11 @@ def by_numpy(how: str, steps: Array) -> Array:
     return made / steps.dtype.type(len(steps)) if how == "mean" else made
 
 
-def result_of(across: Across, source: Array, positions: Positions, processor: Processor) -> Array:
-    """The result in an array that held other bits before."""
-    task = AcrossTask(across, positions, processor)
+def result_of(
+    across: Across, source: Array, positions: Positions, processor: Processor, made: Positions | None = None
+) -> Array:
+    """The result in an array that held other bits before. made: where its steps lie, if they are others."""
+    task = AcrossTask(across, positions, made or positions, processor)
     found = task.result_of(source)
     found.view(np.uint8)[...] = 99
     task()
@@ -127,6 +130,20 @@ WINDOWS = (
     Window(4, 3, 5),
     Window(2, 7, 0),
 )
+OTHER_WINDOWS = (
+    Window(3, 1, 0, lost=2),
+    Window(3, 1, 4, lost=-6),
+    Window(3, 1, 1, 2),
+    Window(4, 2, 0, 2, lost=6),
+    Window(5, 3, 2, 2, lost=8),
+    Window(4, 2, 3, 3, lost=-1),
+    Window(2, 1, 0, 5, lost=1),
+    Window(5, 1, 0, 2, same="upper"),
+    Window(4, 3, 0, 3, same="lower"),
+)
+"""Windows of which there are another number than steps."""
+DERIVED = ("rows", "steps[+0/2]")
+"""The extent of such windows, whatever their number."""
 
 
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
@@ -145,6 +162,57 @@ def test_windows_have_the_bits_of_numpy(processor: Processor, operation: str, dt
             with np.errstate(all="ignore"):
                 expected = HOST.windowed(operation, values, positions.offsets, positions.offsets, window)
             assert_same_bits(result_of(across, values, positions, processor), expected)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool"])
+@pytest.mark.parametrize("operation", ["windows", "overlap"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_other_numbers_of_windows_than_steps(
+    processor: Processor, operation: str, dtype: str, transposed: bool
+) -> None:
+    """transposed: whether the number of steps follows from that of the windows, as in a transposed
+    convolution.
+    """
+    for lengths in map(np.array, LENGTHS[:-1]):
+        for window, shape in product(OTHER_WINDOWS, ((), (3,), (37,))):
+            counts, others = lengths.astype(np.int64), window.lengths.of(lengths.astype(np.int64))
+            if transposed:
+                more = window.reach + 1 - window.stride - window.before
+                counts, others = np.where(counts > 0, counts * window.stride + more, 0).clip(0), counts
+            steps, windows = (Positions.end_to_end(offsets_of(each)) for each in (counts, others))
+            order = 1 if operation == "windows" else -1
+            types = [Type(STEPS, shape, dtype), Type(DERIVED, (window.size, *shape), dtype)]
+            source, result = types[::order]
+            read, made = (steps, windows)[::order]
+            across = Across(operation, operation, source, result, window)
+            if refusal_of(across) is not None:
+                continue
+            values = numbers(dtype, read.total, *across.source.shape)
+            with np.errstate(all="ignore"):
+                expected = HOST.windowed(operation, values, made.offsets, read.offsets, window)
+            assert_same_bits(result_of(across, values, read, processor, made), expected)
+
+
+@pytest.mark.usefixtures("same_threads")
+@pytest.mark.parametrize("operation", ["windows", "overlap"])
+def test_windows_that_threads_share(operation: str, constants: Constants):
+    constants("stepnet.compiler.targets.cpu.running.across", SHARED_BYTES=0)
+    sn.set_threads(3)
+    window = Window(4, 2, 3, 3, lost=-1)
+    for lengths in ([], [0], [9], [0, 0, 40, 0], [3, 1, 50, 2, 2], [7] * 20):
+        counts = np.array(lengths, np.int64)
+        steps, windows = (
+            Positions.end_to_end(offsets_of(own)) for own in (counts, window.lengths.of(counts))
+        )
+        order = 1 if operation == "windows" else -1
+        types = [Type(STEPS, (5,), "float32"), Type(DERIVED, (4, 5), "float32")]
+        (read, made), (source, result) = (steps, windows)[::order], types[::order]
+        across = Across(operation, operation, source, result, window)
+        values = numbers("float32", read.total, *source.shape)
+        with np.errstate(all="ignore"):
+            expected = HOST.windowed(operation, values, made.offsets, read.offsets, window)
+        assert_same_bits(result_of(across, values, read, PROCESSORS[0], made), expected)
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -207,6 +275,17 @@ def two_at_once(x: Any, p: Any) -> Any:
 
 
 KERNEL = uniform(4, 4, 3, seed=7)
+
+
+def strides(x: Any, p: Any) -> Any:
+    """A recurrence over every second step, between others."""
+    fewer = sn.relu(sn.conv1d(layer(0)(x)[0], KERNEL, stride=2, padding=1))
+    h = layer(1)(fewer)[0] + fewer @ p + sn.expand(sn.reduce(fewer, "mean"), fewer)
+    again = sn.conv1d(h, KERNEL, stride=2, padding="same")
+    more = sn.conv_transpose1d(h, KERNEL, stride=2)
+    return {"h": h, "again": again, "more": more, "last": sn.reduce(again, "last"), "x": x @ p}
+
+
 MODELS: dict[str, Callable[[Any, Any], Any]] = {
     "mean": lambda x, p: layer(1)(layer(0)(x)[0] - sn.expand(sn.reduce(layer(0)(x)[0], "mean"), x))[0] @ p,
     "sum of inputs": lambda x, p: layer(0)(x * sn.expand(sn.reduce(x, "sum"), x))[0] @ p,
@@ -217,6 +296,12 @@ MODELS: dict[str, Callable[[Any, Any], Any]] = {
     "a constant": lambda x, p: {"p": sn.expand(p.T, x), "y": layer(1)(layer(0)(x)[0] @ p)[0] @ p},
     "convolutions": lambda x, p: sn.conv1d(layer(1)(sn.conv1d(x, KERNEL))[0], KERNEL, padding="same") @ p,
     "a convolution alone": lambda x, p: sn.conv1d(x, KERNEL, dilation=2),
+    "strides": strides,
+    "more steps": lambda x, p: sn.conv_transpose1d(layer(0)(x)[0], KERNEL, stride=2) + 1,
+    "pooling": lambda x, p: {
+        "max": sn.max_pool1d(x @ p, 2, padding=(0, 1)),
+        "mean": sn.reduce(sn.avg_pool1d(layer(0)(x)[0], 3, stride=2, padding="same"), "mean"),
+    },
     "middle of a stack": lambda x, p: (
         layer(2)(layer(1)(layer(0)(x)[0])[0])[0] @ p + sn.expand(sn.reduce(layer(0)(x)[0], "max"), x)
     ),

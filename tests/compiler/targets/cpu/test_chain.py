@@ -110,13 +110,23 @@ def test_directions_of_one_sequence_run_at_the_same_time_where_there_are_threads
         tasks_of_waves.clear()
 
 
+def test_directions_of_lengths_never_seen_run_at_the_same_time(tasks_of_waves: list[int]):
+    """In one block, whose first task lays out the sequences."""
+    model = both(64, 128, 0)
+    for count, tasks in ((1, [1, 1, 1, 1]), (2, [1, 2, 1])):
+        sn.set_threads(count)
+        for length in (40, 38, 41):
+            model(sequences([length], 64))
+        for length in (42, 30):
+            tasks_of_waves.clear()
+            model(sequences([length], 64))
+            assert tasks_of_waves == tasks
+
+
 def test_memory_is_prepared_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch):
     graph, made = tagger(), list[Any]()
     sn.set_threads(2)
-    for length in (
-        40,
-        42,
-    ):  # the second call is prepared for all lengths of one sequence, if one thread runs it
+    for length in (40, 42):  # the second call is prepared for all lengths of one sequence
         graph(words([length], 0))
     make = prepared_chain.PreparedChain.__init__
     monkeypatch.setattr(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from callers import on_threads
+from constants import Constants
 from same_bits import assert_same_bits
 from tolerance import assert_close
 from zoo import rnn_of, sequences
@@ -162,11 +163,13 @@ def test_a_wavefront_that_no_other_thread_helps_with(force: Force, monkeypatch: 
         assert_same_bits(model(value), right)
 
 
-def test_what_ends_a_wavefront_leaves_nothing_behind(force: Force, monkeypatch: pytest.MonkeyPatch):
+def test_what_ends_a_wavefront_leaves_nothing_behind(force: Force, constants: Constants):
+    """The first calls, and those that are prepared for any lengths."""
     model, x = STACKS["four"](), sequences([700], 8)
     (expected,) = one_by_one(model, [x])
     force(4, 2)
     sn.set_threads(2)
+    constants(prepared_chain, SLICE=1e-9)
     for ends_at in (1, 2, 5):
         calls = list[sn.Progress]()
 
@@ -175,10 +178,8 @@ def test_what_ends_a_wavefront_leaves_nothing_behind(force: Force, monkeypatch: 
             if len(calls) == ends_at:
                 raise KeyboardInterrupt
 
-        with monkeypatch.context() as patch:
-            patch.setattr(prepared_chain, "SLICE", 1e-9)
-            with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
-                model(x)
+        with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
+            model(x)
         assert_same_bits(model(x), expected)
 
 

@@ -18,14 +18,15 @@ import numpy as np
 
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
-from stepnet.model.batch import Batch
-from stepnet.model.executables import put_latest
-from stepnet.model.program import Asked, NetProgram
+from stepnet.compiler.values.once import put_latest
+from stepnet.model.differentiable import ModelNet
+from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
-from stepnet.torch.function import Differentiable, NetRun, is_transformed
+from stepnet.ragged.positions import Positions
+from stepnet.torch.function import is_transformed, run_tensors
 from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.sequences import MOST_KEPT, dense_batch
+from stepnet.torch.sequences import MOST_KEPT, dense_positions
 
 torch: Any = pytorch("torch")
 Step = Callable[[Any, Any, Any], Any]
@@ -66,8 +67,8 @@ class ScanKey:
     dtype: str
     reverse: bool = False
 
-    def program(self) -> NetProgram:
-        """Compiles the step of this key to a program, whose inputs are the sequences, the memories and the
+    def net(self) -> ModelNet:
+        """Returns the net of the step of this key, whose inputs are the sequences, the memories and the
         parameters.
         """
         memory = [Spec(shape, self.dtype) for shape in self.memories]
@@ -78,16 +79,13 @@ class ScanKey:
             inputs={name: Spec(shape, dtype) for name, shape, dtype in self.inputs},
             reverse=self.reverse,
         )
-        return rnn.program
+        return ModelNet.of(rnn)
 
 
 @lru_cache(MOST_KEPT)
-def scan_of(key: ScanKey) -> NetRun:
-    """Compiles the net for a key (step, shapes and dtypes), once; returns the object that runs it, with or
-    without gradients.
-    """
-    program = key.program()
-    return NetRun(program, Differentiable(program.net))
+def scan_of(key: ScanKey) -> ModelNet:
+    """Returns the net for a key (step, shapes and dtypes), which is made once."""
+    return key.net()
 
 
 def scan(
@@ -146,7 +144,7 @@ def scan_in(
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]) for tensor in x.values()]
     inputs += [None if memory is None else cast_memory(memory, dtype) for memory in memories]
     inputs += [tensor.to(dtype) for tensor in params.values()]
-    results = scan_of(key)(batch_of(rows, time), inputs, ENGINE.get())
+    results = run_tensors(scan_of(key), positions_of(rows, time), inputs, ENGINE.get())
     count = len(results) - len(shapes)
     outputs = [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]]
     return [*outputs, *results[count:]]
@@ -177,7 +175,7 @@ def single_results(key: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]
     """
     single = SINGLES.pop((key, rows), None)  # removed while in use: other threads may make this call
     if single is None:
-        single = Single(scan_of(key).program, rows)
+        single = Single(scan_of(key), rows)
         single.bind("auto")
     single(tensors)
     results = [tensor.clone() for tensor in single.results]
@@ -197,9 +195,11 @@ def cast_memory(memory: Any, dtype: Any) -> Any:
     return memory.to(dtype, copy=torch.is_grad_enabled())
 
 
-def batch_of(rows: int, time: int) -> Batch:
-    """Makes the batch of `rows` sequences of `time` steps, or of fewer if `LENGTHS` has their lengths."""
-    batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
+def positions_of(rows: int, time: int) -> Positions:
+    """Returns the positions of `rows` sequences of `time` steps, or of fewer if `LENGTHS` has their
+    lengths.
+    """
+    positions, lengths = dense_positions(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
-        return batch
-    return replace(batch, positions=replace(batch.positions, lengths=lengths))
+        return positions
+    return replace(positions, lengths=lengths)

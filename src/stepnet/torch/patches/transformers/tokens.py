@@ -100,8 +100,8 @@ class Token:
         memories = tuple(tuple(shape[1:]) for shape in self.shapes)
         params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
         step = layer.step(*layer.options_of(module))
-        program = scan_of(ScanKey(step, (("x", (features,), dtype),), memories, params, dtype)).program
-        self.single = Single(program, rows, self.tensors)
+        net = scan_of(ScanKey(step, (("x", (features,), dtype),), memories, params, dtype))
+        self.single = Single(net, rows, self.tensors)
 
     def fits(self, module: Any, states: Sequence[Any]) -> bool:
         """Tells whether the prepared step is still valid: the layer (`module`) has not changed since, and the

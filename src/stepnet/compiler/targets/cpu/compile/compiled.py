@@ -58,6 +58,11 @@ class Layout:
     axes: tuple[Axis, ...]
     inner: tuple[InnerArray, ...]
 
+    @property
+    def argument_count(self) -> int:
+        """The number of 64-bit arguments of a call: those that all plans have, and one for each array."""
+        return len(WORDS) + sum(map(len, self.arguments.values()))
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -100,11 +105,6 @@ class CompiledPlan(Layout):
     def code(self) -> MachineCode:
         """The loaded machine code of this compiled plan, with all its functions."""
         return self.run.code
-
-    @property
-    def argument_count(self) -> int:
-        """The number of 64-bit arguments of a call: those that all plans have, and one for each array."""
-        return len(WORDS) + sum(map(len, self.arguments.values()))
 
     @computed_once  # the cache adds up all plans whenever it gets another
     def bytes(self) -> int:

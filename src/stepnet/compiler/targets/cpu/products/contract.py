@@ -221,11 +221,11 @@ class Contract(ParallelCalls):
         return arguments
 
     @property
-    def is_single(self) -> bool:
-        """Tells whether a single call, in one thread, sums all rows, because they take less than AT_ONCE
+    def is_one_run(self) -> bool:
+        """Tells whether one run of the machine code sums all rows, because they take less than AT_ONCE
         multiply-adds.
         """
-        return super().is_single and len(self.indices) <= self.rows_at_once
+        return len(self.indices) <= self.rows_at_once
 
     def __call__(self) -> None:
         """Computes the sum of the outer products of the rows. After AT_ONCE multiply-adds signals are

@@ -1,7 +1,7 @@
 """Operations across extents in machine code: values repeated for all steps, reductions over the steps, and
 windows of neighbouring steps.
 
-    words     source | result | rows | starts | lengths | steps | size | count | dilation | before
+    words     source | result | rows | starts | lengths | steps | made_starts | ... | size | count | ...
     task      for each row: its steps to one value, one value to its steps, or its steps to their windows
 
 Their bits are those of NumPy's functions in `HostMemory`. A chain runs them between its kernels, and a
@@ -9,11 +9,14 @@ library for C calls the same functions.
 """
 
 import ctypes
+from collections.abc import Mapping
 from functools import cache
+from math import gcd
 
 import numpy as np
 
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text, is_derived
+from stepnet.compiler.net.windows import SAME, check_room
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
@@ -22,11 +25,12 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
+from stepnet.compiler.targets.threads import threads
 from stepnet.ragged.positions import Positions
 
 WORDS = (
-    *("source", "result", "rows", "starts", "lengths", "steps", "size"),
-    *("count", "dilation", "before"),
+    *("source", "result", "rows", "starts", "lengths", "steps", "made_starts", "made_lengths", "size"),
+    *("count", "dilation", "before", "stride", "common", "same"),
 )
 """The argument words of an operation.
 
@@ -34,11 +38,21 @@ source, result: the pointers to the values.
 rows: the number of sequences.
 starts, lengths: the pointers to the tables of the first entry and the number of steps of each.
 steps: the pointer to the offsets of the steps of a sequence, which only the reductions to one step read.
+made_starts, made_lengths: the pointers to such tables of the result, which only windows read: they may have
+    another number of results than steps.
 size: the size of a value at one step, without the axis of windows: in numbers for sums and maxima, in bytes
     for others.
-count, dilation, before: the steps of a window, as in `Window`; zeros for operations without windows.
+count, dilation, before, stride: the steps of a window, as in `Window`.
+common: the greatest common divisor of dilation and stride.
+same: the index in `SAME` of the side of windows in the middle of a sequence; 0 for others.
 """
+NO_WINDOW = (0, 1, 0, 1, 1, 0)
+"""The last words of operations without windows."""
 WORD = {name: place for place, name in enumerate(WORDS)}
+BY_SEQUENCE = ("starts", "lengths", "made_starts", "made_lengths")
+"""The words that point to tables with an entry for each sequence."""
+SHARED_BYTES = 2**17
+"""The size of windows from which several threads share them."""
 SUMMED = ("float32", "float64", "int32", "int64")
 """The dtypes of sums and maxima that have code."""
 ENDS = ("first", "last")
@@ -47,15 +61,13 @@ ENDS = ("first", "last")
 def refusal_of(across: Across) -> str | None:
     """Returns why a repeat or reduction over steps has no machine code, such as its dtype; None if it has."""
     for type_ in (across.source, across.result):
-        if type_.extent not in (CONST, ROWS, STEPS):
+        if type_.extent not in (CONST, ROWS, STEPS) and not is_derived(type_.extent):
             return f"it runs over values at {extent_text(type_.extent)}, which NumPy lays out"
-    dtype, how, window = across.source.dtype, across.how, across.window
-    if window is not None and not window.keeps_lengths:
-        return "NumPy copies and adds windows of other numbers than steps"
+    dtype, how = across.source.dtype, across.how
     if across.operation == "windows":
         return None
     if across.operation == "expand":
-        ends = across.source.extent == CONST and across.result.extent == STEPS and how in ENDS
+        ends = across.source.extent == CONST and across.result.extent != ROWS and how in ENDS
         return "NumPy puts a value at one step of every sequence" if ends else None
     if across.operation == "overlap":
         return None if dtype in SUMMED else f"NumPy adds windows of {dtype}"
@@ -73,13 +85,17 @@ def function_of(across: Across) -> tuple[str, str]:
     return across.how, "" if across.how in (*ENDS, "windows") else across.source.dtype
 
 
-def numbers_of(across: Across) -> tuple[int, int, int, int]:
+def numbers_of(across: Across) -> tuple[int, ...]:
     """Returns the last argument words of an operation: the size of the value of a step, in bytes if the code
-    only copies values, else in numbers; and the size, the dilation and the steps before of a window.
+    only copies values, else in numbers; and the numbers of a window, from `count` on.
     """
     window, value = across.window, across.result if across.operation == "overlap" else across.source
     size = value.size * (1 if function_of(across)[1] else value.itemsize)
-    return (size, 0, 0, 0) if window is None else (size, window.size, window.dilation, window.before)
+    if window is None:
+        return size, *NO_WINDOW
+    common = gcd(window.dilation, window.stride)
+    own = window.size, window.dilation, window.before, window.stride, common, SAME.index(window.same)
+    return size, *own
 
 
 @cache
@@ -92,12 +108,23 @@ def across_code(processor: Processor, name: str, dtype: str) -> NativeFunction:
     return machine_code("running.across", processor, name, dtype).function("across", ctypes.c_int64)
 
 
+def shares(offsets: Array, count: int) -> list[int]:
+    """Divides sequences among at most `count` threads; returns the first sequence of each.
+
+    offsets: those of the sequences, of which each thread has about as many steps.
+
+    >>> shares(np.array([0, 4, 5, 9, 10]), 2)
+    [0, 2]
+    """
+    goals = np.arange(count) * (int(offsets[-1]) / count)
+    return sorted({int(first) for first in np.searchsorted(offsets[:-1], goals)} - {len(offsets) - 1}) or [0]
+
+
 class AcrossTask(ParallelCalls):
     """A repeat of values over the steps of each sequence, a reduction over the steps, or windows of steps,
     with its argument words.
 
     across: the operation.
-    positions: where the steps of the sequences lie.
     rows: allocates arrays for the result.
     count: the number of entries of the result.
     values: the arrays of the operand and the result, which the words point to in a call that is not prepared.
@@ -105,26 +132,50 @@ class AcrossTask(ParallelCalls):
 
     values: tuple[Array, ...] = ()
 
-    def __init__(self, across: Across, positions: Positions, processor: Processor) -> None:
-        """Writes the argument words, but for the pointers of the values. processor: that which runs it."""
-        self.across, self.positions = across, positions
+    def __init__(self, across: Across, positions: Positions, made: Positions, processor: Processor) -> None:
+        """Writes the argument words, but for the pointers of the values.
+
+        positions, made: where the steps of the sequences lie that are read, and those of the result.
+        processor: that which runs it.
+
+        Raises `InputError` for more results than windows of these steps can have.
+        """
+        self.across = across
         self.rows = RowAllocator(across.result.shape, across.result.dtype)
-        self.count = positions.rows if across.result.extent == ROWS else positions.total
+        self.count = positions.rows if across.result.extent == ROWS else made.total
+        self.firsts = [0]
         if across.source.extent == CONST:
             # A constant is repeated as the only row, which has all entries of the result.
-            self.held: object = np.array([0, self.count])
-            places = pointer(self.held), pointer(self.held) + 8, 0
-            rows = 1
+            single = np.array([0, self.count])
+            self.held: tuple[object, ...] = (single,)
+            places, rows = (pointer(single), pointer(single) + 8, 0, 0, 0), 1
         else:
-            self.held = laid = SequenceLayout.of(positions)
-            places, rows = laid.places, positions.rows
-        words = np.array([[0, 0, rows, *places, *numbers_of(across)]])
+            laid, results = SequenceLayout.of(positions), SequenceLayout.of(made)
+            self.held = laid, results
+            places, rows = (*laid.places, *results.places[:2]), positions.rows
+        if across.window is not None:
+            if not across.window.keeps_lengths:
+                check_room(across.operation, made.offsets, positions.offsets, across.window)
+            work = max(
+                self.count * self.rows.bytes, positions.total * across.source.size * across.source.itemsize
+            )
+            self.firsts = shares(made.offsets, threads() if work >= SHARED_BYTES else 1)
+        words = np.array([[0, 0, rows, *places, *numbers_of(across)]] * len(self.firsts))
+        words[:, WORD["rows"]] = np.diff([*self.firsts, rows])
         super().__init__(across_code(processor, *function_of(across)), words)
+        self.point_tables({name: words[0, WORD[name]] for name in BY_SEQUENCE})
+
+    def point_tables(self, tables: Mapping[str, int]) -> None:
+        """Writes the addresses of tables with an entry for each sequence, by their argument words; each
+        thread has those of its own sequences.
+        """
+        for name, address in tables.items():
+            self.arguments[:, WORD[name]] = [address + 8 * first for first in self.firsts]
 
     @property
     def grows(self) -> bool:
-        """Tells whether this repeat or reduction has a result per step, whose size depends on lengths."""
-        return self.across.result.extent == STEPS
+        """Tells whether this operation has a result per step, whose size depends on lengths."""
+        return len(self.across.result.extent) > 1
 
     def result_of(self, source: Array) -> Array:
         """Allocates and returns the array of the operation's result, which a later call of the task fills.

@@ -1,11 +1,11 @@
 """The machine code of operations across extents; see `across`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from llvmlite import ir
 
-from stepnet.compiler.net.windows import WINDOWED
+from stepnet.compiler.net.windows import SAME, WINDOWED
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.across import ENDS, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I64, MEMORY_TYPES, POINTER, Code, vector_of
@@ -16,62 +16,59 @@ ABREAST, BLOCK = 8, 128
 
 def write_across(processor: Processor, name: str, dtype: str) -> ir.Module:
     """Generates the LLVM module of the function `across`, which repeats values over the steps of sequences,
-    reduces over the steps, or copies or adds windows of them. The function takes a pointer
-    to its arguments, listed in `WORDS`.
+    reduces over the steps, or copies or adds windows of them.
 
     name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     """
     module = ir.Module("across")
     module.triple = ""
-    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "across")
-    code, (words,) = Code(function.append_basic_block("entry"), processor), function.args
-    numbers = [code.read_number(words, code.number(place)) for place in range(len(WORDS))]
-    pointers = ("source", "result", "starts", "lengths", "steps")
-    arguments = [
-        code.inttoptr(number, POINTER) if word in pointers else number
-        for word, number in zip(WORDS, numbers, strict=True)
-    ]
-    code.call(across_function(module, processor, name, dtype), arguments)
-    code.ret(code.number(0))
+    across_function(module, processor, name, dtype, symbol="across").linkage = ""
     return module
 
 
 def across_function(
-    module: ir.Module, processor: Processor, name: str, dtype: str, from_zero: bool = False
+    module: ir.Module, processor: Processor, name: str, dtype: str, from_zero: bool = False, symbol: str = ""
 ) -> ir.Function:
     """Generates, once per module, the function of an operation across extents over the steps of sequences;
-    returns it. Its arguments, listed in `WORDS`, point to the operand, the result and the tables of the
-    sequences.
+    returns it. It takes a pointer to its arguments, listed in `WORDS`, which point to the operand, the result
+    and the tables of the sequences. Its result is 0: a task of a call is done.
 
     name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     from_zero: whether a sum begins at zero and adds one value after the other, as the machine code of steps
         does. Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.
+    symbol: the name of the function, which only the module calls; by default made of the others.
     """
-    full_name = "_".join(("across", name, dtype, *(["from_zero"] if from_zero else [])))
+    full_name = symbol or "_".join(("across", name, dtype, *(["from_zero"] if from_zero else [])))
     known = module.globals.get(full_name)
     if isinstance(known, ir.Function):
         return known
-    types = [POINTER, POINTER, I64, POINTER, POINTER, POINTER, I64, I64, I64, I64]
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), types), full_name)
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), full_name)
     function.linkage = "internal"
-    code = Code(function.append_basic_block("entry"), processor)
+    code, (words,) = Code(function.append_basic_block("entry"), processor), function.args
+    numbers = [code.read_number(words, code.number(place)) for place in range(len(WORDS))]
+    pointers = ("source", "result", "starts", "lengths", "steps", "made_starts", "made_lengths")
+    arguments = [
+        code.inttoptr(number, POINTER) if word in pointers else number
+        for word, number in zip(WORDS, numbers, strict=True)
+    ]
     if name in WINDOWED:
-        WindowCode(code, function, dtype).write(name)
+        WindowCode(code, arguments, dtype).write(name)
     elif dtype:
-        ReductionCode(code, function, dtype, from_zero).write(name)
+        ReductionCode(code, arguments, dtype, from_zero).write(name)
     else:
-        CopyCode(code, function).write(name)
+        CopyCode(code, arguments).write(name)
+    code.ret(code.number(0))
     return function
 
 
 class CopyCode:
     """Writer of code that copies values per sequence to its steps, or first or last steps to such values."""
 
-    def __init__(self, code: Code, function: ir.Function) -> None:
-        """Takes the builder of a function, and the function, whose arguments are the `WORDS`."""
+    def __init__(self, code: Code, arguments: Sequence[ir.Value]) -> None:
+        """Takes the builder of a function, and the values of the `WORDS`."""
         self.code = code
-        self.source, self.result, self.rows, self.starts, self.lengths, self.steps, *numbers = function.args
-        self.size, self.count, self.dilation, self.before = numbers
+        self.source, self.result, self.rows, self.starts, self.lengths, self.steps, *others = arguments
+        self.made_starts, self.made_lengths, self.size, *self.window = others
 
     def write(self, name: str) -> None:
         """Writes the body of the function that copies values between sequences and their steps.
@@ -87,14 +84,12 @@ class CopyCode:
                 self.spread(row, begin, length, name)
 
     def each_row(self) -> Iterator[tuple[ir.Value, ir.Value, ir.Value]]:
-        """Writes a loop over all sequences, and the function's return after it. Yields the values of one
-        round, for which the caller writes the loop's body: the index of the sequence, the index of its first
-        entry, and its number of steps.
+        """Writes a loop over all sequences. Yields the values of one round, for which the caller writes the
+        loop's body: the index of the sequence, the index of its first entry, and its number of steps.
         """
         code = self.code
         with code.loop(code.number(0), self.rows) as row:
             yield row, code.read_number(self.starts, row), code.read_number(self.lengths, row)
-        code.ret_void()
 
     def entry(self, pointer: ir.Value, number: ir.Value) -> ir.Value:
         """Returns the pointer to the value at index `number` in the array of values at `pointer`."""
@@ -136,9 +131,11 @@ class ReductionCode(CopyCode):
     An empty sequence gives zeros.
     """
 
-    def __init__(self, code: Code, function: ir.Function, dtype: str, from_zero: bool) -> None:
-        """Takes a function and its builder. dtype: that of the numbers. from_zero: sums begin with zero."""
-        super().__init__(code, function)
+    def __init__(self, code: Code, arguments: Sequence[ir.Value], dtype: str, from_zero: bool) -> None:
+        """Takes the builder of a function, and the values of the `WORDS`. dtype: that of the numbers.
+        from_zero: sums begin with zero.
+        """
+        super().__init__(code, arguments)
         self.dtype, self.from_zero, self.floats = dtype, from_zero, dtype.startswith("float")
         self.itemsize = np.dtype(dtype).itemsize
         self.numbers, self.size = self.size, code.mul(self.size, code.number(self.itemsize))
@@ -229,22 +226,47 @@ def combination(code: Code, how: str, dtype: str) -> Callable[[ir.Value, ir.Valu
 
 
 class WindowCode(CopyCode):
-    """Writer of code that copies the windows of all steps, or adds the entries of windows to their steps.
+    """Writer of code that copies the windows of all sequences, or adds the entries of windows to their steps.
 
-    The entries that lie within the sequence are consecutive, so that none is tested alone.
+    The entries that lie within the sequence are consecutive, so that none is tested alone. With a stride, a
+    step has every n-th entry of some windows: n is the stride over its `common` divisor with the dilation.
     """
 
-    def __init__(self, code: Code, function: ir.Function, dtype: str) -> None:
-        """Takes a function and its builder. dtype: that of the numbers that are added; "" for copies."""
-        super().__init__(code, function)
+    def __init__(self, code: Code, arguments: Sequence[ir.Value], dtype: str) -> None:
+        """Takes the builder of a function, and the values of the `WORDS`. dtype: that of the numbers that are
+        added; "" for copies.
+        """
+        super().__init__(code, arguments)
         self.dtype = dtype
+        self.count, self.dilation, self.before, self.stride, common, self.same = self.window
+        self.every, self.back = (code.sdiv(number, common) for number in (self.stride, self.dilation))
 
     def write(self, name: str) -> None:
         """Writes the body of the function. name: "windows" or "overlap"."""
         code = self.code
-        for _, begin, length in self.each_row():
-            with code.loop(code.number(0), length) as step:
-                (self.copy if name == "windows" else self.add)(begin, length, step)
+        for row, begin, length in self.each_row():
+            made_begin, made_length = (
+                code.read_number(table, row) for table in (self.made_starts, self.made_lengths)
+            )
+            before = self.steps_before(length if name == "windows" else made_length)
+            with code.loop(code.number(0), made_length) as step:
+                made = code.add(made_begin, step)
+                if name == "windows":
+                    self.copy(made, begin, length, code.sub(code.mul(step, self.stride), before))
+                else:
+                    self.add(made, begin, length, code.add(step, before))
+
+    def steps_before(self, steps: ir.Value) -> ir.Value:
+        """Writes how many zeros are ahead of a sequence, as `Window.befores`. steps: its number of steps."""
+        code, one, stride = self.code, self.code.number(1), self.stride
+        windows = code.sdiv(code.add(steps, code.sub(stride, one)), stride)
+        reach = code.mul(code.sub(self.count, one), self.dilation)
+        needed = code.add(code.mul(code.sub(windows, one), stride), code.add(reach, one))
+        zeros = code.sub(needed, steps)
+        zeros = code.select(code.icmp_signed("<", zeros, code.number(0)), code.number(0), zeros)
+        lower = code.zext(code.icmp_signed("==", self.same, code.number(SAME.index("lower"))), I64)
+        middle = code.sdiv(code.add(zeros, lower), code.number(2))
+        return code.select(code.icmp_signed("==", self.same, code.number(0)), self.before, middle)
 
     def entry_from(self, distance: ir.Value) -> ir.Value:
         """Writes the first entry of a window that lies at least `distance` steps behind its first entry."""
@@ -253,15 +275,16 @@ class WindowCode(CopyCode):
         entry = code.select(code.icmp_signed("<", distance, code.number(1)), code.number(0), entry)
         return code.smaller(entry, self.count)
 
-    def copy(self, begin: ir.Value, length: ir.Value, step: ir.Value) -> None:
-        """Writes the copy of the window of a step, with zeros outside of the sequence.
+    def copy(self, made: ir.Value, begin: ir.Value, length: ir.Value, start: ir.Value) -> None:
+        """Writes the copy of a window, with zeros outside of the sequence.
 
-        begin: the index of the sequence's first step. length: its number of steps. step: the step in it.
+        made: the index of the window. begin: the index of the sequence's first step. length: its number of
+        steps. start: the step in it of the window's first entry; negative if that is ahead of it.
         """
         code, one = self.code, self.code.number(1)
-        first = self.entry_from(code.sub(self.before, step))
-        end = self.entry_from(code.add(code.sub(length, step), self.before))
-        window = self.entry(self.result, code.mul(code.add(begin, step), self.count))
+        first = self.entry_from(code.sub(code.number(0), start))
+        end = self.entry_from(code.sub(length, start))
+        window = self.entry(self.result, code.mul(made, self.count))
         with code.when(code.icmp_signed("<", code.sub(end, first), self.count)):
             code.zero_bytes(window, code.mul(self.count, self.size))
         # Without gaps between them, the steps of a window are one copy.
@@ -269,39 +292,44 @@ class WindowCode(CopyCode):
         together = code.select(dense, self.count, one)
         together = code.smaller(together, code.sub(end, first))
         with code.loop(first, end, together) as entry:
-            read = code.sub(code.add(step, code.mul(entry, self.dilation)), self.before)
+            read = code.add(start, code.mul(entry, self.dilation))
             source = self.entry(self.source, code.add(begin, read))
             code.copy_bytes(self.entry(window, entry), source, code.mul(together, self.size))
 
-    def add(self, begin: ir.Value, length: ir.Value, step: ir.Value) -> None:
+    def add(self, made: ir.Value, begin: ir.Value, length: ir.Value, behind: ir.Value) -> None:
         """Writes the sum of the entries that are of a step, of all windows that reach it.
 
-        begin: the index of the sequence's first step. length: its number of steps. step: the step in it.
+        made: the index of the step. begin: the index of the sequence's first window. length: its number of
+        windows. behind: the number of steps from the first entry of the first window to this step.
         """
         code, one, itemsize = self.code, self.code.number(1), np.dtype(self.dtype).itemsize
-        behind = code.add(step, self.before)  # the last window, from its first entry
-        first = self.entry_from(code.add(code.sub(behind, length), one))
-        end = self.entry_from(code.add(behind, one))
+        last = code.mul(code.sub(length, one), self.stride)
+        first, end = (self.entry_from(far) for far in (code.sub(behind, last), code.add(behind, one)))
+
+        def read_or(entry: ir.Value, other: ir.Value) -> ir.Value:
+            """Writes an entry's number if some window has it at the step, or that of another one if not."""
+            between = code.srem(code.sub(behind, code.mul(entry, self.dilation)), self.stride)
+            return code.select(code.icmp_signed("==", between, code.number(0)), entry, other)
+
+        tried = code.smaller(self.every, code.sub(end, first))
+        (own,) = code.carry(0, tried, [end], lambda number, now: [read_or(code.add(first, number), now[0])])
+        window = code.add(begin, code.sdiv(code.sub(behind, code.mul(own, self.dilation)), self.stride))
+        others = code.sub(code.sub(end, own), one)
+        count = code.sdiv(code.add(others, self.every), self.every)
         width = max(1, code.processor.vector_bytes // itemsize)
         whole = code.sub(self.size, code.srem(self.size, code.number(width)))
         for each, start, stop in ((width, code.number(0), whole), (1, whole, self.size)):
             with code.loop(start, stop, each) as column:
-                total = self.sum_of(begin, behind, first, end, column, each)
-                index = code.add(code.mul(code.add(begin, step), self.size), column)
+                total = self.sum_of(window, own, count, column, each)
+                index = code.add(code.mul(made, self.size), column)
                 code.write(total, code.at(self.result, code.mul(index, code.number(itemsize))), itemsize)
 
     def sum_of(
-        self,
-        begin: ir.Value,
-        behind: ir.Value,
-        first: ir.Value,
-        end: ir.Value,
-        column: ir.Value,
-        width: int,
+        self, window: ir.Value, first: ir.Value, count: ir.Value, column: ir.Value, width: int
     ) -> ir.Value:
-        """Writes the sum, from zero on, of the entries from `first` to before `end`, each of another window.
+        """Writes the sum, from zero on, of `count` entries, each of an earlier window.
 
-        begin: the index of the sequence's first step. behind: the step whose window has entry 0 here.
+        window, first: the index of the window that has the first of the entries, and this entry's number.
         column, width: the first of the columns, and how many are added side by side.
         """
         code, itemsize = self.code, np.dtype(self.dtype).itemsize
@@ -310,13 +338,12 @@ class WindowCode(CopyCode):
 
         def at(number: ir.Value) -> ir.Value:
             """Writes a load of the columns of an entry, counted from `first`."""
-            entry = code.add(first, number)
-            step = code.add(begin, code.sub(behind, code.mul(entry, self.dilation)))
-            index = code.add(code.mul(code.add(code.mul(step, self.count), entry), self.size), column)
+            entry = code.add(first, code.mul(number, self.every))
+            own = code.sub(window, code.mul(number, self.back))
+            index = code.add(code.mul(code.add(code.mul(own, self.count), entry), self.size), column)
             return code.read(type_, code.at(self.source, code.mul(index, code.number(itemsize))), itemsize)
 
         zero = ir.Constant(type_, None)
-        count = code.sub(end, first)
         (total,) = code.carry(0, count, [zero], lambda number, now: [combine(now[0], at(number))])
         return total
 

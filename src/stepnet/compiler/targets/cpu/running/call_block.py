@@ -2,11 +2,12 @@
 
     words      next | array objects x, h, y, final h
     copies     the address of x  ->  an argument word of kernel 1, and so on
-    tasks      kernel 1, mean over the steps, kernel 2     run one after the other in the calling thread
+    tasks      kernel 1, mean over the steps, kernels 2 and 3 on two threads     run one after the other
 
 Python writes the addresses of the array objects (their `id`) of a call and calls the function once, however
 many tasks there are. Machine code reads the addresses of the elements from the objects, in a tenth of the
-time. It is called again only after a pause, in which signals are handled.
+time. It is called again only after a pause, in which signals are handled. A task that several threads run is
+their handover (`threads/handover.py`): the calling thread gives tasks to workers, and waits for them.
 """
 
 import ctypes
@@ -18,22 +19,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import data_offset, pointer, view
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE, Reach
-from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
+from stepnet.compiler.targets.cpu.running.workspace import Workspace
+from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, ParallelCalls, TaskGroup
 from stepnet.compiler.targets.watching import watching
 from stepnet.errors import InputError
 
 Array = np.ndarray
-HEAD = ("copies", "copy_count", "tasks", "task_count", "array_type", "data_offset", "next")
+HEAD = (
+    *("copies", "copy_count", "tasks", "task_count", "spaces", "space_count"),
+    *("array_type", "data_offset", "next"),
+)
 """The first words of a block, which the addresses of the call's array objects follow.
 
 copies, copy_count: the pointer to the table of copies, and its number of entries.
 tasks, task_count: the pointer to the table of tasks, and its number of entries.
+spaces, space_count: the pointer to the table of workspaces, and its number of entries.
 array_type: the address of the type `numpy.ndarray`, which all objects have.
 data_offset: the offset in an array object of the pointer to its elements (`data_offset`).
 next: the index of the task to run; FRESH for a new call, which first makes the copies.
@@ -42,10 +47,10 @@ COPY = ("source", "word")
 """The words of a copy: the index of an array object in the block, and the pointer to the word that receives
 the address of its elements.
 """
-TASK = ("function", "task", "progress", "status")
-"""The words of a task: the addresses of its function and its argument, and the pointers to the progress and
-the status of its workspace, which a new call resets.
-"""
+TASK = ("function", "task")
+"""The words of a task: the addresses of its function and of its argument."""
+SPACE = ("progress", "status")
+"""The words of a workspace: the pointers to its progress and its status, which a new call resets."""
 FRESH = -1
 DONE, PAUSED, INDEX_OUTSIDE, NO_ARRAY = range(4)
 """The results of the function: the call is done; it is to be called again; an index is outside its table; an
@@ -54,27 +59,25 @@ object is no array, and nothing was run.
 NEXT = HEAD.index("next")
 
 
-UNUSED = np.zeros(len(PROGRESS) + 1, np.int64)
-"""The words of the progress and the status of all tasks that do not use them."""
-
-
 class Turn(NamedTuple):
-    """A task of a call, which runs in one thread: a kernel, or what runs between or after kernels, such as a
-    reduction over steps or a contract.
+    """A task of a call: a wave of kernels, or what runs between or after kernels, such as a reduction over
+    steps or a contract.
 
-    function: its machine code.
-    task: the address of its argument words.
-    progress, status: the addresses of those of its workspace.
-    sources: for each argument word to set in a call, its index, and the index of its value among the call's.
+    function: its machine code; that of the handover (`TaskGroup.function`) if several threads run it.
+    task: the address of its argument.
+    copies: for each argument word to set in a call, the index of its value among the call's, and the address
+        of the word.
     wave: the number of the wave of kernels that it belongs to.
+    spaces: the workspaces of its kernels.
+    group: the tasks of its threads; None for one thread.
     """
 
     function: NativeFunction
     task: int
-    progress: int
-    status: int
-    sources: Sequence[tuple[int, int]]
+    copies: Sequence[tuple[int, int]]
     wave: int
+    spaces: Sequence[Workspace] = ()
+    group: TaskGroup | None = None
 
 
 def turn_of(task: ParallelCalls, wave: int) -> Turn:
@@ -83,8 +86,10 @@ def turn_of(task: ParallelCalls, wave: int) -> Turn:
 
     wave: the position of the wave of kernels that the task belongs to, for progress reports.
     """
-    unused = pointer(UNUSED), pointer(UNUSED) + 8 * len(PROGRESS)
-    return Turn(task.function, task.tasks[0], *unused, task.sources, wave)
+    begin, group = pointer(task.arguments), task.task_group
+    copies = [(source, begin + 8 * word) for word, source in task.sources]
+    run = (task.function, task.tasks[0]) if group is None else (group.function, group.address)
+    return Turn(*run, copies, wave, group=group)
 
 
 class CallBlock:
@@ -93,20 +98,22 @@ class CallBlock:
     """
 
     def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, processor: Processor) -> None:
-        """Lays out the call block (words by which machine code runs the call), and its tables of copies and
-        tasks.
+        """Lays out the call block (words by which machine code runs the call), and its tables of copies,
+        tasks and workspaces.
 
         turns: the tasks in the order in which they run. count: the number of arrays of a call.
         reach: reads the progress of the call.
         processor: the processor that the code is for.
         """
         self.turns, self.reach = turns, reach
-        copies = [(source, turn.task + 8 * word) for turn in turns for word, source in turn.sources]
-        tasks = [(turn.function.address, turn.task, turn.progress, turn.status) for turn in turns]
-        self.copies = np.array(copies, np.int64).reshape(-1, len(COPY))
-        self.tasks = np.array(tasks, np.int64)
+        spaces = [space for turn in turns for space in turn.spaces]
+        self.tables = [
+            np.array([copy for turn in turns for copy in turn.copies], np.int64).reshape(-1, len(COPY)),
+            np.array([(turn.function.address, turn.task) for turn in turns], np.int64),
+            np.array([(pointer(space.progress), pointer(space.status)) for space in spaces], np.int64),
+        ]
         words = np.zeros(len(HEAD) + count, np.int64)
-        tables = pointer(self.copies), len(copies), pointer(self.tasks), len(tasks)
+        tables = [number for table in self.tables for number in (pointer(table), len(table))]
         words[:NEXT] = *tables, id(np.ndarray), data_offset()
         self.address, self.words = pointer(words), view(words)
         self.pack = Struct(f"{1 + count}q").pack_into
@@ -121,20 +128,61 @@ class CallBlock:
         self.pack(self.words, 8 * NEXT, FRESH, *map(id, arrays))
         self.reach.begun = time.perf_counter()
         result = self.function.call(self.address)
-        if result == DONE:
-            return True
+        return result == DONE or self.go_on(result)
+
+    def go_on(self, result: int) -> bool:
+        """Runs what is left of a call after a pause, and reports its progress. Returns False if nothing was
+        run; raises `InputError` if an index is outside its table. result: that of the machine code so far.
+        """
         if result == NO_ARRAY:
             return False
         watch = watching()
         while result == PAUSED:
             if watch is not None:
                 watch(self.reach.progress(self.turns[self.words[NEXT]].wave, False))
-            result = self.function.call(self.address)
+            result = self.resume()
         if result == INDEX_OUTSIDE:
             raise InputError(OUTSIDE)
         if watch is not None:
             watch(self.reach.progress(len(self.reach.waves) - 1, True))
         return True
+
+    def resume(self) -> int:
+        """Calls the machine code again after a pause; returns its result."""
+        return self.function.call(self.address)
+
+
+class ThreadedBlock(CallBlock):
+    """A prepared call of which several threads run some tasks. Workers are ready before the first one."""
+
+    def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, processor: Processor) -> None:
+        """Lays out the call block. The parameters are those of `CallBlock`."""
+        super().__init__(turns, count, reach, processor)
+        self.groups = [turn.group for turn in turns if turn.group is not None]
+        self.workers = max(group.max_threads for group in self.groups) - 1
+
+    def run(self, arrays: Sequence[Any]) -> bool:
+        """Runs the call on these arrays, as that of one thread, and notes threads that were late."""
+        WORKER_POOL.make_ready(self.workers)
+        for group in self.groups:
+            group.begin()
+        return super().run(arrays) and self.has_noted()
+
+    def has_noted(self) -> bool:
+        """Notes the threads that were late in the tasks that have run, for later calls; returns True."""
+        for group in self.groups:
+            group.note()
+        return True
+
+    def resume(self) -> int:
+        """Lets the threads of the task that has paused go on; returns the result of the machine code."""
+        turn = self.turns[self.words[NEXT]]
+        for space in turn.spaces:
+            space.go_on()
+        if turn.group is not None:
+            turn.group.note()
+            turn.group.limit()
+        return super().resume()
 
 
 @cache

@@ -1,5 +1,7 @@
 """The machine code that runs a call block; see `call_block`."""
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
@@ -12,10 +14,11 @@ from stepnet.compiler.targets.cpu.running.call_block import (
     NEXT,
     NO_ARRAY,
     PAUSED,
+    SPACE,
     TASK,
 )
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
-from stepnet.compiler.targets.cpu.writing.word_code import WordCode
+from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 
 
 def write_call_block(processor: Processor) -> ir.Module:
@@ -24,24 +27,39 @@ def write_call_block(processor: Processor) -> ir.Module:
     """
     module = ir.Module("call_block")
     module.triple = ""
-    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "run_block")
-    BlockCode(WordCode(function.append_basic_block("entry"), processor), function.args[0]).write()
+    block_function(module, processor, "run_block", of_objects=True).linkage = ""
     return module
 
 
-class BlockCode:
-    """Writer of the code that runs a call block: a prepared call's tasks, and its array objects."""
+def block_function(module: ir.Module, processor: Processor, name: str, of_objects: bool) -> ir.Function:
+    """Generates the function that runs a call block (the tasks of a call, and the values of their words) at
+    the pointer that is its argument; returns it. Libraries for C have one too.
 
-    def __init__(self, code: WordCode, block: ir.Value) -> None:
-        """Writes loads of the first words (`HEAD`) of the call block at the pointer `block`."""
-        self.code, self.block = code, block
+    of_objects: whether the block has array objects of Python; a library's has the values of words themselves,
+        and its copies have the offset of a word in place of its pointer.
+    """
+    function, code = internal(module, processor, name, I64, [POINTER])
+    BlockCode(code, function.args[0], of_objects).write()
+    return function
+
+
+class BlockCode:
+    """Writer of the code that runs a call block: a prepared call's tasks, and the values of their words."""
+
+    def __init__(self, code: WordCode, block: ir.Value, of_objects: bool) -> None:
+        """Writes loads of the first words (`HEAD`) of the call block at the pointer `block`. of_objects:
+        whether the values are elements of array objects of Python.
+        """
+        self.code, self.block, self.of_objects = code, block, of_objects
         self.head = {name: code.read_number(block, code.number(place)) for place, name in enumerate(HEAD)}
-        self.copies, self.tasks = (code.inttoptr(self.head[name], POINTER) for name in ("copies", "tasks"))
+        self.copies, self.tasks, self.spaces = (
+            code.inttoptr(self.head[name], POINTER) for name in ("copies", "tasks", "spaces")
+        )
 
     def write(self) -> None:
         """Writes the body of the function that runs a call block. For a new call it first copies the
-        addresses and resets the tasks. It runs the tasks one after the other, and returns PAUSED if one
-        pauses. After the last task it returns DONE, or INDEX_OUTSIDE if the status of a task says so.
+        addresses and resets the workspaces. It runs the tasks one after the other, and returns PAUSED if one
+        pauses. After the last task it returns DONE, or INDEX_OUTSIDE if the status of a workspace says so.
         """
         code, zero = self.code, self.code.number(0)
         outside = code.alloca(I64)
@@ -55,46 +73,50 @@ class BlockCode:
             argument = code.inttoptr(self.of_task(task, "task"), POINTER)
             more = code.call_at(self.of_task(task, "function"), I64, [argument])
             code.return_when(code.icmp_signed("!=", more, zero), code.number(PAUSED))
-        with code.loop(zero, self.head["task_count"]) as task:
-            status = code.read(I64, code.inttoptr(self.of_task(task, "status"), POINTER), 8)
+        with code.loop(zero, self.head["space_count"]) as space:
+            status = code.read(I64, self.of_space(space, "status"), 8)
             code.store(code.or_(code.load(outside), status), outside)
         failed = code.icmp_signed("!=", code.load(outside), zero)
         code.ret(code.select(failed, code.number(INDEX_OUTSIDE), code.number(DONE)))
 
     def of_task(self, task: ir.Value, name: str) -> ir.Value:
         """Writes a load of the word `name`, one of `TASK`, from entry number `task` of the table of tasks."""
-        place = self.code.add(
-            self.code.mul(task, self.code.number(len(TASK))), self.code.number(TASK.index(name))
-        )
-        return self.code.read_number(self.tasks, place)
+        return self.entry(self.tasks, task, TASK, name)
+
+    def of_space(self, space: ir.Value, name: str) -> ir.Value:
+        """Writes a load of the pointer `name`, one of `SPACE`, from entry number `space` of the table of
+        workspaces.
+        """
+        return self.code.inttoptr(self.entry(self.spaces, space, SPACE, name), POINTER)
+
+    def entry(self, table: ir.Value, number: ir.Value, names: Sequence[str], name: str) -> ir.Value:
+        """Writes a load of a word of an entry of a table. names: the words of an entry."""
+        code = self.code
+        place = code.add(code.mul(number, code.number(len(names))), code.number(names.index(name)))
+        return code.read_number(table, place)
 
     def copy(self) -> None:
-        """Writes code that copies the addresses of the elements of the call's arrays to the arguments of the
-        tasks. The code returns NO_ARRAY at the first object of another type.
+        """Writes code that copies the call's values, such as the addresses of the elements of its arrays, to
+        the arguments of the tasks. The code returns NO_ARRAY at the first object of another type.
         """
         code = self.code
         with code.loop(code.number(0), self.head["copy_count"]) as copy:
-            entry = code.at(self.copies, code.mul(copy, code.number(8 * len(COPY))))
-            source, word = (code.read_number(entry, code.number(COPY.index(name))) for name in COPY)
-            array = code.read_number(self.block, code.add(source, code.number(len(HEAD))))
-            data = code.inttoptr(code.add(array, self.head["data_offset"]), POINTER)
-            other = code.icmp_signed("!=", code.word(data, -8), self.head["array_type"])
-            code.return_when(other, code.number(NO_ARRAY))
-            code.write(code.word(data, 0), code.inttoptr(word, POINTER), 8)
+            source, word = (self.entry(self.copies, copy, COPY, name) for name in COPY)
+            value = code.read_number(self.block, code.add(source, code.number(len(HEAD))))
+            if self.of_objects:
+                data = code.inttoptr(code.add(value, self.head["data_offset"]), POINTER)
+                other = code.icmp_signed("!=", code.word(data, -8), self.head["array_type"])
+                code.return_when(other, code.number(NO_ARRAY))
+                value, target = code.word(data, 0), code.inttoptr(word, POINTER)
+            else:
+                target = code.at(self.block, word)
+            code.write(value, target, 8)
 
     def reset(self) -> None:
-        """Writes code that resets the progress and the status of all tasks; one thread runs each."""
+        """Writes code that resets the progress and the status of all workspaces."""
         code = self.code
-        with code.loop(code.number(0), self.head["task_count"]) as task:
-            write_fresh(code, *(code.inttoptr(self.of_task(task, name), POINTER) for name in TASK[2:]))
-
-
-def write_fresh(code: WordCode, progress: ir.Value, status: ir.Value) -> None:
-    """Writes code that resets the progress and the status of a kernel, which one thread then runs. Libraries
-    for C do the same.
-
-    progress, status: the pointers to these words.
-    """
-    for place, name in enumerate(PROGRESS):
-        code.set_word(progress, 8 * place, int(name == "threads"))
-    code.set_word(status, 0, 0)
+        with code.loop(code.number(0), self.head["space_count"]) as space:
+            progress, status = (self.of_space(space, name) for name in SPACE)
+            for place, name in enumerate(PROGRESS):
+                code.set_word(progress, 8 * place, int(name == "threads"))
+            code.set_word(status, 0, 0)

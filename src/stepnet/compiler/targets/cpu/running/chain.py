@@ -16,9 +16,10 @@ run as one wave, a wavefront, if that is faster: each layer waits, block by bloc
 layer below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stepnet.compiler.net.types import STEPS, Extent
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
     Array,
@@ -171,12 +172,12 @@ class Started:
         self.arrays.append(arrays)
         return arrays.results
 
-    def add_across(self, value: Array, positions: Positions) -> Array:
-        """Adds the values of the chain's next repeat or reduction over steps; returns its result array, which
-        `run` fills. positions: where the steps of the sequences lie.
+    def add_across(self, value: Array, positions: Callable[[Extent], Positions]) -> Array:
+        """Adds the value of the chain's next operation across extents; returns its result array, which `run`
+        fills. positions: where the steps of the sequences along an extent lie.
         """
         across, processor = self.chain.between[len(self.across)].across, self.chain.natives[0].processor
-        self.across.append(self.chain.task(across, positions, processor))
+        self.across.append(self.chain.task(across, *map(positions, across.extents), processor))
         return self.across[-1].result_of(value)
 
     def behind(self, waves: Waves) -> dict[int, list[ParallelCalls]]:
@@ -231,20 +232,21 @@ class Started:
         chain.give_back(prepared)
         return None
 
-    def prepare(self, links: Links, positions: Positions | None = None) -> PreparedCall | None:
+    def prepare(self, links: Links, positions: Mapping[str, Positions] | None = None) -> PreparedCall | None:
         """Prepares further calls of the chain on other arrays; None if that would not be faster.
 
         links: the values that each kernel reads and computes, and those that a call is given and returns.
-        positions: those of the sequences whose lengths are arguments of later calls; None if all are fixed.
-            The positions of other calls never change.
+        positions: those of the sequences whose lengths are arguments of later calls, by the axis of their
+            steps, that of the inputs and those derived from it; None if all are fixed. The positions of other
+            calls never change.
         """
         prepared = self.prepared_chain()
         if prepared is None:
             self.release()
             return None
         chain_call = late_import("running.chain_call")  # first calls need it not
-        made = chain_call.PreparedChainCall.of(prepared, self, links, positions)
-        return None if made is None else PreparedCall(made.run, made.bytes, made.longest)
+        made = chain_call.PreparedChainCall.of(prepared, self, links, positions or {})
+        return None if made is None else PreparedCall(made.run, made.bytes, *made.limits)
 
     def prepare_kernel(self, any_lengths: bool) -> PreparedCall | None:
         """Prepares later calls of a chain's only kernel on other arrays; None if they would not be faster.
@@ -256,15 +258,18 @@ class Started:
         if any_lengths and not fits:
             return None
         links = late_import("running.chain_call").links_of_kernel(call, form)
-        return self.prepare(links, call.positions if any_lengths else None)
+        return self.prepare(links, {STEPS[-1]: call.positions} if any_lengths else None)
 
-    def follow(self, positions: Positions | None) -> list[bool]:
-        """Returns, for each call of the chain, whether its sequences are those whose lengths change in later
-        runs, so that its tables must be filled anew.
+    def follow(self, positions: Mapping[str, Positions]) -> list[str]:
+        """Returns, for each call of the chain, the axis of its steps if the lengths of its sequences change
+        in later runs, so that its tables must be filled anew; "" for other calls.
 
-        positions: the positions of those sequences; None if all lengths are fixed.
+        positions: the positions of those sequences, by the axis of their steps.
         """
-        return [positions is not None and call.positions is positions for call in self.calls]
+        return [
+            next((axis for axis, own in positions.items() if call.positions is own), "")
+            for call in self.calls
+        ]
 
     @property
     def is_chain(self) -> bool:

@@ -83,7 +83,8 @@ class ChainArrays(NamedTuple):
 
     keys: the keys of the arrays of each kernel.
     makers: for each result of a kernel, a function that allocates its array.
-    grows: the results whose sizes depend on the lengths, if these are arguments.
+    grows: the results whose sizes depend on the lengths, if these are arguments, with the axes of their
+        steps.
     zeros: the zeros that replace missing initial memories.
     between: the results that the chain does not return, as allocated for the prepared calls.
     joint: for arrays that have one buffer together, their keys, and a function that allocates them.
@@ -91,32 +92,34 @@ class ChainArrays(NamedTuple):
 
     keys: list[Keys]
     makers: dict[Key, Maker]
-    grows: set[Key]
+    grows: dict[Key, str]
     zeros: dict[Key, Array]
     between: dict[Key, Array]
     joint: list[Joint]
 
     @classmethod
     def of(
-        cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
+        cls, prepared: PreparedChain, started: Started, links: Links, positions: Mapping[str, Positions]
     ) -> "ChainArrays":
         """Collects the arrays of a chain's calls that are prepared to run again, and the functions that
         allocate new ones.
 
         prepared: the workspaces (scratch memory) of the calls. started: the calls and their arrays.
         links: the numbers of the values that each kernel reads and computes.
-        positions: those of the sequences whose lengths later calls give; None if all lengths are fixed.
+        positions: those of the sequences whose lengths later calls give, by the axis of their steps; none if
+            all lengths are fixed.
         """
-        forms, follow, steps = started.forms, started.follow(positions), positions is not None
+        forms, follow = started.forms, started.follow(positions)
         keys = [Keys.of(place, *pair) for place, pair in enumerate(zip(links.kernels, forms, strict=True))]
         makers = {
             key: new for own, form in zip(keys, forms, strict=True) for key, new in makers_of(own, form)
         }
-        growing = dict[Key, Maker]()
-        for own, form, call, follows in zip(keys, forms, started.calls, follow, strict=True):
-            if follows and not call.last_only:
-                outputs = form.kind.outputs
-                growing |= {key: rows.new for key, rows in zip(own.of_kind["outputs"], outputs, strict=True)}
+        growing, axes = dict[Key, Maker](), dict[Key, str]()
+        for own, form, call, axis in zip(keys, forms, started.calls, follow, strict=True):
+            if axis and not call.last_only:
+                outputs = dict(zip(own.of_kind["outputs"], form.kind.outputs, strict=True))
+                growing |= {key: rows.new for key, rows in outputs.items()}
+                axes |= dict.fromkeys(outputs, axis)
         kernels = zip(keys, forms, prepared.natives, strict=True)
         zeros = dict(pair for own, form, native in kernels for pair in zeros_of(own, form, native))
         made = {
@@ -128,11 +131,11 @@ class ChainArrays(NamedTuple):
         for task, (source, result) in zip(started.across, links.across, strict=True):
             (given, made[result]), task.values = task.values, ()
             makers[result] = task.rows.maker(task.count)
-            if steps and task.grows:
-                growing[result] = task.rows.new
+            if positions and task.grows:
+                growing[result], axes[result] = task.rows.new, task.across.result.extent[-1]
             if source in links.inputs and task.across.source.extent == ROWS:  # it may be an initial memory
                 zeros.setdefault(source, np.zeros_like(given))
-        if steps:
+        if positions:
             makers = {key: growing.get(key) or fixed_maker(new) for key, new in makers.items()}
         between = {key: array for key, array in made.items() if key not in links.results}
         joint = list[Joint]()
@@ -143,7 +146,7 @@ class ChainArrays(NamedTuple):
                 joint.append((own.of_kind["totals"], form.kind.totals.new))
             if form.finish is not None:
                 joint.append((own.of_kind["hidden"], form.finish.hidden.new))
-        return cls(keys, makers, {*growing}, zeros, between, joint)
+        return cls(keys, makers, axes, zeros, between, joint)
 
     def divided(self, links: Links, most: int) -> tuple[dict[Key, Array], list[Key], list[Joint]]:
         """Divides the arrays that the chain does not return into arrays that all later calls share, which

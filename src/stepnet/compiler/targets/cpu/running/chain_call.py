@@ -12,26 +12,34 @@ loop of a kernel are tasks of the call; NumPy computes what has no machine code 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
+from math import ceil
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.windows import check_room, derived_offsets, most_per_step
 from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn, turn_of
+from stepnet.compiler.targets.cpu.running.across import AcrossTask
+from stepnet.compiler.targets.cpu.running.call_block import CallBlock, ThreadedBlock, Turn, turn_of
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys, Maker
 from stepnet.compiler.targets.cpu.running.finish import FinishCall
 from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
-from stepnet.compiler.targets.cpu.running.lengths import LengthTables
+from stepnet.compiler.targets.cpu.running.lengths import LengthTables, point_across
 from stepnet.compiler.targets.cpu.running.native import POINTERS
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
+from stepnet.compiler.targets.cpu.running.sequence_layout import NUMBERS
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
+from stepnet.errors import InputError
+from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 
 LARGE = 2**18
 """The size in bytes from which values that only kernels of a chain read have new arrays at each call."""
+MOST_PER_STEP = 16
+"""The largest number of results for each step of a sequence in calls whose lengths are arguments."""
 Run = Callable[[Sequence[Any]], bool]
 """A function that runs prepared calls on arrays. It returns False, having run nothing, if one of them is None
 or of a subclass of `numpy.ndarray`; it raises `InputError` if an index is outside its table.
@@ -55,7 +63,8 @@ class PreparedChainCall:
     wanted: the positions of the values that a call returns among these arrays.
     outputs, rows: the positions at which the outputs and the results per row end among those values.
     rest: work for NumPy that follows, given the arrays of a call and these.
-    tables: where the sequences lie, if their lengths are arguments; None if these are fixed.
+    axes: the axes of steps that are derived from that of the inputs, if lengths are arguments.
+    limits: the smallest and the largest length of a sequence, if lengths are arguments; zeros if not.
     run_on: runs the calls on the given arrays and those of `makers`.
     bytes: the memory that is kept between calls.
     held: objects whose memory the argument words point to.
@@ -68,27 +77,35 @@ class PreparedChainCall:
     outputs: int
     rows: int
     rest: tuple[Rest, ...]
-    tables: LengthTables | None
+    axes: tuple[str, ...]
+    limits: tuple[int, int]
     run_on: Run
     bytes: int
     held: tuple[object, ...]
 
     @classmethod
     def of(
-        cls, prepared: PreparedChain, started: Started, links: Links, positions: Positions | None
+        cls, prepared: PreparedChain, started: Started, links: Links, positions: Mapping[str, Positions]
     ) -> "PreparedChainCall | None":
         """Prepares the calls of a chain to run again on other arrays.
 
-        None if lengths are to be arguments, and the calls do not run one after the other in one thread, or
-        some sequences share a lane (a slot that runs them in turn).
+        None if lengths are to be arguments, and some sequences share a lane (a slot that runs them in turn),
+        or may have too many steps.
 
         prepared, started: the workspaces (scratch memory and arguments) of the calls, and the calls.
         links: the values that each kernel reads and computes, and those that a call is given and returns.
-        positions: those of the sequences whose lengths later calls give; None if all lengths are fixed.
+        positions: those of the sequences whose lengths later calls give, by the axis of their steps, that of
+            the inputs first; none if all lengths are fixed.
         """
-        processor = prepared.natives[0].processor
-        tables = None if positions is None else LengthTables(positions.rows, processor)
-        if tables is not None and not tables.fit(prepared, started.follow(positions)):
+        processor, limits = prepared.natives[0].processor, limits_of(positions, started.across)
+        if limits is None:
+            return None
+        tables = {
+            axis: LengthTables(own.rows, processor, longest_along(axis)) for axis, own in positions.items()
+        }
+        if not all(
+            own.fit(prepared, started.follow({axis: positions[axis]})) for axis, own in tables.items()
+        ):
             return None
         kernels = ChainArrays.of(prepared, started, links, positions)
         kept, anew, joint = kernels.divided(links, LARGE)
@@ -100,11 +117,13 @@ class PreparedChainCall:
         addresses, sources = kernels.words(prepared, fixed, order)
         for task, keys in zip(started.across, links.across, strict=True):
             task.change(keys, fixed, order)
-        first = list[Turn]()
-        if tables is not None:
+        first = list[ParallelCalls]()
+        for axis, own in tables.items():
             pairs = zip(prepared.spaces, started.follow(positions), strict=True)
-            spaces = [space for spaces, follows in pairs if follows for space in spaces]
-            first.append(tables.turn(spaces, started.across, len(order)))
+            following = [spaces for spaces, follows in pairs if follows == axis]
+            first.append(own.filling(following, len(order) + len(first)))
+        for task in started.across if tables else ():
+            point_across(task, tables)
         behind, rest = started.behind(prepared.shape.waves), list[Rest]()
         for form, keys in zip(started.forms, kernels.keys, strict=True):
             if form.finish is not None:
@@ -115,22 +134,26 @@ class PreparedChainCall:
         run = runner(prepared, addresses, sources, len(order) + len(first), behind, first)
         return cls(
             tuple(map(kernels.zeros.get, links.inputs)),
-            tuple(kernels.makers[key] for key in alone),
+            tuple(for_axis(kernels.makers[key], [*tables], kernels.grows.get(key)) for key in alone),
             tuple(several for _, several in joint),
             tuple(map(made.index, links.results)),
             links.outputs,
             links.rows,
             tuple(rest),
-            tables,
+            tuple(positions)[1:],
+            limits,
             run,
             prepared.bytes + sum(array.nbytes for array in kept.values()),
-            (prepared, *started.tables, *started.forms, *started.across, *kept.values()),
+            (
+                prepared,
+                *started.tables,
+                *started.forms,
+                *started.across,
+                *tables.values(),
+                *first,
+                *kept.values(),
+            ),
         )
-
-    @property
-    def longest(self) -> int:
-        """The largest length that a sequence may have in a run, if lengths are arguments; 0 if fixed."""
-        return 0 if self.tables is None else self.tables.longest
 
     def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
         """Runs the chain on other arrays; returns its results in new arrays.
@@ -140,7 +163,7 @@ class PreparedChainCall:
 
         Raises `InputError` if an index is outside its table.
         """
-        lengths = [] if offsets is None or self.tables is None else [offsets]
+        lengths = [] if offsets is None else self.along_all(offsets) if self.axes else [offsets]
         totals = [array.item(-1) for array in lengths]
         made = [new(*totals) for new in self.makers]
         for several in self.joint:
@@ -151,6 +174,50 @@ class PreparedChainCall:
             rest([*with_zeros(given, self.zeros), *made])
         results = [made[place] for place in self.wanted]
         return Results(results[: self.outputs], results[self.outputs : self.rows], results[self.rows :])
+
+    def along_all(self, offsets: Array) -> list[Array]:
+        """Returns the offsets of sequences along all axes of steps, that of the inputs first."""
+        return [offsets, *(derived_offsets(axis, offsets) for axis in self.axes)]
+
+
+def longest_along(axis: str) -> int:
+    """Returns how many steps a sequence has at most along an axis, in a call whose lengths are arguments."""
+    return ceil(most_per_step(axis) * len(NUMBERS))
+
+
+def limits_of(positions: Mapping[str, Positions], tasks: Sequence[AcrossTask]) -> tuple[int, int] | None:
+    """Returns the smallest and the largest length of a sequence whose lengths are arguments: it has steps
+    along all axes. None if there are none, or too many steps; zeros if lengths are fixed.
+
+    positions: those of the sequences, by the axis of their steps. tasks: the operations between kernels.
+    """
+    if not positions:
+        return 0, 0
+    if any(most_per_step(axis) > MOST_PER_STEP for axis in positions):
+        return None
+    lengths = np.arange(len(NUMBERS) + 1)
+    try:
+        along = {axis: np.diff(derived_offsets(axis, offsets_of(lengths))) for axis in positions}
+        for task in tasks:
+            if task.across.window is not None:
+                read, made = (offsets_of(along[extent[-1]]) for extent in task.across.extents)
+                check_room(task.across.operation, made, read, task.across.window)
+    except InputError:
+        return None
+    filled = np.all([own > 0 for own in along.values()], axis=0)
+    return (int(np.argmax(filled)), len(NUMBERS)) if filled.any() else None
+
+
+def for_axis(new: Maker, axes: Sequence[str], axis: str | None) -> Maker:
+    """Returns a function that allocates a result from the number of steps along each axis.
+
+    new: allocates it, from that along its own one. axes: all axes; where there is at most one, `new` is
+    returned. axis: that of the result; None for a size that depends on no lengths.
+    """
+    if len(axes) < 2:
+        return new
+    place = 0 if axis is None else axes.index(axis)
+    return lambda *totals: new(totals[place])
 
 
 def with_zeros(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
@@ -208,11 +275,11 @@ def runner(
     sources: Sequence[Sources],
     count: int,
     behind: Mapping[int, Sequence[ParallelCalls]],
-    first: Sequence[Turn] = (),
+    first: Sequence[ParallelCalls] = (),
 ) -> Run:
-    """Makes the function that runs the prepared calls of a chain on some arrays. If each wave of the chain
-    (kernels that run at once) and each other task runs in one thread, the function is one call of machine
-    code; else it runs them one by one.
+    """Makes the function that runs the prepared calls of a chain on some arrays. It is one call of machine
+    code, unless a contract takes so long that signals are handled in between: then it runs the tasks one by
+    one.
 
     fixed: for each kernel, the addresses of all its arrays, in the order of its arguments; any number for
         arrays that change.
@@ -220,7 +287,7 @@ def runner(
     count: the number of arrays.
     behind: the other tasks (repeats and reductions over steps, contracts and sums), by the wave of kernels
         after which they run.
-    first: the tasks that run before all others; none if the waves run on several threads.
+    first: the tasks that run before all others.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
@@ -231,17 +298,18 @@ def runner(
                 write_words(space, native.pack_pointers, POINTERS, addresses)
 
     tasks = [*chain.from_iterable(behind.values())]
-    if prepared.is_in_turn and all(task.is_single for task in tasks):
+    if all(task.is_one_run for task in tasks):
         write()
-        turns = [*first]
+        turns = [turn_of(task, 0) for task in first]
         for wave in range(-1, len(prepared.shape.waves)):
             if wave >= 0:
-                turns.append(turn_of_kernel(prepared, wave, sources))
+                turns.append(turn_of_wave(prepared, wave, sources))
             turns += [turn_of(task, wave) for task in behind.get(wave, ())]
-        return CallBlock(turns, count, prepared.reach, prepared.natives[0].processor).run
+        kind = CallBlock if all(turn.group is None for turn in turns) else ThreadedBlock
+        return kind(turns, count, prepared.reach, prepared.natives[0].processor).run
 
     def run(arrays: Sequence[Array]) -> bool:
-        """Writes addresses of arrays to the argument words that change; runs all waves on several threads."""
+        """Writes addresses of arrays to the argument words that change; runs all tasks one by one."""
         if any(type(array) is not np.ndarray for array in arrays):
             return False
         addresses = [*map(pointer, arrays)]
@@ -249,21 +317,28 @@ def runner(
             for word, source in changing:
                 own[word - len(WORDS)] = addresses[source]
         write()
-        for task in tasks:
+        for task in (*first, *tasks):
             for word, source in task.sources:
                 task.arguments.flat[word] = addresses[source]
+        for task in first:
+            task()
         prepared.run(behind)
         return True
 
     return run
 
 
-def turn_of_kernel(prepared: PreparedChain, wave: int, sources: Sequence[Sources]) -> Turn:
-    """Makes the entry of a call block that runs the only kernel of a wave, in one thread.
+def turn_of_wave(prepared: PreparedChain, wave: int, sources: Sequence[Sources]) -> Turn:
+    """Makes the entry of a call block that runs the kernels of a wave, on one thread or several.
 
     wave: the position of the wave. sources: for each kernel, the arguments that each call sets.
     """
-    (place,) = prepared.shape.waves[wave]
-    (space,) = prepared.spaces[place]
-    function, unit = prepared.natives[place].compiled.run, (pointer(space.progress), pointer(space.status))
-    return Turn(function, space.addresses[0], *unit, sources[place], wave)
+    run, copies = prepared.runs[wave], list[tuple[int, int]]()
+    for place in prepared.shape.waves[wave]:
+        for space in prepared.spaces[place]:
+            for address in space.addresses:
+                copies += [(source, address + 8 * word) for word, source in sources[place]]
+    spaces = [space for place in prepared.shape.waves[wave] for space in prepared.spaces[place]]
+    if run.only is None:
+        return Turn(run.orders.function, run.orders.address, copies, wave, spaces, run.orders)
+    return Turn(*run.only, copies, wave, spaces)

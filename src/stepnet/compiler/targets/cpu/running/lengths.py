@@ -4,10 +4,11 @@
     later calls    the offsets of the sequences; machine code fills the tables, and runs the kernels
 
 All that depends on lengths are the numbers in the tables, and the number of steps of the longest lane.
+Threads that run sequences of their own have tables of their own, for every n-th lane, as in other calls.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 
 import numpy as np
@@ -19,7 +20,6 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.across import WORD as ACROSS
 from stepnet.compiler.targets.cpu.running.across import AcrossTask
-from stepnet.compiler.targets.cpu.running.call_block import Turn, turn_of
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
 from stepnet.compiler.targets.cpu.running.sequence_layout import NUMBERS
 from stepnet.compiler.targets.cpu.running.workspace import WORD, Workspace
@@ -33,15 +33,25 @@ order of sequences, the start of each lane in that order, and the steps of each 
 LAID_BYTES = 64 + 2 * LANE_BYTES
 PER_SEQUENCE = 16 + 8 + 8
 """The bytes of memory for each sequence: its length and number, its lane, and its place in the order."""
-WORDS = ("given", "count", "offsets", "lengths", "memory", "laid", "steps", "steps_count")
+WORDS = (
+    *("given", "count", "offsets", "lengths", "memory", "laid"),
+    *("shares", "share_count", "ends", "end_count"),
+)
 """The argument words of the function that fills the tables.
 
 given, count: the pointer to the offsets of the sequences of a call, and the number of sequences.
 offsets, lengths, memory, laid: the pointers to the tables that it writes: a copy of the offsets, the length
     of each sequence, memory of `PER_SEQUENCE` bytes for each, and `LAID`.
-steps, steps_count: the pointer to the addresses of words that receive the steps of the longest lane, and
-    their number.
+shares, share_count: the pointer to the divisions of the lanes among threads (`SHARE`), and their number.
+ends, end_count: the pointer to the copies of numbers of steps (`END`), and their number.
 """
+SHARE = ("threads", "orders", "steps")
+"""The words of a division of the lanes, each of which has one sequence: the number of threads, and the
+pointers to the order of the sequences and to the steps of the lanes, with a row of `count` entries for each
+thread.
+"""
+END = ("from", "to")
+"""The words of a copy: the pointers to the steps of the longest lane, and to an argument word of a kernel."""
 
 
 class LengthTables:
@@ -49,11 +59,13 @@ class LengthTables:
     them from the offsets that a call gives, and the words of workspaces point to them.
     """
 
-    longest = len(NUMBERS)
+    def __init__(self, count: int, processor: Processor, longest: int = len(NUMBERS)) -> None:
+        """Allocates the tables of the lengths and lanes of `count` sequences.
 
-    def __init__(self, count: int, processor: Processor) -> None:
-        """Allocates the tables of the lengths and lanes of `count` sequences. processor: the processor."""
+        processor: the processor. longest: the largest length that a sequence may have.
+        """
         self.count = count
+        self.steps_of_sequence = NUMBERS if longest <= len(NUMBERS) else np.arange(longest)
         self.function = machine_code("running.lengths", processor).function("lengths", ctypes.c_int64)
         sizes = {
             "offsets": count + 1,
@@ -72,43 +84,69 @@ class LengthTables:
             "order": self.at["memory"] + (PER_SEQUENCE - 8) * count,
             "first": laid + LAID["first"],
             "lane_steps": laid + LAID["lane_steps"],
-            "step_offsets": pointer(NUMBERS),
+            "step_offsets": pointer(self.steps_of_sequence),
         }
 
-    def fit(self, prepared: PreparedChain, follow: Sequence[bool]) -> bool:
-        """Tells whether prepared calls may run with other lengths: if each runs in one thread, and those
-        whose lengths change have as many lanes (slots that run sequences) as these tables.
+    def fit(self, prepared: PreparedChain, follow: Sequence[str]) -> bool:
+        """Tells whether prepared calls may run with other lengths: if those whose lengths change have as many
+        lanes (slots that run sequences) as these tables.
 
-        follow: for each kernel, whether the lengths of its sequences change.
+        follow: for each kernel, the axis of its steps if the lengths of its sequences change, else "".
         """
         lanes = [sets for sets, follows in zip(prepared.shape.lanes, follow, strict=True) if follows]
-        return prepared.is_in_turn and all(sets == (min(self.count, LANES),) for sets in lanes)
+        return all(sets == self.lanes_of(len(sets)) for sets in lanes)
 
-    def turn(self, spaces: Sequence[Workspace], across: Sequence[AcrossTask], source: int) -> Turn:
-        """Points the argument words of kernels, and of repeats and reductions over steps, to these tables;
-        returns the task that fills the tables, which a call runs ahead of its kernels.
-
-        spaces: the workspaces of the kernels. across: the repeats and reductions. source: the index of the
-            offsets of the sequences among the arrays of a call.
+    def lanes_of(self, count: int) -> tuple[int, ...]:
+        """Returns the numbers of lanes (slots that run sequences) of each of `count` threads; none if several
+        threads would have lanes with several sequences.
         """
-        for space in spaces:
-            for name, address in self.pointers.items():
-                write_words(space, Struct("q").pack_into, 8 * WORD[name], (address,))
-        for task in across:
-            self.point_across(task)
-        self.steps = np.array([space.addresses[0] + 8 * WORD["steps"] for space in spaces])
+        if count > 1 and self.count > LANES:
+            return ()
+        lanes = range(min(self.count, LANES))
+        return tuple(len(lanes[place::count]) for place in range(count))
+
+    def filling(self, kernels: Sequence[Sequence[Workspace]], source: int) -> ParallelCalls:
+        """Points the argument words of kernels to these tables; returns the task that fills the tables, which
+        a call runs ahead of its kernels.
+
+        kernels: the workspaces of each kernel. source: the index of the offsets of the sequences among the
+            arrays of a call.
+        """
+        self.shares = {len(spaces): np.zeros((2, len(spaces), self.count), np.int64) for spaces in kernels}
+        ends = list[tuple[int, int]]()
+        for spaces in kernels:
+            for place, space in enumerate(spaces):
+                pointers = self.pointers | self.own_pointers(len(spaces), place)
+                for name, address in pointers.items():
+                    write_words(space, Struct("q").pack_into, 8 * WORD[name], (address,))
+                ends += [(pointers["lane_steps"], word + 8 * WORD["steps"]) for word in space.addresses]
+        shares = [(count, *map(pointer, share)) for count, share in self.shares.items() if count > 1]
+        self.copied = np.array(shares, np.int64), np.array(ends, np.int64)
         tables = (self.at[name] for name in ("offsets", "lengths", "memory", "laid"))
-        words = 0, self.count, *tables, pointer(self.steps), len(spaces)
-        self.work = ParallelCalls(self.function, np.array([words]))
-        self.work.sources = [(WORDS.index("given"), source)]
-        return turn_of(self.work, 0)
+        counted = (number for table in self.copied for number in (pointer(table), len(table)))
+        work = ParallelCalls(self.function, np.array([(0, self.count, *tables, *counted)]))
+        work.sources = [(WORDS.index("given"), source)]
+        return work
 
-    def point_across(self, task: AcrossTask) -> None:
-        """Points the argument words of a repeat or reduction over steps to these tables, so that it runs with
-        the lengths of each call.
+    def own_pointers(self, count: int, place: int) -> dict[str, int]:
+        """Returns the pointers to the tables of a thread's lanes, by argument word; none if one thread has
+        all lanes. count: the number of threads that divide the lanes. place: the number of the thread.
         """
-        if task.across.source.extent != CONST:
-            for name, table in (("starts", "starts"), ("lengths", "lengths"), ("steps", "step_offsets")):
-                task.arguments[0, ACROSS[name]] = self.pointers[table]
-        elif task.grows:
-            task.arguments[0, ACROSS["lengths"]] = self.total
+        if count == 1:
+            return {}
+        orders, steps = self.shares[count]
+        tables = {"order": orders[place], "first": NUMBERS, "lane_steps": steps[place]}
+        return {name: pointer(table) for name, table in tables.items()}
+
+
+def point_across(task: AcrossTask, tables: Mapping[str, LengthTables]) -> None:
+    """Points the argument words of an operation across extents to tables, so that it runs with the lengths of
+    each call. tables: those of the sequences, by the axis of their steps.
+    """
+    read, made = (tables[extent[-1]].pointers for extent in task.across.extents)
+    if task.across.source.extent != CONST:
+        words = {"starts": read["starts"], "lengths": read["lengths"]}
+        task.point_tables(words | {f"made_{name}": made[name] for name in words})
+        task.arguments[:, ACROSS["steps"]] = read["step_offsets"]
+    elif task.grows:
+        task.arguments[:, ACROSS["lengths"]] = tables[task.across.result.extent[-1]].total

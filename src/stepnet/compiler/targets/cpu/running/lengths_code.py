@@ -11,9 +11,9 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.processor import Processor
-from stepnet.compiler.targets.cpu.running.lengths import LAID, WORDS
+from stepnet.compiler.targets.cpu.running.lengths import END, LAID, SHARE, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
-from stepnet.compiler.targets.cpu.writing.word_code import WordCode
+from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 
 
 def write_lengths(processor: Processor) -> ir.Module:
@@ -26,19 +26,38 @@ def write_lengths(processor: Processor) -> ir.Module:
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "lengths")
     code, (words,) = WordCode(function.append_basic_block("entry"), processor), function.args
     word = {name: code.word(words, 8 * place) for place, name in enumerate(WORDS)}
-    given, offsets, lengths, memory, laid, steps = (
-        code.inttoptr(word[name], POINTER)
-        for name in ("given", "offsets", "lengths", "memory", "laid", "steps")
+    given, offsets, lengths, memory, laid = (
+        code.inttoptr(word[name], POINTER) for name in ("given", "offsets", "lengths", "memory", "laid")
     )
     zero, count = code.number(0), word["count"]
     code.write_number(code.read_number(given, zero), offsets, zero)
     write_differences(code, given, count, lengths, offsets)
     code.call(write_lay(module, processor, "lay"), [lengths, count, memory, laid])
-    with code.loop(zero, word["steps_count"]) as place:
-        own = code.inttoptr(code.read_number(steps, place), POINTER)
-        code.write(code.word(laid, LAID["steps"]), own, 8)
+    with code.loop(zero, word["share_count"]) as number:
+        write_share(code, entry(code, word["shares"], number, len(SHARE)), count, laid)
+    with code.loop(zero, word["end_count"]) as number:
+        source, target = entry(code, word["ends"], number, len(END))
+        code.set_word(code.inttoptr(target, POINTER), 0, code.word(code.inttoptr(source, POINTER)))
     code.ret(zero)
     return module
+
+
+def entry(code: WordCode, table: ir.Value, number: ir.Value, size: int) -> list[ir.Value]:
+    """Writes loads of the `size` words of an entry of the table at the address `table`."""
+    words = code.at(code.inttoptr(table, POINTER), code.mul(number, code.number(8 * size)))
+    return [code.word(words, 8 * place) for place in range(size)]
+
+
+def write_share(code: WordCode, words: list[ir.Value], count: ir.Value, laid: ir.Value) -> None:
+    """Writes code that divides the lanes, each of which has one sequence, among threads: the n-th of these
+    threads gets every n-th lane. words: those of the division, `SHARE`. laid: the table of all lanes.
+    """
+    threads, *tables = words
+    order, steps = code.pointer_at(laid, LAID["order"]), code.at(laid, LAID["lane_steps"])
+    with code.loop(code.number(0), count) as lane:
+        at = code.add(code.mul(code.srem(lane, threads), count), code.sdiv(lane, threads))
+        for source, target in zip((order, steps), tables, strict=True):
+            code.write_number(code.read_number(source, lane), code.inttoptr(target, POINTER), at)
 
 
 def write_differences(
@@ -54,18 +73,6 @@ def write_differences(
         if copy is not None:
             code.write_number(end, copy, behind)
         code.write_number(code.sub(end, begin), lengths, row)
-
-
-def internal(
-    module: ir.Module, processor: Processor, name: str, result: ir.Type, arguments: list[ir.Type]
-) -> tuple[ir.Function, WordCode]:
-    """Adds a function that only the module calls; returns it, and a builder that writes code at its start.
-
-    name, result, arguments: the name of the function, and the types of its result and its arguments.
-    """
-    function = ir.Function(module, ir.FunctionType(result, arguments), name)
-    function.linkage = "internal"
-    return function, WordCode(function.append_basic_block("entry"), processor)
 
 
 def write_lay(module: ir.Module, processor: Processor, name: str) -> ir.Function:

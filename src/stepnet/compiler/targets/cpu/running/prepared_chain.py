@@ -82,13 +82,6 @@ class PreparedChain:
             run.reach, run.place = self.reach, place
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
-    @property
-    def is_in_turn(self) -> bool:
-        """Tells whether the kernels run one after the other, each in one thread, so that one call of machine
-        code can run them all.
-        """
-        return all(run.only is not None for run in self.runs)
-
     def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
         """Prepares the tasks that run a wave's kernels at the same time: one for each thread of each
         workspace. wave: the positions of the kernels. kind: the class of the tasks.

@@ -120,7 +120,10 @@ Task = tuple[NativeFunction, int]
 
 
 class TaskGroup:
-    """Tasks of machine code that threads run at the same time; they may be run repeatedly."""
+    """Tasks of machine code that threads run at the same time; they may be run repeatedly.
+
+    function, address: the machine code that runs all tasks, and its argument.
+    """
 
     def __init__(
         self,
@@ -152,7 +155,7 @@ class TaskGroup:
         # Reading an element of a NumPy array takes twice as long, and a step takes only some microseconds.
         self._view = view(self.fields)
         self._progress_view = None if progress is None else view(progress)
-        self._lead = handover_functions().lead
+        self.function = handover_functions().lead
         self._late = int(LATE_SECONDS * clock().per_second)
         self._worked = self._waited = 0
 
@@ -162,23 +165,34 @@ class TaskGroup:
         """
         self._worked = self._waited = 0
 
+    def limit(self) -> None:
+        """Sets how many threads the next run of the machine code may use: fewer soon after some were late."""
+        lateness, most = self.pool.lateness, self.max_threads
+        self._view[MOST] = lateness.thread_limit(most) if lateness.was_late else most
+
     def lead(self) -> bool:
         """Runs every task on the available threads; returns whether tasks have paused and must go on. Notes
         threads that were late, so that later runs use fewer.
         """
+        self.limit()
+        is_paused = bool(self.function.call(self.address))
+        self.note()
+        return is_paused
+
+    def note(self) -> None:
+        """Notes the threads that were late in the latest run of the machine code, so that later runs use
+        fewer.
+        """
         lateness, fields = self.pool.lateness, self._view
-        fields[MOST] = lateness.thread_limit(self.max_threads) if lateness.was_late else self.max_threads
-        is_paused = bool(self._lead.call(self.address))
         if self._progress_view is None:
             self._worked += fields[WORKED]
             self._waited += fields[WAITED]
             if self._waited > max(self._late, LATE_TIMES * self._worked):
                 lateness.limit_threads(1)
-            return is_paused
+            return
         in_time, thread_count = self._progress_view[0], fields[CAME]
         if in_time < thread_count or (self.wake and thread_count < fields[ASKED]):
             lateness.limit_threads(min(in_time, thread_count))
-        return is_paused
 
     @property
     def thread_count(self) -> int:
@@ -253,14 +267,19 @@ class WorkerPool:
         on_pause: is called whenever all tasks pause; it may raise.
         """
         task_group.begin()
-        count = task_group.max_threads - 1
+        self.make_ready(task_group.max_threads - 1)
+        while task_group.lead():
+            on_pause()
+
+    def make_ready(self, count: int) -> None:
+        """Starts threads until there are `count` workers, and lets those that sleep wake on other processors
+        than the caller's.
+        """
         if len(self.workers) < count:
             self.grow(count)
         for worker in self.workers[-count:]:
             if worker.is_asleep:
                 exclude_current_processor(worker.thread)
-        while task_group.lead():
-            on_pause()
 
     def grow(self, count: int) -> None:
         """Starts threads until there are `count` workers. If the system refuses, calls run with fewer, and
@@ -316,9 +335,9 @@ class ParallelCalls:
         self.task_group = TaskGroup(WORKER_POOL, pairs) if len(pairs) > 1 else None
 
     @property
-    def is_single(self) -> bool:
-        """Tells whether one call of the machine code function, in the calling thread, does all the work."""
-        return self.task_group is None
+    def is_one_run(self) -> bool:
+        """Tells whether one run of the machine code, on one thread or several, does all the work."""
+        return True
 
     def point(self, *addresses: int) -> None:
         """Writes the addresses of arrays to the start of each row of arguments of the calls."""

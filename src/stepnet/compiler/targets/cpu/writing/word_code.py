@@ -2,6 +2,7 @@
 
 from llvmlite import ir
 
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
@@ -30,3 +31,15 @@ class WordCode(Code):
     def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """Writes the maximum of two signed integers."""
         return self.select(self.less(a, b), b, a)
+
+
+def internal(
+    module: ir.Module, processor: Processor, name: str, result: ir.Type, arguments: list[ir.Type]
+) -> tuple[ir.Function, WordCode]:
+    """Adds a function that only the module calls; returns it, and a builder that writes code at its start.
+
+    name, result, arguments: the name of the function, and the types of its result and its arguments.
+    """
+    function = ir.Function(module, ir.FunctionType(result, arguments), name)
+    function.linkage = "internal"
+    return function, WordCode(function.append_basic_block("entry"), processor)

@@ -1,15 +1,16 @@
 """Rules for graph nodes that concern whole sequences: recurrent layers, sorts, and `PackedSequence`s."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.importers.aten.replay import NoValue, ReplayedNode, SequenceOrder
 from stepnet.importers.axes import PACKED, TIME, Axes, is_packed, is_rows, is_time, text_of
 from stepnet.importers.placed import Placed, broadcastable
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import to_extent
-from stepnet.torch.replay import NoValue, ReplayedNode, SequenceOrder
 
 NO_STEPS = -1
 """The axis of the steps in the data of a `PackedSequence`, which are joined with the sequences."""
@@ -27,18 +28,31 @@ def layer(call: ReplayedNode) -> list[Placed]:
     """
     arguments: dict[str, Any] = call.arguments
     build = call.replay.builds[int(arguments["number"])]
-    data, time = arguments["data"], arguments["time"]
+    made: Any = build.layer([weight.value for weight in arguments["weights"]])
+    return run(
+        arguments["data"], arguments["time"], made, arguments["states"], build.memory, arguments["statics"]
+    )
+
+
+def run(
+    data: Placed,
+    time: int,
+    layer: Any,
+    states: Sequence[Placed] = (),
+    memory: Any = None,
+    statics: Sequence[Placed] = (),
+) -> list[Placed]:
+    """Runs a recurrent layer over sequences; returns the outputs, then the last states.
+
+    data: the sequences. time: the number of their axis of steps; `NO_STEPS` for packed ones.
+    states: the initial states, in the structure `memory`; none for zeros. statics: values for all steps.
+    """
     lead, rows = sequences_of(data, time)
-    states = [
-        to_extent(broadcastable(state, ((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]
-    ]
-    recurrent_layer: Any = build.layer([weight.value for weight in arguments["weights"]])
-    further = {"initial": rebuild(build.memory, states)} if states else {}
-    if arguments["statics"]:
-        further["statics"] = rebuild(
-            recurrent_layer.statics, [static.value for static in arguments["statics"]]
-        )
-    outputs, last = recurrent_layer(data.value, **further)
+    initial = [to_extent(broadcastable(state, ((rows,), *state.axes[1:])), ROWS) for state in states]
+    further = {"initial": rebuild(memory, initial)} if initial else {}
+    if statics:
+        further["statics"] = rebuild(layer.statics, [static.value for static in statics])
+    outputs, last = layer(data.value, **further)
     placed = [Placed(value, (*lead, *((size,) for size in value.type.shape))) for value in leaves(outputs)]
     return placed + [
         Placed(value, ((rows,), *((size,) for size in value.type.shape))) for value in leaves(last)

@@ -13,6 +13,19 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.importers.aten import rules
+from stepnet.importers.aten.module_sequences import ordered, source_of
+from stepnet.importers.aten.places import tiled
+from stepnet.importers.aten.replay import (
+    ReplayedNode,
+    Rule,
+    SequenceOrder,
+    axis_of,
+    fixed_regrouped,
+    is_size,
+    torch_name,
+)
+from stepnet.importers.aten.rows import aligned, at_extent, dims_of
 from stepnet.importers.axes import (
     BATCH,
     ONE,
@@ -33,11 +46,6 @@ from stepnet.importers.selecting import concatenate, step_at
 from stepnet.importers.shaping import broadcast_axis, broadcast_to, expand, step_numbers, transpose
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import deepest, first_feature
-from stepnet.torch import rules
-from stepnet.torch.module_sequences import ordered, source_of
-from stepnet.torch.places import tiled
-from stepnet.torch.replay import ReplayedNode, Rule, SequenceOrder, is_size, torch_name
-from stepnet.torch.rows import aligned, at_extent, dims_of
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
@@ -54,8 +62,8 @@ def operand(call: ReplayedNode) -> Placed:
 
 def viewed(call: ReplayedNode) -> Placed:
     """Evaluates a `view` node of a PyTorch graph: the same numbers in the same order, with other axes."""
-    (x,) = call.operands
-    return x.shaped(regrouped(x.axes, call.sizes(call.tensors[0].shape)))
+    x, sizes, stated = call.operands[0], call.sizes(call.tensors[0].shape), call.replay.stated
+    return x.shaped(regrouped(x.axes, sizes) if stated is None else fixed_regrouped(x.axes, sizes, stated))
 
 
 def permuted(call: ReplayedNode) -> Placed:
@@ -69,7 +77,11 @@ def expanded(call: ReplayedNode) -> Placed:
     which may be the numbers of sequences and steps.
     """
     (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
-    return expand(at_extent(x, extent_of(call.axes(call.tensors[0], []))), sizes)
+    if call.replay.stated is not None:
+        own = (ONE,) * (len(sizes) - len(x.axes)) + x.axes
+        sizes = [size if is_feature(axis) else size_of(axis) for axis, size in zip(own, sizes, strict=True)]
+    extent = extent_of(tuple(axis_of(size, {}) for size in sizes))
+    return expand(at_extent(x, extent), sizes)
 
 
 def repeated(call: ReplayedNode) -> Placed:
@@ -153,7 +165,7 @@ def sliced(call: ReplayedNode) -> Any:
     """
     x, dim = call.operands[0], int(call.arguments["dim"])
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
-    if not is_feature(axis) and size == size_of(axis):
+    if not is_feature(axis) and size == size_of(axis, call.replay.stated):
         return x
     if not is_time(axis):
         return None
@@ -169,7 +181,9 @@ def end_step(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) ->
     index: the step that the user's code asks for, such as 0, -1 or x.size(1) - 1; None is neither.
     keep: whether an axis of size one takes the place of the steps.
     """
-    how = "last" if call.text(index) in ("-1", "steps - 1") else "first" if index == 0 else None
+    steps = (call.replay.stated or {}).get(str(x.axes[dim][0]), 0)
+    last = ("-1", "steps - 1", *([str(steps - 1)] * (steps > 1)))
+    how = "last" if call.text(index) in last else "first" if index in (0, -steps) else None
     if how is None:
         raise refuse(
             "of each sequence, a model can take all steps, the first, x[:, 0], or the last, x[:, "

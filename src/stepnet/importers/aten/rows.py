@@ -12,12 +12,13 @@ from typing import Any, cast
 from stepnet.compiler.net.types import Extent
 from stepnet.compiler.trace.feature_axes import listed
 from stepnet.compiler.trace.traced import refuse
+from stepnet.importers.aten.graph import SymbolicSize
+from stepnet.importers.aten.replay import NoValue, ReplayedNode, Rule, is_size
+from stepnet.importers.aten.rules import InferredResult
 from stepnet.importers.axes import Axes, axis_error, extent_of, features_of, is_feature, is_time, symbols_in
 from stepnet.importers.placed import Placed, broadcastable
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.importers.values import reshaped, to_extent
-from stepnet.torch.replay import NoValue, ReplayedNode, Rule, is_size
-from stepnet.torch.rules import InferredResult
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,8 @@ def call_rule(
     values: all arguments of the node by name.
     """
     assert entry.rule is not None, call.name
-    names = [argument.name for argument in call.node.target._schema.arguments]
-    positions = names[: len(call.node.args)]
-    options = {name: values[name] for name in call.node.kwargs}
-    return entry.rule(result, *(values[name] for name in positions), **options)
+    options = {name: values[name] for name in call.node.options}
+    return entry.rule(result, *(values[name] for name in call.node.positions), **options)
 
 
 def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
@@ -127,23 +126,22 @@ def at_extent(x: Placed, extent: Extent) -> Placed:
     return x if x.value.is_constant else x.with_value(to_extent(x.value, extent))
 
 
-def scalar(call: ReplayedNode, number: Any) -> Placed:
+def scalar(call: ReplayedNode, number: SymbolicSize) -> Placed:
     """Converts a symbolic size with which the user's code computes, such as x.size(1), to a value of the net:
     the number of steps becomes the length of each sequence.
 
     number: the symbolic size. Raises `StepError` for other sizes, which a step or a model does not know.
     """
-    constant, product = number.node.expr.as_coeff_Add()
-    factor, symbol = product.as_coeff_Mul()
     if call.replay.kind == "step":
         raise refuse("a value depends on the number of rows, which a step does not know")
-    if call.replay.graph.names.get(symbol) != STEPS or not (constant.is_Integer and factor.is_Integer):
+    factor, name, constant = number.linear or (0, "", 0)
+    if name != STEPS:
         raise refuse(
-            f"a value depends on the number {call.text(number)}, and a model knows the number of "
+            f"a value depends on the number {number.text}, and a model knows the number of "
             "steps alone, x.size(1)"
         )
     lengths = call.replay.lengths
-    return Placed(lengths if (factor, constant) == (1, 0) else lengths * int(factor) + int(constant), ())
+    return Placed(lengths if (factor, constant) == (1, 0) else lengths * factor + constant, ())
 
 
 def check_axes_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from stepnet.compiler.trace.numpy_shapes import broadcast_to_features, in_every_row
 from stepnet.compiler.trace.traced import Traced, refuse, reshaped
 from stepnet.compiler.values.dtypes import kind_of_dtype
-from stepnet.torch.rules import InferredResult
+from stepnet.importers.aten.rules import InferredResult
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np

@@ -110,6 +110,11 @@ class CellSizes:
             [np.zeros(shape, self.dtype) for shapes in every for shape in [*shapes] * self.directions]
         )
 
+    @property
+    def memories(self) -> Any:
+        """The structure of the memory of layers of these sizes, in which a list of states is arranged."""
+        return memory_of(self.recurrences)
+
     def of(self, weights: Sequence[Any]) -> Layer:
         """Makes stepnet's layers for a torch.nn module of these sizes: a `Stack`, or the only layer. weights:
         the module's parameters in PyTorch's order.
@@ -133,6 +138,16 @@ class CellSizes:
         params = {name: next(weights) for name in self.shapes}
         memory = self.cell.memory(self.hidden, self.projected or None)
         return RNN(in_their_layout(self.cell), params, memory=memory, inputs=self.inputs, reverse=reverse)
+
+
+def memory_of(layer: Layer) -> Any:
+    """Returns the structure of a layer's memory, in which a list of initial states is arranged: that of one
+    recurrence, a stack, or both directions.
+    """
+    if isinstance(layer, RNN):
+        return layer.memory
+    assert isinstance(layer, Stack | Bidirectional)
+    return layer.joined([memory_of(part) for part in layer.layers])
 
 
 def in_their_layout(cell: Cell) -> Callable[[Any, Any, Any], Any]:

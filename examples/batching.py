@@ -1,0 +1,84 @@
+"""Batching by arrival: requests of many threads, of any lengths, in few calls of one model.
+
+    submit(a) ----------> [a]       is called
+    submit(b), (c), (d)             arrive meanwhile
+                 -------> [b c d]   are the next call
+
+A request waits for the call that is running, and at most a moment for others: clients that were answered
+together send their next requests together. Each result has the bits that a call of the request alone gives,
+so nobody can tell who shared the batch.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+import numpy as np
+
+import stepnet as sn
+
+Array = np.ndarray
+Request = tuple[Array, Future[Array]]
+
+
+class Batcher:
+    """A thread that calls a model with the sequences that have arrived; `with` starts and ends it.
+
+    model: gives a result for each sequence of a Ragged. most: the largest number of sequences of a call.
+    moment: the seconds without a further request after which the model is called.
+    sizes: the number of sequences of each call so far.
+    """
+
+    def __init__(self, model: Callable[[sn.Ragged], Array], most: int = 64, moment: float = 1e-4) -> None:
+        self.model, self.most, self.moment, self.sizes = model, most, moment, list[int]()
+        self.waiting = SimpleQueue[Request | None]()
+        self.thread = Thread(target=self.run, name="batcher")
+
+    def submit(self, sequence: Array) -> Future[Array]:
+        """The result for a sequence [steps, features], when it is computed."""
+        future = Future[Array]()
+        self.waiting.put((sequence, future))
+        return future
+
+    def run(self) -> None:
+        """Calls the model until None arrives."""
+        while (first := self.waiting.get()) is not None:
+            batch = [first]
+            while len(batch) < self.most and (request := self.arriving()) is not None:
+                batch.append(request)
+            self.answer(batch)
+
+    def arriving(self) -> Request | None:
+        """The next request if it is there or arrives within a moment; None if not, or if it is the end."""
+        try:
+            request = self.waiting.get(timeout=self.moment)
+        except Empty:
+            return None
+        if request is None:
+            self.waiting.put(None)  # for `run`
+        return request
+
+    def answer(self, batch: list[Request]) -> None:
+        """Calls the model once, and gives each request its result, or the error of a refused call."""
+        self.sizes.append(len(batch))
+        futures = [future for _, future in batch]
+        try:
+            results = self.model(sn.Ragged.from_list([sequence for sequence, _ in batch]))
+            for future, result in zip(futures, results, strict=True):
+                future.set_result(result)
+        except sn.StepnetError as error:
+            for future in futures:
+                future.set_exception(error)
+        finally:
+            for future in futures:
+                future.cancel()  # where an error of another kind ends the thread; else it has no effect
+
+    def __enter__(self) -> "Batcher":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the thread when all requests are answered."""
+        self.waiting.put(None)
+        self.thread.join()

@@ -1,0 +1,262 @@
+"""A net as a function of JAX arrays that has gradients, of any order.
+
+    inputs --callback, in place--> arrays --> machine code --> results                        plain
+                                                           --> results, saved values          with_saved
+    inputs, cotangents, saved values                       --> gradients of the inputs        backward
+
+Each of them is called back by JAX, and is a `custom_vjp` itself. Values of all steps are [time, batch, ...].
+
+`vmap` adds leading axes. Where parameters have none, these rows join the rows of the batch, and the callback
+is one call; else, and for gradients of parameters, it is one call for each.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.targets import Call, Order, gradient_order
+from stepnet.jax.installed import installed
+from stepnet.model.batch import Batch
+from stepnet.model.gradient_runs import Halved, gradient_net
+from stepnet.model.nets import run_net
+from stepnet.model.program import NetProgram
+from stepnet.model.reading import call_of
+
+jax: Any = installed("jax")
+buffer_callback: Any = installed("jax.experimental.buffer_callback").buffer_callback
+Array = np.ndarray
+Run = Callable[[list[Array], Call], Sequence[Array]]
+"""A function of the arrays of a net, which lie as in the net, with the call that has their positions."""
+
+LENGTHS = Type(ROWS, (), "int32")
+LEADING = {CONST: 0, ROWS: 1, STEPS: 2}
+"""The number of axes before the features of a value, by its extent."""
+
+
+class JaxFunction:
+    """A net (graph of operations) as functions of JAX arrays, which share its compiled programs.
+
+    Attributes:
+        net: The net. Its inputs and results have a value per step, per sequence or per call.
+        inputs, results: Their types.
+        wanted: The positions of the floating-point inputs, which get gradients.
+        engine: The engines in order of preference.
+    """
+
+    def __init__(self, net: Net, engine: Order) -> None:
+        """Stores the net; it is planned and compiled at first use."""
+        self.net, self.engine, self.program = net, engine, NetProgram(net)
+        self.inputs = [net.type_of(number) for number in net.inputs]
+        self.results = [net.type_of(number) for number in net.results]
+        self.wanted = tuple(place for place, type_ in enumerate(self.inputs) if type_.is_float)
+
+    @cached_property
+    def halves(self) -> Halved:
+        """The forward pass that saves values, and the backward pass that reads them."""
+        return Halved.of(self.net, self.wanted)
+
+    @cached_property
+    def saved(self) -> list[Type]:
+        """The types of the values that the forward pass returns after the results of the net."""
+        forward = self.halves.first.net
+        return [forward.type_of(number) for number in forward.results[len(self.results) :]]
+
+    @cached_property
+    def gradient(self) -> "JaxFunction":
+        """The gradients of the inputs `wanted` as another such function, which has gradients itself: of the
+        inputs of the net, and the cotangents of its floating-point results.
+        """
+        return JaxFunction(gradient_net(self.net, self.wanted), gradient_order(self.engine))
+
+    @cached_property
+    def plain(self) -> Callable[..., list[Any]]:
+        """The function (lengths or None, inputs, ()) -> results."""
+
+        def run(arrays: list[Array], call: Call) -> Sequence[Array]:
+            """Runs the net."""
+            return run_net(self.program, arrays, call, self.engine)
+
+        return differentiable(self, NetCallback(run, (*self.inputs,), (*self.results,)))
+
+    @cached_property
+    def with_saved(self) -> Callable[..., list[Any]]:
+        """The function (lengths or None, inputs, ()) -> results and saved values."""
+
+        def run(arrays: list[Array], call: Call) -> Sequence[Array]:
+            """Runs the forward pass of the gradient."""
+            return self.halves.forward(arrays, call, gradient_order(self.engine))
+
+        return differentiable(self, NetCallback(run, (*self.inputs,), (*self.results, *self.saved)))
+
+    @cached_property
+    def backward(self) -> Callable[..., list[Any]]:
+        """The function (lengths or None, inputs and cotangents, results and saved values) -> gradients."""
+        count, first = len(self.inputs), len(self.gradient.inputs)
+
+        def run(arrays: list[Array], call: Call) -> Sequence[Array]:
+            """Runs the backward pass of the gradient."""
+            known = [arrays[first + place] for place in self.halves.saved]
+            return self.halves.backward(
+                arrays[:count], arrays[count:first], known, call, gradient_order(self.engine)
+            )
+
+        arguments = (*self.gradient.inputs, *self.results, *self.saved)
+        return differentiable(self.gradient, NetCallback(run, arguments, (*self.gradient.results,)))
+
+
+def differentiable(of: JaxFunction, callback: "NetCallback") -> Callable[..., list[Any]]:
+    """Returns a function of JAX arrays (lengths or None, inputs, further arrays) -> results, which has the
+    gradients of a net with respect to the inputs.
+
+    of: the net. callback: computes its results, and further ones, which have no gradients.
+    """
+
+    def called(lengths: Any, inputs: tuple[Any, ...], further: tuple[Any, ...]) -> list[Any]:
+        """Calls the function back, without gradients."""
+        return callback.called(lengths, (*inputs, *further))
+
+    def forward(
+        lengths: Any, inputs: tuple[Any, ...], further: tuple[Any, ...]
+    ) -> tuple[list[Any], tuple[Any, ...]]:
+        """Runs the forward pass; returns its results, and the values that `backward` reads."""
+        made = of.with_saved(lengths, inputs, ())
+        return made[: len(callback.results)], (lengths, inputs, tuple(made))
+
+    def backward(kept: tuple[Any, ...], cotangents: list[Any]) -> tuple[Any, Any, Any]:
+        """Returns the gradients of the inputs, and None for the lengths and the further arrays."""
+        lengths, inputs, made = kept
+        known = [one for one, type_ in zip(cotangents, of.results, strict=False) if type_.is_float]
+        computed = of.gradient.inputs[len(inputs) :]
+        known = [one.astype(type_.dtype) for one, type_ in zip(known, computed, strict=True)]
+        gradients = of.backward(lengths, (*inputs, *known), made)
+        by_place = {
+            place: one.astype(inputs[place].dtype) for place, one in zip(of.wanted, gradients, strict=True)
+        }
+        return None, tuple(by_place.get(place) for place in range(len(inputs))), None
+
+    function = jax.custom_vjp(called)
+    function.defvjp(forward, backward)
+    return function
+
+
+@dataclass(frozen=True, eq=False)
+class NetCallback:
+    """The function that JAX calls back with the buffers of arrays; JAX compiles each object once.
+
+    run: computes results of arrays that lie as in a net.
+    arguments, results: the types of the arrays. The first value per step gives time and batch.
+    """
+
+    run: Run
+    arguments: tuple[Type, ...]
+    results: tuple[Type, ...]
+
+    def called(self, lengths: Any, arrays: Sequence[Any]) -> list[Any]:
+        """Returns the results for JAX arrays, whose numbers may not be known yet."""
+        given = [*([] if lengths is None else [lengths]), *arrays]
+        sizes = sizes_in(self.types(len(given)), given)
+        shapes = [jax.ShapeDtypeStruct(shape_of(type_, sizes), type_.dtype) for type_ in self.results]
+        return list(buffer_callback(self, shapes, vmap_method="expand_dims")(*given))
+
+    def types(self, count: int) -> list[Type]:
+        """Returns the types of `count` arrays: those of the arguments, after the lengths if there are any."""
+        return [LENGTHS, *self.arguments][-count:]
+
+    def __call__(self, _: Any, results: Sequence[Any], *buffers: Any) -> None:
+        """Computes results of JAX's buffers, and writes them into JAX's buffers `results`."""
+        arrays, made = ([np.asarray(buffer) for buffer in kind] for kind in (buffers, results))
+        types = self.types(len(arrays))
+        depth = arrays[-1].ndim - axes_of(types[-1])
+        if not depth:
+            self.write(arrays, made)
+            return
+        leads = [array.shape[:depth] for array in arrays]
+        lead = np.broadcast_shapes(*leads)
+        if self.is_by_row and all(
+            prod(own) == 1 for own, type_ in zip(leads, types, strict=True) if type_.extent == CONST
+        ):
+            self.write_rows(lead, arrays, made)
+            return
+        for index in np.ndindex(lead):
+            self.write(
+                [array[tuple(np.minimum(index, np.array(array.shape[:depth]) - 1))] for array in arrays],
+                [one[index] for one in made],
+            )
+
+    @property
+    def is_by_row(self) -> bool:
+        """True if each sequence has results of its own alone: no value of a call is one of the results."""
+        return all(type_.extent != CONST for type_ in self.results)
+
+    def write(self, arrays: list[Array], results: Sequence[Array]) -> None:
+        """Computes the results of arrays without leading axes, into arrays."""
+        for result, array in zip(results, self.computed(arrays), strict=True):
+            result[...] = array.reshape(result.shape)
+
+    def write_rows(self, lead: tuple[int, ...], arrays: list[Array], results: Sequence[Array]) -> None:
+        """Computes the results of arrays with leading axes, all rows in one call, into arrays.
+
+        lead: the sizes of the leading axes; those of an array may be one.
+        """
+        depth, types = len(lead), self.types(len(arrays))
+        joined = list[Array]()
+        for array, type_ in zip(arrays, types, strict=True):
+            own = array.shape[depth:]
+            if type_.extent == CONST:
+                joined.append(array.reshape(own))
+                continue
+            place = LEADING[type_.extent] - 1
+            moved = np.moveaxis(
+                np.broadcast_to(array, (*lead, *own)), range(depth), range(place, place + depth)
+            )
+            joined.append(moved.reshape(*own[:place], -1, *own[place + 1 :]))
+        for result, array, type_ in zip(results, self.computed(joined), self.results, strict=True):
+            place, own = LEADING[type_.extent] - 1, result.shape[depth:]
+            whole = array.reshape(*own[:place], *lead, *own[place:])
+            result[...] = np.moveaxis(whole, range(place, place + depth), range(depth))
+
+    def computed(self, arrays: list[Array]) -> Sequence[Array]:
+        """Computes results of arrays without leading axes, of which the first may be lengths."""
+        types = self.types(len(arrays))
+        time, batch = sizes_in(types, arrays)
+        lengths = arrays.pop(0) if len(arrays) > len(self.arguments) else None
+        call = whole(time, batch) if lengths is None else positioned(time, batch, lengths)
+        flat = [
+            array.reshape(time * batch, *type_.shape) if type_.extent == STEPS else array
+            for array, type_ in zip(arrays, self.arguments, strict=True)
+        ]
+        return self.run(flat, call)
+
+
+def axes_of(type_: Type) -> int:
+    """Returns the number of axes of a value: those of steps and sequences, and those of its features."""
+    return LEADING[type_.extent] + len(type_.shape)
+
+
+def sizes_in(types: Sequence[Type], arrays: Sequence[Any]) -> tuple[int, int]:
+    """Returns (time, batch) of arrays, the first of which that has a value per step gives them."""
+    return next(array.shape[:2] for array, type_ in zip(arrays, types, strict=True) if type_.extent == STEPS)
+
+
+def shape_of(type_: Type, sizes: tuple[int, int]) -> tuple[int, ...]:
+    """Returns the shape of a value. sizes: (time, batch)."""
+    return *sizes[2 - LEADING[type_.extent] :], *type_.shape
+
+
+def positioned(time: int, batch: int, lengths: Any) -> Call:
+    """Returns the call of sequences of these lengths in arrays [time, batch, ...]; None for all of `time`
+    steps. Raises `InputError` for wrong lengths.
+    """
+    return call_of(Batch.of(np.empty((time, batch), "bool"), lengths, True), [], [], False, None, None)
+
+
+@lru_cache(maxsize=64)
+def whole(time: int, batch: int) -> Call:
+    """Returns the call of sequences of equal lengths; it is cached with what targets derive from it."""
+    return positioned(time, batch, None)

@@ -1,0 +1,175 @@
+"""Whole models on the command line: `show` lists layers, `convert` saves, and `verify` compares them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import refusal, stepnet
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+import keras
+from keras import layers
+
+import stepnet as sn
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # .h5 is called legacy
+ROWS = [
+    ("words", "Dense", "[sequences, steps, 5]", 3 * 5 + 5),
+    ("both", "Bidirectional", "[sequences, steps, 8]", 2 * (5 * 16 + 4 * 16 + 16)),
+    ("gru", "GRU", "[sequences, 3]", 8 * 9 + 3 * 9 + 2 * 9),
+    ("dense", "Dense", "[sequences, 2]", 3 * 2 + 2),
+]
+"""The layers of `tagger`: name, class, output and parameters."""
+
+
+def tagger(path: Path, seed: int = 0) -> Path:
+    """A file of a Keras model with random weights, which are all different."""
+    made: Any = keras.Sequential(
+        [
+            keras.Input((None, 3)),
+            layers.Masking(name="masking"),
+            layers.Dense(5, name="words"),
+            layers.Bidirectional(layers.LSTM(4, return_sequences=True), name="both"),
+            layers.Dropout(0.3),
+            layers.GRU(3, name="gru"),
+            layers.Dense(2, name="dense"),
+        ]
+    )
+    random = np.random.default_rng(seed)
+    for variable in made.variables:
+        if "seed" not in variable.path:
+            variable.assign(random.normal(size=variable.shape))
+    made.save(path)
+    return path
+
+
+def shown(*arguments: object) -> dict[str, Any]:
+    code, stdout, stderr = stepnet("show", *arguments, "--json")
+    assert (code, stderr) == (0, "")
+    return json.loads(stdout)
+
+
+@pytest.mark.parametrize("ending", [".keras", ".h5"])
+def test_show_lists_the_layers_of_a_model_with_shapes_and_parameters(tmp_path: Path, ending: str):
+    path = tagger(tmp_path / f"tagger{ending}")
+    found = shown(path)
+    summary = found["summary"]
+    rows = [(row["name"], row["kind"], row["output"], row["parameters"]) for row in summary["rows"]]
+    assert rows == [("masking", "Masking", "[sequences, steps, 3]", 0), *ROWS]
+    assert summary["parameters"] == sum(row[-1] for row in ROWS)
+    assert summary["bytes"] == 4 * summary["parameters"]
+    assert summary["outputs"] == {"output": "[sequences, 2]"}
+    assert [module["name"] for module in found["modules"]] == ["both", "gru"]
+    _, stdout, _ = stepnet("show", path)
+    assert "gru (GRU)" in stdout
+    assert "[sequences, steps, 8]" in stdout
+    assert f"parameters: {summary['parameters']} (" in stdout
+
+
+def test_a_saved_model_is_shown_by_its_recurrences_and_products(tmp_path: Path):
+    path = tmp_path / "tagger.stepnet"
+    sn.load(tagger(tmp_path / "tagger.keras")).save(path)
+    found = shown(path)["summary"]
+    kinds = [(row["kind"], row["output"]) for row in found["rows"]]
+    assert kinds == [
+        ("matmul", "[sequences, steps, 5]"),
+        ("recurrence", "[sequences, steps, 4]"),
+        ("recurrence", "[sequences, steps, 8]"),
+        ("recurrence", "[sequences, 3]"),
+        ("matmul", "[sequences, 2]"),
+    ]
+    assert found["parameters"] == sum(row[-1] for row in ROWS)
+    page = tmp_path / "tagger.html"
+    assert stepnet("show", path, "--html", page)[0] == 0
+    assert "<svg" in page.read_text("utf-8")
+    assert "a saved model has no layouts, and is shown whole" in refusal("show", path, "--to", "torch.gru")
+
+
+def test_a_file_of_weights_has_no_summary(tmp_path: Path):
+    np.savez(
+        tmp_path / "gru.npz", kernel=np.ones((2, 9)), recurrent_kernel=np.ones((3, 9)), bias=np.ones((2, 9))
+    )
+    found = shown(tmp_path / "gru.npz", "--from", "keras.gru")
+    assert found["summary"] is None
+    assert len(found["modules"]) == 1
+
+
+def test_convert_saves_a_whole_model(tmp_path: Path):
+    source, out = tagger(tmp_path / "tagger.keras"), tmp_path / "tagger.stepnet"
+    code, stdout, stderr = stepnet("convert", source, out, "--verify")
+    assert (code, stderr) == (0, "")
+    assert stdout.splitlines()[-1] == f"{out}: the whole model"
+    assert stdout.startswith("whole model: largest difference 0 ")
+    x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
+    found, right = (np.asarray(sn.load(each)(x)) for each in (out, source))
+    assert found.tobytes() == right.tobytes()
+    assert "there already" in refusal("convert", source, "-o", out)
+    code, stdout, _ = stepnet("convert", source, "-o", out, "--force", "--json")
+    assert code == 0
+    assert json.loads(stdout) == {"output": str(out), "verified": {}, "left_out": [], "notes": {}}
+
+
+def test_a_saved_model_of_tokens_is_not_verified_over_random_ones(tmp_path: Path):
+    made = [keras.Input((None,), dtype="int32"), layers.Embedding(9, 4), layers.GRU(3)]
+    keras.Sequential(made).save(tmp_path / "m.keras")
+    code, _, stderr = stepnet("convert", tmp_path / "m.keras", tmp_path / "m.stepnet", "--verify")
+    assert code == 3
+    assert "not verified: " in stderr
+    assert "for which no range is known" in stderr
+    assert sn.load(tmp_path / "m.stepnet")(np.array([[1, 2]], "int32")).shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("{keras}", "{out}", "--to", "torch"), "are not for a .stepnet file"),
+        (("{keras}", "-o", "{folder}/new.pt"), "give the layout or framework of the new file: --to"),
+        (("{keras}",), "give the new file once"),
+    ],
+)
+def test_a_conversion_that_states_too_much_or_too_little_is_wrong_usage(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+):
+    names = {"keras": tagger(tmp_path / "m.keras"), "out": tmp_path / "m.stepnet", "folder": tmp_path}
+    code, _, stderr = stepnet("convert", *(word.format(**names) for word in arguments))
+    assert code == 2
+    assert words in " ".join(stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [(".pt", "stepnet build"), (".onnx", "stepnet.onnx.save("), (".stepnet", "copy the file")],
+)
+def test_a_saved_model_is_not_converted_and_what_to_do_is_said(tmp_path: Path, ending: str, words: str):
+    path = tmp_path / "m.stepnet"
+    sn.load(tagger(tmp_path / "m.keras")).save(path)
+    said = refusal("convert", path, "--to", "torch", "-o", tmp_path / f"new{ending}")
+    assert "a saved model has a net, and no layers of a layout to convert" in said
+    assert words in said
+
+
+def test_verify_compares_whole_models(tmp_path: Path):
+    first, second = tagger(tmp_path / "a.keras"), tagger(tmp_path / "b.keras", seed=1)
+    saved = tmp_path / "a.stepnet"
+    sn.load(first).save(saved)
+    assert stepnet("verify", first, saved)[0] == 0
+    assert stepnet("verify", second, saved)[0] == 1
+    assert "a saved model has no layouts: give another file, not keras.gru" in refusal(
+        "verify", saved, "keras.gru"
+    )
+
+
+def test_verify_of_models_without_recurrences_compares_them_or_says_why_not(tmp_path: Path):
+    paths = [tmp_path / "one.keras", tmp_path / "two.keras", tmp_path / "flat.keras"]
+    for path, size in zip(paths, (1, 2, 3), strict=True):
+        steps = [keras.Input((None, 3)), layers.Conv1D(4, 3, padding="same"), layers.Dense(size)]
+        keras.Sequential(steps if size < 3 else [keras.Input((3,)), layers.Dense(2)]).save(path)
+    code, stdout, _ = stepnet("verify", paths[0], paths[0])
+    assert (code, stdout.partition(" (")[0]) == (0, "whole model: largest difference 0")
+    for other, words in ((paths[1], "the models have different outputs"), (paths[2], "has an axis of steps")):
+        code, _, stderr = stepnet("verify", paths[0], other)
+        assert code == 3, stderr
+        assert words in stderr
