@@ -86,6 +86,7 @@ SHOWN_TO = {
         "model.counting": "length_of",
         "model.nested": "expand",
     },
+    "jax": {"model.batch": "checked_lengths"},
     "keras": {},
     "arrow": {
         "compiler.net.digest": "digest",

@@ -28,7 +28,7 @@ class Tagger(nn.Module):
         self.rnn = nn.GRU(4, 5, bidirectional=True, batch_first=True)
         self.tag = nn.Linear(10, 3)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Any) -> Any:
         return torch.tanh(self.tag(self.rnn(x)[0]))
 
 
@@ -66,7 +66,8 @@ def test_the_axes_of_a_program_may_be_stated():
     program = torch.export.export(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), (EXAMPLE,))
     x = np.ones((5, 2, 4), "float32")
     graph = stepnet.torch.graph(program, EXAMPLE, axes="TN")
-    assert graph.model.inputs[0].axes == "TN_"
+    model: Any = graph.model
+    assert model.inputs[0].axes == "TN_"
     assert graph(sn.Ragged.from_list(list(x))).to_list()[0].shape == (2, 3)
 
 
@@ -89,7 +90,7 @@ def test_what_pytorch_cannot_export_is_refused_in_plain_words():
 
 def test_operators_without_a_row_are_refused_by_name():
     class Logit(Tagger):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: Any) -> Any:
             return torch.logit(super().forward(x))
 
     program = torch.export.export(Logit().eval(), (EXAMPLE,))

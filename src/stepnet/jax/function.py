@@ -18,21 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
-from stepnet.compiler.targets import Call, Order, gradient_order
+from stepnet.compiler.targets import Order
 from stepnet.jax.installed import installed
-from stepnet.model.batch import Batch
-from stepnet.model.gradient_runs import Halved, gradient_net
-from stepnet.model.nets import run_net
-from stepnet.model.program import NetProgram
-from stepnet.model.reading import call_of
+from stepnet.model.batch import checked_lengths
+from stepnet.model.differentiable import DifferentiableNet, FixedPasses
+from stepnet.ragged.positions import Positions
 
 jax: Any = installed("jax")
 buffer_callback: Any = installed("jax.experimental.buffer_callback").buffer_callback
 Array = np.ndarray
-Run = Callable[[list[Array], Call], Sequence[Array]]
-"""A function of the arrays of a net, which lie as in the net, with the call that has their positions."""
+Run = Callable[[list[Array], Positions], Sequence[Array]]
+"""A function of the arrays of a net, which lie as in the net, and of the positions of their steps."""
 
 LENGTHS = Type(ROWS, (), "int32")
 LEADING = {CONST: 0, ROWS: 1, STEPS: 2}
@@ -44,70 +41,56 @@ class JaxFunction:
 
     Attributes:
         net: The net. Its inputs and results have a value per step, per sequence or per call.
-        inputs, results: Their types.
         wanted: The positions of the floating-point inputs, which get gradients.
         engine: The engines in order of preference.
     """
 
-    def __init__(self, net: Net, engine: Order) -> None:
+    def __init__(self, net: DifferentiableNet, engine: Order) -> None:
         """Stores the net; it is planned and compiled at first use."""
-        self.net, self.engine, self.program = net, engine, NetProgram(net)
-        self.inputs = [net.type_of(number) for number in net.inputs]
-        self.results = [net.type_of(number) for number in net.results]
-        self.wanted = tuple(place for place, type_ in enumerate(self.inputs) if type_.is_float)
+        self.net, self.engine = net, engine
+        self.wanted = tuple(place for place, type_ in enumerate(net.inputs) if type_.is_float)
 
     @cached_property
-    def halves(self) -> Halved:
+    def passes(self) -> FixedPasses:
         """The forward pass that saves values, and the backward pass that reads them."""
-        return Halved.of(self.net, self.wanted)
-
-    @cached_property
-    def saved(self) -> list[Type]:
-        """The types of the values that the forward pass returns after the results of the net."""
-        forward = self.halves.first.net
-        return [forward.type_of(number) for number in forward.results[len(self.results) :]]
+        return self.net.halves(self.wanted, self.engine)
 
     @cached_property
     def gradient(self) -> "JaxFunction":
         """The gradients of the inputs `wanted` as another such function, which has gradients itself: of the
         inputs of the net, and the cotangents of its floating-point results.
         """
-        return JaxFunction(gradient_net(self.net, self.wanted), gradient_order(self.engine))
+        return JaxFunction(self.net.gradient(self.wanted), self.passes.engine)
 
     @cached_property
     def plain(self) -> Callable[..., list[Any]]:
         """The function (lengths or None, inputs, ()) -> results."""
 
-        def run(arrays: list[Array], call: Call) -> Sequence[Array]:
+        def run(arrays: list[Array], positions: Positions) -> Sequence[Array]:
             """Runs the net."""
-            return run_net(self.program, arrays, call, self.engine)
+            return self.net(arrays, positions, self.engine)
 
-        return differentiable(self, NetCallback(run, (*self.inputs,), (*self.results,)))
+        return differentiable(self, NetCallback(run, (*self.net.inputs,), (*self.net.results,)))
 
     @cached_property
     def with_saved(self) -> Callable[..., list[Any]]:
         """The function (lengths or None, inputs, ()) -> results and saved values."""
-
-        def run(arrays: list[Array], call: Call) -> Sequence[Array]:
-            """Runs the forward pass of the gradient."""
-            return self.halves.forward(arrays, call, gradient_order(self.engine))
-
-        return differentiable(self, NetCallback(run, (*self.inputs,), (*self.results, *self.saved)))
+        callback = NetCallback(self.passes.forward, (*self.net.inputs,), (*self.passes.types,))
+        return differentiable(self, callback)
 
     @cached_property
     def backward(self) -> Callable[..., list[Any]]:
         """The function (lengths or None, inputs and cotangents, results and saved values) -> gradients."""
-        count, first = len(self.inputs), len(self.gradient.inputs)
+        gradient = self.gradient.net
+        count, first = len(self.net.inputs), len(gradient.inputs)
 
-        def run(arrays: list[Array], call: Call) -> Sequence[Array]:
+        def run(arrays: list[Array], positions: Positions) -> Sequence[Array]:
             """Runs the backward pass of the gradient."""
-            known = [arrays[first + place] for place in self.halves.saved]
-            return self.halves.backward(
-                arrays[:count], arrays[count:first], known, call, gradient_order(self.engine)
-            )
+            saved = [arrays[first + place] for place in self.passes.saved]
+            return self.passes.backward(arrays[:count], arrays[count:first], saved, positions)
 
-        arguments = (*self.gradient.inputs, *self.results, *self.saved)
-        return differentiable(self.gradient, NetCallback(run, arguments, (*self.gradient.results,)))
+        arguments = (*gradient.inputs, *self.passes.types)
+        return differentiable(self.gradient, NetCallback(run, arguments, (*gradient.results,)))
 
 
 def differentiable(of: JaxFunction, callback: "NetCallback") -> Callable[..., list[Any]]:
@@ -131,8 +114,8 @@ def differentiable(of: JaxFunction, callback: "NetCallback") -> Callable[..., li
     def backward(kept: tuple[Any, ...], cotangents: list[Any]) -> tuple[Any, Any, Any]:
         """Returns the gradients of the inputs, and None for the lengths and the further arrays."""
         lengths, inputs, made = kept
-        known = [one for one, type_ in zip(cotangents, of.results, strict=False) if type_.is_float]
-        computed = of.gradient.inputs[len(inputs) :]
+        known = [one for one, type_ in zip(cotangents, of.net.results, strict=False) if type_.is_float]
+        computed = of.gradient.net.inputs[len(inputs) :]
         known = [one.astype(type_.dtype) for one, type_ in zip(known, computed, strict=True)]
         gradients = of.backward(lengths, (*inputs, *known), made)
         by_place = {
@@ -226,12 +209,12 @@ class NetCallback:
         types = self.types(len(arrays))
         time, batch = sizes_in(types, arrays)
         lengths = arrays.pop(0) if len(arrays) > len(self.arguments) else None
-        call = whole(time, batch) if lengths is None else positioned(time, batch, lengths)
+        positions = whole(time, batch) if lengths is None else positioned(time, batch, lengths)
         flat = [
             array.reshape(time * batch, *type_.shape) if type_.extent == STEPS else array
             for array, type_ in zip(arrays, self.arguments, strict=True)
         ]
-        return self.run(flat, call)
+        return self.run(flat, positions)
 
 
 def axes_of(type_: Type) -> int:
@@ -249,14 +232,15 @@ def shape_of(type_: Type, sizes: tuple[int, int]) -> tuple[int, ...]:
     return *sizes[2 - LEADING[type_.extent] :], *type_.shape
 
 
-def positioned(time: int, batch: int, lengths: Any) -> Call:
-    """Returns the call of sequences of these lengths in arrays [time, batch, ...]; None for all of `time`
-    steps. Raises `InputError` for wrong lengths.
+def positioned(time: int, batch: int, lengths: Any) -> Positions:
+    """Returns where sequences of these lengths lie in arrays [time, batch, ...].
+
+    Raises `InputError` for wrong lengths.
     """
-    return call_of(Batch.of(np.empty((time, batch), "bool"), lengths, True), [], [], False, None, None)
+    return Positions.padded(checked_lengths(lengths, batch, time), time, True)
 
 
 @lru_cache(maxsize=64)
-def whole(time: int, batch: int) -> Call:
-    """Returns the call of sequences of equal lengths; it is cached with what targets derive from it."""
-    return positioned(time, batch, None)
+def whole(time: int, batch: int) -> Positions:
+    """Returns the positions of sequences of all steps; they are cached with what targets derive from them."""
+    return positioned(time, batch, np.full(batch, time))

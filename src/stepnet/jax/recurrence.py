@@ -10,14 +10,14 @@ import numpy as np
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import check_signature, function
+from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.jax.function import JaxFunction, positioned
 from stepnet.jax.installed import installed
 from stepnet.jax.steps import TreeStep, flat
-from stepnet.model.layers import LayerPrograms
+from stepnet.model.differentiable import ModelNets
 from stepnet.model.program import Asked
-from stepnet.model.programs import keep
 from stepnet.model.recurrence import RNN
 
 jax: Any = installed("jax")
@@ -102,7 +102,7 @@ def scan(
     ]
     key = step.reads, step.forms, tuple(kinds), options
     if key not in KEPT:
-        keep(KEPT, key, Scanned.of(step, init, xs, params, *options))
+        put_latest(KEPT, key, Scanned.of(step, init, xs, params, *options))
     return KEPT[key](init, xs, params, lengths)
 
 
@@ -134,14 +134,13 @@ class Scanned:
             unroll=unroll,
         )
         nothing = transform(lambda array: np.zeros((0, 0, *array.shape[2:]), array.dtype), xs)
-        program = LayerPrograms(rnn).read(nothing, None, None, None, False, time_major=True).program
-        made = JaxFunction(program.net, engine)
+        net = ModelNets(rnn).read(nothing, None, None, None, time_major=True).net
         carried, given = (
-            [str(spec.dtype) for spec in leaves(specs)] for specs in (program.memory, rnn.memory)
+            [str(spec.dtype) for spec in leaves(specs)] for specs in (net.program.memory, rnn.memory)
         )
-        for type_ in made.results[: len(program.levels)]:
+        for type_ in net.results[: net.outputs]:
             check_dtype(type_.dtype)
-        return cls(made, carried, given, (step.forms[0], step.results[-1]))
+        return cls(JaxFunction(net, engine), carried, given, (step.forms[0], step.results[-1]))
 
     def __call__(self, init: Any, xs: Any, params: Any, lengths: Any) -> tuple[Any, Any]:
         """Runs the recurrence; returns (carry, ys)."""

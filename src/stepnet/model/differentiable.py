@@ -47,12 +47,26 @@ class DifferentiableNet:
         floats: The positions of the floating-point results, which have cotangents.
     """
 
-    def __init__(self, net: Net) -> None:
-        """Starts with an empty cache; programs are compiled at their first use."""
-        self.net, self._kept = net, GradientPrograms()
+    def __init__(self, net: Net, program: NetProgram | None = None) -> None:
+        """Starts with an empty cache; programs are compiled at their first use.
+
+        program: the program of the net, if there is one.
+        """
+        self.net, self._kept, self._run = net, GradientPrograms(), program or NetProgram(net)
         self.inputs = [net.type_of(number) for number in net.inputs]
         self.results = [net.type_of(number) for number in net.results]
         self.floats = [place for place, type_ in enumerate(self.results) if type_.is_float]
+
+    def __call__(self, arrays: Arrays, positions: Positions, engine: Order = "auto") -> list[Array]:
+        """Returns the results of the net, without what its gradients need.
+
+        arrays: the inputs of the net, with parameters that may differ at each call; None for initial memories
+            of zeros.
+        positions: where the steps of the sequences lie in the arrays.
+        engine: the engines in order of preference.
+        """
+        # 1: the first output gets a buffer of its own, and all others may lie in one buffer.
+        return run_net(self._run, arrays, Call(positions), engine, 1)
 
     def passes(
         self, wanted: tuple[int, ...], checkpoint: Checkpoint = None, engine: Asked = "auto"
@@ -177,7 +191,7 @@ class ModelNet(DifferentiableNet):
 
     def __init__(self, program: Program) -> None:
         """Stores a program of a model; the numbers of its parameters are not read."""
-        super().__init__(program.net)
+        super().__init__(program.net, program)
         self.program, self.names = program, [program.net.nodes[number].name for number in program.net.inputs]
         self.outputs, self.memories = len(program.levels), program.memories
         self.parameters = len(program.params)
@@ -186,17 +200,6 @@ class ModelNet(DifferentiableNet):
     def of(cls, model: Model) -> Self:
         """Returns the net of a model for its latest or declared inputs."""
         return cls(model.program)
-
-    def __call__(self, arrays: Arrays, positions: Positions, engine: Order = "auto") -> list[Array]:
-        """Returns the results of the net, without what its gradients need.
-
-        arrays: the inputs of the net, with parameters that may differ at each call; None for initial memories
-            of zeros.
-        positions: where the steps of the sequences lie in the arrays.
-        engine: the engines in order of preference.
-        """
-        # 1: the first output gets a buffer of its own, and all others may lie in one buffer.
-        return run_net(self.program, arrays, Call(positions), engine, 1)
 
     def fixed(self, parameters: Sequence[Array]) -> "FixedNet":
         """Returns the net bound to parameters, which must not change."""
