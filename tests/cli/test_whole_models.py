@@ -14,6 +14,7 @@ import keras
 from keras import layers
 
 import stepnet as sn
+from tests.paddle.test_paddle_programs import written
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # .h5 is called legacy
 ROWS = [
@@ -86,6 +87,16 @@ def test_a_saved_model_is_shown_by_its_recurrences_and_products(tmp_path: Path):
     assert stepnet("show", path, "--html", page)[0] == 0
     assert "<svg" in page.read_text("utf-8")
     assert "a saved model has no layouts, and is shown whole" in refusal("show", path, "--to", "torch.gru")
+
+
+def test_a_program_of_paddle_is_shown_whole(tmp_path: Path):
+    path = written("pdmodel lstm", tmp_path)
+    found = shown(path)
+    assert [row["kind"] for row in found["summary"]["rows"]] == ["mul", "elementwise_add", "lstm"]
+    assert "modules" not in found
+    page = tmp_path / "lstm.html"
+    assert stepnet("show", path, "--html", page)[0] == 0
+    assert "<svg" in page.read_text("utf-8")
 
 
 def test_a_file_of_weights_has_no_summary(tmp_path: Path):

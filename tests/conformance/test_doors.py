@@ -155,7 +155,7 @@ def test_layers_of_a_program_cannot_be_taken_alone(tmp_path: Path, ending: str):
     program.write_text('{"program": {}}')
     (tmp_path / "m.pdiparams").write_bytes(b"x")
     for command in (
-        ("show", program),
+        ("show", program, "--to", "torch"),
         ("explain", program, "--recurrent-only"),
         ("convert", program, "--to", "torch", "-o", tmp_path / "m.pt"),
     ):

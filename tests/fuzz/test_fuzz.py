@@ -13,7 +13,6 @@ pytest.importorskip("msgpack")
 COUNT, SEED = 300, 0
 
 
-@pytest.mark.filterwarnings("ignore:The tensor attributes")  # of torch.export
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="limits of memory are Linux's")
 def test_spoilt_files_are_refused_or_read(tmp_path: Path):
     from hunt import hunt

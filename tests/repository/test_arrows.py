@@ -69,7 +69,6 @@ SHOWN = {
     "compiler.net.types": "",
     "compiler.net.windows": "",
     "compiler.targets": "Order checked_engine devices_of",
-    "model.compose": "Bidirectional Stack",
     "model.differentiable": "",
     "model.graph.graph": "Graph",
     "model.layers": "Layer",
@@ -80,12 +79,7 @@ SHOWN = {
 }
 # And one front end alone, for functions that its users call in steps, for files, workers and libraries.
 SHOWN_TO = {
-    "torch": {
-        "compiler.net.tolerance": "tolerance",
-        "model.convolution": "windowed_max windowed_mean",
-        "model.counting": "length_of",
-        "model.nested": "expand",
-    },
+    "torch": {"compiler.net.tolerance": "tolerance"},
     "jax": {"model.batch": "checked_lengths"},
     "keras": {},
     "arrow": {

@@ -68,7 +68,6 @@ REFUSALS = {
         "a model would run as an ordinary layer what is one direction of a Bidirectional, or lies in a "
         "TimeDistributed",
     ),
-    "n": Refusal("which gives no one output", "the directions of a layer stay apart"),
 }
 
 # What is known not to be right: file, target, what is said of it, and what is the matter.

@@ -14,6 +14,7 @@ from stepnet.explain.ties import ConversionSide, Ties
 from stepnet.explain.weights import legend, signs, weights_text
 from stepnet.files import account
 from stepnet.files.choice import LayoutChoice
+from stepnet.files.contents import is_paddle_program
 from stepnet.files.formats import read
 from stepnet.files.interchange import converted
 from stepnet.files.model import Module
@@ -40,13 +41,13 @@ def show_file(
     """Prints the summary of the model of a file, and its recurrent modules, unless `quiet`; returns both as
     plain values for --json: what `show_modules` returns, and the "summary".
 
-    A .stepnet file has no modules; `html` is then a drawing of the model. A file that is not read whole has
-    no summary, and neither has one for which the user states layouts or modules. The arguments are those of
-    `show_modules`.
+    A .stepnet file and a program of PaddlePaddle have no modules; `html` is then a drawing of the model. A
+    file that is not read whole has no summary, and neither has one for which the user states layouts or
+    modules. The arguments are those of `show_modules`.
     """
     console = Console(highlight=False, quiet=quiet)
     stated = choice != LayoutChoice() or target is not None or dtype is not None
-    if file.suffix == ENDING:
+    if file.suffix == ENDING or (is_paddle_program(file) and not stated):
         if stated:
             raise LayoutError(f"{file}: a saved model has no layouts, and is shown whole")
         model = read_model(file).model
