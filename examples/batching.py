@@ -12,7 +12,7 @@ so nobody can tell who shared the batch.
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 
 import numpy as np
 
@@ -32,22 +32,31 @@ class Batcher:
 
     def __init__(self, model: Callable[[sn.Ragged], Array], most: int = 64, moment: float = 1e-4) -> None:
         self.model, self.most, self.moment, self.sizes = model, most, moment, list[int]()
-        self.waiting = SimpleQueue[Request | None]()
-        self.thread = Thread(target=self.run, name="batcher")
+        self.waiting, self.lock, self.is_open = SimpleQueue[Request | None](), Lock(), False
 
     def submit(self, sequence: Array) -> Future[Array]:
         """The result for a sequence [steps, features], when it is computed."""
         future = Future[Array]()
-        self.waiting.put((sequence, future))
+        with self.lock:
+            if not self.is_open:
+                raise RuntimeError("this batcher does not run: submit inside of its `with` block")
+            self.waiting.put((sequence, future))
         return future
 
     def run(self) -> None:
-        """Calls the model until None arrives."""
-        while (first := self.waiting.get()) is not None:
-            batch = [first]
-            while len(batch) < self.most and (request := self.arriving()) is not None:
-                batch.append(request)
-            self.answer(batch)
+        """Calls the model until None arrives; cancels what is left where an error ends it."""
+        try:
+            while (first := self.waiting.get()) is not None:
+                batch = [first]
+                while len(batch) < self.most and (request := self.arriving()) is not None:
+                    batch.append(request)
+                self.answer(batch)
+        finally:
+            with self.lock:
+                self.is_open = False
+            while not self.waiting.empty():
+                if (left := self.waiting.get()) is not None:
+                    left[1].cancel()
 
     def arriving(self) -> Request | None:
         """The next request if it is there or arrives within a moment; None if not, or if it is the end."""
@@ -60,25 +69,34 @@ class Batcher:
         return request
 
     def answer(self, batch: list[Request]) -> None:
-        """Calls the model once, and gives each request its result, or the error of a refused call."""
+        """Calls the model once, and gives each request its result, or the error of a refused call. Requests
+        that were cancelled meanwhile are left out.
+        """
+        batch = [request for request in batch if request[1].set_running_or_notify_cancel()]
+        if not batch:
+            return
         self.sizes.append(len(batch))
-        futures = [future for _, future in batch]
+        failure: BaseException = RuntimeError("the model failed, which ended the batcher")
         try:
             results = self.model(sn.Ragged.from_list([sequence for sequence, _ in batch]))
-            for future, result in zip(futures, results, strict=True):
+            for (_, future), result in zip(batch, results, strict=True):
                 future.set_result(result)
         except sn.StepnetError as error:
-            for future in futures:
-                future.set_exception(error)
+            failure = error
         finally:
-            for future in futures:
-                future.cancel()  # where an error of another kind ends the thread; else it has no effect
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(failure)
 
     def __enter__(self) -> "Batcher":
+        self.thread = Thread(target=self.run, name="batcher")
+        self.is_open = True
         self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Ends the thread when all requests are answered."""
-        self.waiting.put(None)
+        with self.lock:
+            self.is_open = False
+            self.waiting.put(None)
         self.thread.join()

@@ -49,6 +49,18 @@ def speaker_model() -> sn.Graph:
     return sn.Graph(lambda x, head: sn.reduce(gru(x)[0], "last") @ head["W"] + head["b"], head)
 
 
+def checked_frames(frames: Any) -> Array:
+    """The frames of a request [steps, features]; a ValueError for anything else than finite numbers."""
+    array = np.array(frames)
+    if array.dtype.kind not in "iuf" or array.ndim != 2 or array.shape[1] != FEATURES:
+        raise ValueError(f"these are {array.dtype} of shape {list(array.shape)}")
+    with np.errstate(over="ignore"):  # in float32
+        array = array.astype("float32")
+    if not np.isfinite(array).all():
+        raise ValueError("one of these is not finite in float32")
+    return array
+
+
 def app(model: sn.Graph) -> Starlette:
     """The web application: `POST /speaker`. Its `state.batcher` has the sizes of the calls."""
 
@@ -62,8 +74,8 @@ def app(model: sn.Graph) -> Starlette:
     async def speaker(request: Request) -> JSONResponse:
         """Answers a request, or says what is wrong with it."""
         try:
-            frames = np.array((await request.json())["frames"], "float32").reshape(-1, FEATURES)
-        except (ValueError, KeyError, TypeError) as error:
+            frames = checked_frames((await request.json())["frames"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             return JSONResponse({"error": f"frames are lists of {FEATURES} numbers: {error}"}, 400)
         scores = await asyncio.wrap_future(request.app.state.batcher.submit(frames))
         return JSONResponse({"speaker": int(scores.argmax()) + 1, "scores": scores.tolist()})

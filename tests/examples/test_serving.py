@@ -1,7 +1,7 @@
 """Batching by arrival, and the example of a web server: every answer has the bits of a call alone."""
 
 import json
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
@@ -68,8 +68,40 @@ def test_nobody_waits_for_a_thread_that_has_ended() -> None:
     def wrong(sequences: sn.Ragged) -> Any:
         raise KeyError("no model")
 
-    with Batcher(wrong) as batcher, pytest.raises(CancelledError):
-        batcher.submit(SEQUENCES[0]).result(30)
+    with Batcher(wrong) as batcher:
+        with pytest.raises(RuntimeError, match="the model failed, which ended the batcher"):
+            batcher.submit(SEQUENCES[0]).result(30)
+        batcher.thread.join()
+        with pytest.raises(RuntimeError, match="this batcher does not run"):
+            batcher.submit(SEQUENCES[0])
+
+
+def test_a_request_that_is_cancelled_is_left_out_alone() -> None:
+    begun, go_on = Event(), Event()
+
+    def model(sequences: sn.Ragged) -> Any:
+        begun.set()
+        assert go_on.wait(30)
+        return last(sequences)
+
+    with Batcher(model) as batcher:
+        futures = [batcher.submit(SEQUENCES[0])]
+        assert begun.wait(30)
+        futures += [batcher.submit(one) for one in SEQUENCES[1:4]]
+        assert futures[2].cancel()
+        go_on.set()
+        for place in (0, 1, 3):
+            np.testing.assert_array_equal(futures[place].result(30), alone(SEQUENCES[place]))
+    assert batcher.sizes == [1, 2]
+
+
+def test_a_batcher_runs_within_its_block_and_again() -> None:
+    batcher = Batcher(last)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="submit inside of its `with` block"):
+            batcher.submit(SEQUENCES[0])
+        with batcher:
+            np.testing.assert_array_equal(batcher.submit(SEQUENCES[0]).result(30), alone(SEQUENCES[0]))
 
 
 # ---- the web server ----------------------------------------------------------------------------------------
@@ -99,7 +131,11 @@ def test_wrong_requests_are_answered_and_the_server_goes_on(example: Any) -> Non
     model = example.speaker_model()
     with example.running(example.app(model)) as port:
         connection = HTTPConnection(example.HOST, port, timeout=30)
-        for body in ("{", "[]", '{"frames": [[1, 2]]}', '{"frames": ["a"]}', '{"other": 1}'):
+        row = [1.0] * 12
+        wrong = [[1, 2]], ["a"], row, [row * 2], [[row]], [["1"] * 12], [[True] * 12], [[None] * 12], []
+        wrong += [[float("nan")] * 12], [[1e39] * 12], [[10**400] * 12]
+        bodies = [json.dumps({"frames": frames}) for frames in wrong]
+        for body in ("{", "[]", '{"other": 1}', "[" * 100_000, *bodies):
             connection.request("POST", "/speaker", body)
             answer = connection.getresponse()
             assert "frames are lists of 12 numbers" in json.loads(answer.read())["error"]

@@ -492,6 +492,34 @@ def half_precision_of_models() -> None:
 
 
 @check
+def vmap_of_one_sequence_that_shares_its_init() -> None:
+    init, params = jnp.ones((1, 3)), jnp.eye(3)
+
+    def mine(x: Any) -> Any:
+        return scan(lambda h, x, params: (np.tanh(h @ params + x), h), init, x, params=params)
+
+    def theirs(x: Any) -> Any:
+        return jax.lax.scan(lambda h, x: (jnp.tanh(h @ params + x), h), init, x)
+
+    for time in (5, 0):
+        xs = jnp.arange(12.0 * time).reshape(4, time, 1, 3) / 50
+        made, right = (
+            jax.vmap(lambda x, run=run: (run(x), jax.grad(lambda x: total(run(x)))(x)))(xs)
+            for run in (mine, theirs)
+        )
+        assert_same(made, right)
+
+
+@check
+def captured_arrays_are_read_again() -> None:
+    xs, init = jnp.zeros((2, 1, 0)), jnp.ones((1, 3))
+    for number in (2.0, 3.0, 4.0):
+        factor = jnp.full(3, number)
+        carry, _ = scan(lambda h, x: (h * factor, h), init, xs)  # noqa: B023
+        np.testing.assert_array_equal(carry, np.full((1, 3), number**2))
+
+
+@check
 def traced_arrays_are_refused() -> None:
     x = jnp.ones((BATCH, TIME, INPUTS), "float32")
     says("an input is float32.* that JAX traces .jit, grad, vmap.", lambda: jax.jit(GRU)(x))

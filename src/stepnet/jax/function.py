@@ -198,7 +198,8 @@ class NetCallback:
             moved = np.moveaxis(
                 np.broadcast_to(array, (*lead, *own)), range(depth), range(place, place + depth)
             )
-            joined.append(moved.reshape(*own[:place], -1, *own[place + 1 :]))
+            rows = moved.reshape(*own[:place], prod(lead) * own[place], *own[place + 1 :])
+            joined.append(np.ascontiguousarray(rows))  # with one row, it may still be a view of the array
         for result, array, type_ in zip(results, self.computed(joined), self.results, strict=True):
             place, own = LEADING[type_.extent] - 1, result.shape[depth:]
             whole = array.reshape(*own[:place], *lead, *own[place:])

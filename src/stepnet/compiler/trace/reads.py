@@ -28,6 +28,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import Literal
 from stepnet.compiler.trace.lines import INSTALLED
+from stepnet.compiler.values.arguments import is_jax_array
 from stepnet.compiler.values.once import computed_once
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -248,7 +249,8 @@ def sources_of(value: Any) -> Sequence[ReadSource] | None:
     """Lists objects that read the items or attributes of a value again, to see whether they changed: a
     `ReadSource` for each kind of them. Returns None if the value has no items or attributes to inspect.
     """
-    if value is os.environ or isinstance(value, BYTES):
+    # An array of JAX never changes, so that its identity says what is in it.
+    if value is os.environ or isinstance(value, BYTES) or is_jax_array(value):
         return None
     if isinstance(value, Mapping):
         return [of_mapping(cast("Mapping[Any, Any]", value), lambda key: f"[{key!r}]")]

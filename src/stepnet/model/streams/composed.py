@@ -222,7 +222,9 @@ class Composition:
         step = OneStep(builder, plan, index, {}, new or None, self.repeats, self.has_barriers)
         results = step.results(self.operands(part, plan))
         results = results if new else results[: len(part.results)]
-        self.values |= {n: value for n, value in zip(part.results, results, strict=True) if n >= 0}
+        made = dict(zip(part.results, results, strict=True))
+        # A result that is an input of the model is there already.
+        self.values |= {n: made[n] for n in made if n >= 0 and n not in self.net.inputs}
         if new:
             self.before += new
             self.after += step.following
