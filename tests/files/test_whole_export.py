@@ -260,6 +260,8 @@ def test_sizes_that_are_equal_to_those_of_features_are_told_apart(
 # ---- refusals ----------------------------------------------------------------------------------------------
 
 LOOP = Code(lambda s, x: torch.stack([x[:, t].tanh() for t in range(x.size(1))], 1), a=gru())
+PICKS = ("6", "-7", "1:", "6:", "-2:", ":6", "-7:1", "::7", ":8", ":-1")
+"""Steps that no sequences of other lengths have in the same place, of a program with 7 steps."""
 ADVICE = r"; its other \d+ are: say --recurrent-only \(Python: recurrent_only=True\)"
 REFUSED: dict[str, tuple[Any, str]] = {
     "an operator without a row": (
@@ -321,6 +323,24 @@ def test_what_is_not_read_is_refused_by_name(name: str, tmp_path: Path):
     model, words = REFUSED[name]
     with pytest.raises(ModelError, match=re.compile(words, re.DOTALL)):
         sn.load(saved(tmp_path / "m.pt2", model))
+
+
+@pytest.mark.parametrize("pick", PICKS)
+def test_steps_other_than_all_the_first_and_the_last_are_refused(pick: str, tmp_path: Path):
+    place = [int(part) if part else None for part in pick.split(":")]
+    chosen = place[0] if len(place) == 1 else slice(*place)
+    model = Code(lambda s, x: s.rnn(x)[0][:, chosen], rnn=gru())
+    with pytest.raises(
+        ModelError, match=r"a model can take all steps, the first|a slice as long as the sequences"
+    ):
+        sn.load(saved(tmp_path / "m.pt2", model))
+
+
+def test_the_number_of_sequences_is_no_value(tmp_path: Path):
+    dims = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    model = Code(lambda s, x: s.out(x) * x.shape[0], out=nn.Linear(4, 2))
+    with pytest.raises(ModelError, match="a value depends on the number sequences"):
+        sn.load(saved(tmp_path / "m.pt2", model, dims))
 
 
 def test_a_learned_state_is_read_if_the_number_of_sequences_is_not_fixed(tmp_path: Path):

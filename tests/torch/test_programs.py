@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tolerance import assert_close
+from torch import nn
 
 import stepnet as sn
 import stepnet.torch
 from stepnet.errors import InputError, ModelError
-
-torch = pytest.importorskip("torch")
-nn = torch.nn
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The tensor attributes", "ignore:`torch.jit", "ignore::torch.jit.TracerWarning"
@@ -28,7 +27,7 @@ class Tagger(nn.Module):
         self.rnn = nn.GRU(4, 5, bidirectional=True, batch_first=True)
         self.tag = nn.Linear(10, 3)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.tag(self.rnn(x)[0]))
 
 
@@ -90,7 +89,7 @@ def test_what_pytorch_cannot_export_is_refused_in_plain_words():
 
 def test_operators_without_a_row_are_refused_by_name():
     class Logit(Tagger):
-        def forward(self, x: Any) -> Any:
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.logit(super().forward(x))
 
     program = torch.export.export(Logit().eval(), (EXAMPLE,))

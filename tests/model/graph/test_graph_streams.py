@@ -498,3 +498,16 @@ def test_a_module_of_torch_has_a_stream() -> None:
         output = stream.step(words[:, step])
         assert_same(output, whole[:, step])
         assert_close(output, right[:, step], 5, 6)
+
+
+def test_a_graph_of_one_recurrence_may_return_its_input():
+    graph = sn.Graph(lambda x, params: {"h": GRU(x)[0], "x": x})
+    x = normal(2, 4, 5)
+    expected, stream = graph(x), graph.stream(rows=2)
+    for step in range(4):
+        now = stream.step(x[:, step])
+        for name in ("h", "x"):
+            assert now[name].tobytes() == expected[name][:, step].tobytes()
+    begun = graph(x, initial=np.zeros((2, 8), "f4"))
+    assert begun["h"].tobytes() == expected["h"].tobytes()
+    assert begun["x"].tobytes() == x.tobytes()

@@ -215,7 +215,7 @@ class ExportProgram:
 
     def usual_axes(self, name: str) -> list[str]:
         """Lists the axes that an input may have, the most usual first: those that recurrent operators
-        require.
+        require. Without these, sequences are first: what takes the number of sequences is then refused.
         """
         rank = len(self.sizes(name))
         for node in self.recurrent_nodes:
@@ -223,7 +223,9 @@ class ExportProgram:
                 return ["_N_"] if rank == 3 else []
         usual = axes_of_rank(rank)
         flags = [table(arguments(node).get("batch_first")).get("as_bool") for node in self.recurrent_nodes]
-        if flags and not any(flags):
+        if not flags:
+            return [axes for axes in usual if not axes.startswith("T")]
+        if not any(flags):
             usual.sort(key=lambda axes: not axes.startswith("T"))
         return usual
 

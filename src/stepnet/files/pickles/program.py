@@ -34,7 +34,7 @@ MOVES = (  # operators that return zeros for zeros
     *("unsqueeze.default", "squeeze.dim", "slice.Tensor", "select.int", "repeat.default"),
     *("to.dtype", "to.device", "to.dtype_layout", "_to_copy.default"),
 )
-SAME = ("contiguous.default", "clone.default", "alias.default", "detach.default")
+SAME = ("contiguous.default", "clone.default", "detach.default")
 DROPOUT = "dropout.default"
 SIZES = ("sym_size.int", "sym_numel.default", "_assert_tensor_metadata.default")
 NUMBERS = frozenset(

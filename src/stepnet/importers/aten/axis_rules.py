@@ -150,6 +150,10 @@ def along(function: Callable[[Placed, int], Placed]) -> Rule:
 # ---- steps and sequences that are picked -------------------------------------------------------------------
 
 
+NO_END = 2**62
+"""The least number that as the end of a slice stands for none: PyTorch writes the largest of 64 bits."""
+
+
 def selected(call: ReplayedNode) -> Any:
     """Evaluates a `select` node of a PyTorch graph: the first or last step of each sequence. Returns None for
     an axis of features, for which `places.along` is called instead.
@@ -162,14 +166,21 @@ def sliced(call: ReplayedNode) -> Any:
     """Evaluates a `slice` node of a PyTorch graph: all sequences, all steps, or the first or last step.
     Returns None for features, and for a part of the sequences: `places.sliced` is called instead, which
     slices features and refuses sequences.
+
+    An end that is a number is that of a part, also where it is the number of steps of a file's example.
     """
     x, dim = call.operands[0], int(call.arguments["dim"])
+    start, end, step = (call.arguments[name] for name in ("start", "end", "step"))
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
-    if not is_feature(axis) and size == size_of(axis, call.replay.stated):
+    is_open = end is None or not isinstance(end, int) or end >= NO_END
+    if is_feature(axis):
+        return None
+    if (start or 0, step) == (0, 1) and is_open and size == size_of(axis, call.replay.stated):
         return x
     if not is_time(axis):
         return None
-    return end_step(call, x, dim, (call.arguments["start"] or 0) if size == 1 else None, keep=True)
+    is_end = step == 1 and (is_open if start not in (None, 0) else end == 1)
+    return end_step(call, x, dim, (start or 0) if is_end else None, keep=True)
 
 
 def end_step(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
@@ -181,9 +192,7 @@ def end_step(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) ->
     index: the step that the user's code asks for, such as 0, -1 or x.size(1) - 1; None is neither.
     keep: whether an axis of size one takes the place of the steps.
     """
-    steps = (call.replay.stated or {}).get(str(x.axes[dim][0]), 0)
-    last = ("-1", "steps - 1", *([str(steps - 1)] * (steps > 1)))
-    how = "last" if call.text(index) in last else "first" if index in (0, -steps) else None
+    how = "last" if call.text(index) in ("-1", "steps - 1") else "first" if index == 0 else None
     if how is None:
         raise refuse(
             "of each sequence, a model can take all steps, the first, x[:, 0], or the last, x[:, "
@@ -266,6 +275,20 @@ def unchanged_order(call: ReplayedNode) -> Any:
     """
     x = call.arguments["self"]
     return x if isinstance(x, SequenceOrder) else None
+
+
+def aliased(call: ReplayedNode) -> Any:
+    """Evaluates an `alias` node of a PyTorch graph; raises `StepError` for one of sequences or steps whose
+    number a file fixes: torch.export writes a slice as an alias where it takes all of the example's.
+    """
+    x, fixed = call.arguments["self"], call.replay.stated or {}
+    axes = x.axes if isinstance(x, Placed) else ()
+    if any(len(axis) == 1 and axis[0] in fixed for axis in axes):
+        raise refuse(
+            "torch.export writes so a slice as long as the sequences of the example, or longer: leave the "
+            "slice out, or export with dynamic shapes"
+        )
+    return unchanged_order(call)
 
 
 def arange(call: ReplayedNode) -> Any:

@@ -195,7 +195,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "copy.default": AtenOperation(places.copied),
     "clone.default": uncast(rules.itself, folded=True, on_axes=axis_rules.unchanged_order),
     "detach.default": uncast(rules.detached, folded=True),
-    "alias.default": uncast(rules.itself, folded=True, on_axes=axis_rules.unchanged_order),
+    "alias.default": uncast(rules.itself, folded=True, on_axes=axis_rules.aliased),
     "lift_fresh_copy.default": uncast(rules.itself, folded=True),
     # along features
     "max.dim": promoted(rules.largest_and_index, steps=over_steps.without_index("max")),
