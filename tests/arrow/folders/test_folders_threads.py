@@ -92,6 +92,8 @@ def interrupted(source: Path, output: Path, wait: float) -> bool:
     return False
 
 
+# Python drops an interrupt that reaches it in the callback of a weak reference, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.long(every=4)
 @pytest.mark.parametrize("seed", range(4))
 def test_an_interrupt_at_any_moment_leaves_no_thread(tmp_path: Path, seed: int) -> None:
