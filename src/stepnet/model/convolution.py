@@ -45,14 +45,14 @@ def conv1d(
         padding: The steps of zeros around each sequence. "causal": a step reads itself and earlier steps,
             before = (kernel - 1) * dilation. "same": it lies in the middle,
             before = (kernel - 1) * dilation // 2; with a stride there is one result for every `stride` steps,
-            as in TensorFlow. "valid": none. Numbers: so many ahead of each sequence and behind it, or
-            (before, after).
+            and the zeros depend on the length of the sequence, as in TensorFlow. "valid": none. Numbers: so
+            many ahead of each sequence and behind it, or (before, after).
         groups: The number of groups into which the features are divided; each result reads one group.
 
     Returns:
         Sequences with features [out]. With a stride of 1 and zeros that make up for the kernel they have as
         many steps as x, else (n + before + after - (kernel - 1) * dilation - 1) // stride + 1. A sequence
-        that is too short for one result has no steps.
+        that is too short for one result has no steps, and neither has one without steps, whatever the zeros.
 
     Raises:
         StepError: For values that are no sequences of a model, as in a step of a recurrence, and for shapes
