@@ -11,7 +11,7 @@ LOWEST_PYTHON ?= python3.11
 LOWEST_TESTS := repository/test_floors.py $(addprefix cli/test_,doctor.py cli.py) compiler/trace/test_numpys_functions.py \
   explain/test_picture.py keras $(addprefix arrow/test_arrow_,batches.py refused.py) ray onednn/test_vowels.py \
   $(addprefix compiler/targets/cpu/test_,llvm.py stored_code.py) onnx/test_onnx.py torch/test_torch_layers.py \
-  $(addprefix files/test_files_,onnx.py keras.py flax.py safetensors.py torch.py)
+  $(addprefix layout/files/test_files_,onnx.py keras.py flax.py safetensors.py torch.py)
 # Old packages leave files and processes open when they are collected.
 LOWEST_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 PIP    = -m pip --disable-pip-version-check install --quiet

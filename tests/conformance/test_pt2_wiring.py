@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import FileError, LayoutError, ModelError
-from stepnet.files import LayoutChoice, convert_file, read
+from stepnet.layout.files import LayoutChoice, convert_file, read
 from stepnet.model.file import read_model
 
 torch = pytest.importorskip("torch")

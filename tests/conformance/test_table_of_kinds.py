@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stepnet.files import FORMATS
-from stepnet.files.formats import Format
+from stepnet.layout.files import FORMATS
+from stepnet.layout.files.formats import Format
 from tests.conformance.corpus import MODELS, Model
 from tests.conformance.test_corpus_of_models import RECURRENT, REFUSED, VERDICT, WEIGHTS, WHOLE
 

@@ -15,7 +15,7 @@ from constants import Constants
 
 import stepnet as sn
 from stepnet.errors import InputError, LayoutError
-from stepnet.files import verified
+from stepnet.layout.files import verified
 from stepnet.model.file import FileModel
 from stepnet.model.verdict import verify_models
 from tests.conformance.test_doors import tagger

@@ -15,9 +15,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from stepnet.cli.report.verdicts import random_module
-from stepnet.files import FORMATS, LayoutChoice, Module, kind, write
-from stepnet.files.interchange import converted, converted_module
 from stepnet.layout import record
+from stepnet.layout.files import FORMATS, LayoutChoice, Module, kind, write
+from stepnet.layout.files.interchange import converted, converted_module
 
 TESTS = Path(__file__).parent.parent
 LARGEST = 40_000  # bytes
@@ -61,7 +61,7 @@ def originals() -> tuple[Original, ...]:
 def kept() -> Iterator[Original]:
     """The small files that the tests keep."""
     endings = tuple(ending for form in FORMATS for ending in form.endings)
-    for folder in (TESTS / "files" / "data", TESTS / "peers" / "saved"):
+    for folder in (TESTS / "layout" / "files" / "data", TESTS / "peers" / "saved"):
         for path in sorted(folder.iterdir()):
             known = path.name.endswith(endings) or path.name.endswith("_v1")
             if not known or path.stat().st_size > LARGEST:

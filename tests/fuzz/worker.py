@@ -21,7 +21,7 @@ from rich.console import Console
 import stepnet as sn
 from stepnet.cli.report.show import print_module, unsettled
 from stepnet.errors import StepnetError
-from stepnet.files import FORMATS, checksums, read
+from stepnet.layout.files import FORMATS, checksums, read
 
 SECONDS = 10
 MEMORY = 1 << 30  # bytes of addresses beyond those that imports take

@@ -49,7 +49,7 @@ NOT_IMPORTED = """
     rich jinja2 typer llvmlite.binding llvmlite.ir multiprocessing concurrent.futures subprocess tempfile
     zipfile asyncio xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow
     keras tensorflow jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo
-    stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build stepnet.arrow
+    stepnet.layout.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build stepnet.arrow
     stepnet.ray ray stepnet.jax
     stepnet.compiler.targets.cpu.writing.code stepnet.cli.report.show stepnet.explain.page
     stepnet.cells stepnet.layout stepnet.model.graph stepnet.compiler.grad stepnet.model.compose

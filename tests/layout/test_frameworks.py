@@ -14,8 +14,8 @@ from command_line import stepnet
 from tolerance import tolerance
 
 from stepnet.cli.report.verdicts import random_module
-from stepnet.files import LayoutChoice, weights
 from stepnet.layout import Weights, frameworks, record, verify
+from stepnet.layout.files import LayoutChoice, weights
 from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH
 from stepnet.layout.semantics import Setting
 from stepnet.layout.verify import LENGTHS, FrameworkResult, framework_result, outputs_of
@@ -292,7 +292,7 @@ def test_no_framework_is_imported_unless_it_is_asked():
     code = (
         "import sys; from stepnet.layout import verify; from stepnet.cli.report.verdicts import *\n"
         "module = random_module(record('torch.gru'), LayoutChoice(), 0)\n"
-        "from stepnet.files.interchange import weights\n"
+        "from stepnet.layout.files.interchange import weights\n"
         "verify(weights(module), weights(module))\n"
         "assert not {'torch', 'keras', 'onnx', 'onnxruntime'} & set(sys.modules), list(sys.modules)\n"
     )

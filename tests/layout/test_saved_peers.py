@@ -10,8 +10,8 @@ import pytest
 from tolerance import assert_close
 
 from stepnet.errors import ConversionError
-from stepnet.files.model import among
 from stepnet.layout import convert, layers, record, records
+from stepnet.layout.files.model import among
 from tests.peers.case import HIDDEN, STEPS, load
 from tests.peers.environments import SCRIPTS, saved
 

@@ -19,8 +19,8 @@ import stepnet as sn
 from stepnet.compiler.values import leaves
 from stepnet.compiler.values.packages import numbers
 from stepnet.errors import FileError, InputError, ModelError
-from stepnet.files.store import Store
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size
+from stepnet.layout.files.store import Store
 from stepnet.onnx.loading import loaded
 from tests.onnx.onnx_models import FLOAT, OPSET, assert_as_theirs, model_of, node, random, theirs, value
 

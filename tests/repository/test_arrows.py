@@ -29,7 +29,7 @@ STAGES = {
         explain.document explain.text explain.expressions explain.value_names explain.part_names explain.facts
         explain.plan explain.costs explain.bars explain.progress
     """,
-    "containers": "files.safetensors files.jsons files.store files.paths",
+    "containers": "layout.files.safetensors layout.files.jsons layout.files.store layout.files.paths",
     "rnn": "model explain.layers explain.gradients",
     "cells": "cells",
     "importers": "importers",
@@ -39,7 +39,7 @@ STAGES = {
     "layout": "layout",
     "keras": "keras",
     "onednn": "onednn",
-    "files": "files",
+    "files": "layout.files",
     "onnx": "onnx paddle",
     "model file": "model.file model.verdict model.stored",
     "whole": "__init__",

@@ -14,7 +14,7 @@ from stepnet.build.platforms import MACHINES, platform_named
 from stepnet.build.shared import shared_library
 from stepnet.compiler.values.arguments import choice, flag, local_path, short_repr
 from stepnet.errors import FileError, InputError
-from stepnet.files.paths import free, new_file
+from stepnet.layout.files.paths import free, new_file
 
 WEIGHTS = ("inside", "beside")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")

@@ -25,7 +25,7 @@ from stepnet.compiler.targets.cpu.machine.elf import HEADER, SECTION
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import FileError, InputError, LibraryError
-from stepnet.files.paths import existing
+from stepnet.layout.files.paths import existing
 from stepnet.layout.options import option
 from stepnet.ragged import Ragged
 

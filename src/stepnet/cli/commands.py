@@ -93,7 +93,7 @@ def options(
     ] = None,
 ) -> None:
     """Handles the options before the command: --version, and --most for the memory that reading takes."""
-    from stepnet.files.store import at_most
+    from stepnet.layout.files.store import at_most
 
     context.with_resource(at_most(most))
 

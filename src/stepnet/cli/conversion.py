@@ -78,8 +78,8 @@ def convert(
     if target is None:
         raise typer.BadParameter("give the layout or framework of the new file: --to")
     from stepnet.explain.bars import work_bar
-    from stepnet.files.interchange import convert_file
-    from stepnet.files.model import bare
+    from stepnet.layout.files.interchange import convert_file
+    from stepnet.layout.files.model import bare
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     with work_bar("modules", None, shown=not as_json) as advance:

@@ -23,8 +23,8 @@ from rich.table import Table
 import stepnet as sn
 from stepnet.compiler.targets.threads import threads
 from stepnet.explain.bars import work_bar
-from stepnet.files.safetensors import read
 from stepnet.layout import from_torch
+from stepnet.layout.files.safetensors import read
 from stepnet.ragged.arrow import pyarrow_module
 
 Array = np.ndarray

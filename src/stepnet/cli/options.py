@@ -89,7 +89,7 @@ def choice(
     if len(whole_file) > 1:
         raise typer.BadParameter(f"--from names two layouts for the whole file: {' and '.join(whole_file)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
-    from stepnet.files.choice import LayoutChoice
+    from stepnet.layout.files.choice import LayoutChoice
 
     sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
     fields = dict(parse_setting(name, value) for name, value in pairs(semantics or [], "--semantics"))

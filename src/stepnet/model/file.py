@@ -20,14 +20,14 @@ import numpy as np
 from stepnet.compiler.net.ir import all_nodes
 from stepnet.compiler.values.arguments import file_path
 from stepnet.errors import FileError, LayoutError, ModelError, named
-from stepnet.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
-from stepnet.files.choice import LayoutChoice, check_agrees
-from stepnet.files.contents import is_paddle_program
-from stepnet.files.formats import kind, read
-from stepnet.files.model import FileContents, Module, bare
-from stepnet.files.paths import existing
-from stepnet.files.stacks import stacked
-from stepnet.files.verified import weights
+from stepnet.layout.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
+from stepnet.layout.files.choice import LayoutChoice, check_agrees
+from stepnet.layout.files.contents import is_paddle_program
+from stepnet.layout.files.formats import kind, read
+from stepnet.layout.files.model import FileContents, Module, bare
+from stepnet.layout.files.paths import existing
+from stepnet.layout.files.stacks import stacked
+from stepnet.layout.files.verified import weights
 from stepnet.layout.options import option
 from stepnet.model.compose import Layer, Stack, recurrences
 from stepnet.model.graph.graph import Graph

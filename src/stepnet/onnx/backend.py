@@ -10,14 +10,14 @@ import numpy as np
 
 from stepnet.compiler.values.arguments import array_of, short_repr
 from stepnet.errors import InputError, ModelError
-from stepnet.files.onnx.graph import Constant, Walk, find
-from stepnet.files.onnx.node import GATES, INPUTS, WEIGHTS
-from stepnet.files.onnx.tensor import Proto, text
-from stepnet.files.paths import library
-from stepnet.files.store import Store
 from stepnet.importers.axes import JOINED, text_of
 from stepnet.importers.padding import padding_values
 from stepnet.importers.placed import Placed
+from stepnet.layout.files.onnx.graph import Constant, Walk, find
+from stepnet.layout.files.onnx.node import GATES, INPUTS, WEIGHTS
+from stepnet.layout.files.onnx.tensor import Proto, text
+from stepnet.layout.files.paths import library
+from stepnet.layout.files.store import Store
 from stepnet.model.graph.array_model import ModelInput
 from stepnet.model.graph.graph import Graph
 from stepnet.onnx.loading import loaded

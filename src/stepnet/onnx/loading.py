@@ -8,12 +8,21 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import ModelError, named
-from stepnet.files.onnx.file import opened
-from stepnet.files.onnx.graph import DEPTH, Constant, ConstantFolder, GraphNode, Key, Output, Walk, find
-from stepnet.files.onnx.node import GATES, INPUTS
-from stepnet.files.onnx.tensor import Proto, text
-from stepnet.files.store import Store
 from stepnet.importers.sizes import STEPS
+from stepnet.layout.files.onnx.file import opened
+from stepnet.layout.files.onnx.graph import (
+    DEPTH,
+    Constant,
+    ConstantFolder,
+    GraphNode,
+    Key,
+    Output,
+    Walk,
+    find,
+)
+from stepnet.layout.files.onnx.node import GATES, INPUTS
+from stepnet.layout.files.onnx.tensor import Proto, text
+from stepnet.layout.files.store import Store
 from stepnet.model.graph.array_model import (
     MOST_WAYS,
     ModelInput,

@@ -10,7 +10,13 @@ from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.trace.lines import written_at
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError, StepnetError
-from stepnet.files.onnx.graph import (
+from stepnet.importers.axes import BATCH, AxesError, extent_of, time_of
+from stepnet.importers.counts import with_counts
+from stepnet.importers.facts import LENGTH
+from stepnet.importers.padding import MISFITS, as_list, with_facts
+from stepnet.importers.placed import Placed, Unusable, check_apart, constant
+from stepnet.importers.values import repeated_at, to_extent
+from stepnet.layout.files.onnx.graph import (
     DOMAINS,
     Constant,
     GraphNode,
@@ -21,14 +27,8 @@ from stepnet.files.onnx.graph import (
     find,
     value_of,
 )
-from stepnet.files.onnx.tensor import array_of, text
-from stepnet.files.store import Store
-from stepnet.importers.axes import BATCH, AxesError, extent_of, time_of
-from stepnet.importers.counts import with_counts
-from stepnet.importers.facts import LENGTH
-from stepnet.importers.padding import MISFITS, as_list, with_facts
-from stepnet.importers.placed import Placed, Unusable, check_apart, constant
-from stepnet.importers.values import repeated_at, to_extent
+from stepnet.layout.files.onnx.tensor import array_of, text
+from stepnet.layout.files.store import Store
 from stepnet.model.counting import length_of
 from stepnet.model.graph.array_model import ArrayModel, ModelInput
 from stepnet.onnx.call import OnnxCall

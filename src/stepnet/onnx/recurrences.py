@@ -11,11 +11,11 @@ from stepnet.compiler.net.ir import Node, Recur
 from stepnet.compiler.net.types import CONST, ROWS, Type
 from stepnet.compiler.plan.recognise import Recognised, check, recognise
 from stepnet.errors import ConversionError
-from stepnet.files.model import Module
-from stepnet.files.onnx.modules import nodes_of
-from stepnet.files.onnx.node import OnnxNode
-from stepnet.files.onnx.write import attributes_of, checked
 from stepnet.layout.convert import convert
+from stepnet.layout.files.model import Module
+from stepnet.layout.files.onnx.modules import nodes_of
+from stepnet.layout.files.onnx.node import OnnxNode
+from stepnet.layout.files.onnx.write import attributes_of, checked
 from stepnet.layout.records.stepnet import record
 from stepnet.layout.semantics import Semantics
 from stepnet.onnx.nets import check_extents, written

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepnet.errors import ModelError
-from stepnet.files.onnx.node import (
+from stepnet.importers.placed import Placed
+from stepnet.importers.recurrent import SLOTS, Activation, PlacedCellStep, PlacedLayer, run_layer
+from stepnet.layout.files.onnx.node import (
     ALPHAS,
     BETAS,
     DIRECTIONS,
@@ -15,8 +17,6 @@ from stepnet.files.onnx.node import (
     filled,
     misfit,
 )
-from stepnet.importers.placed import Placed
-from stepnet.importers.recurrent import SLOTS, Activation, PlacedCellStep, PlacedLayer, run_layer
 from stepnet.onnx.call import OnnxCall
 
 

@@ -13,9 +13,9 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import flag, instance, is_one_of, short_repr
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
-from stepnet.files.onnx.drawing import GraphBuilder
-from stepnet.files.onnx.tensor import Proto
-from stepnet.files.paths import library
+from stepnet.layout.files.onnx.drawing import GraphBuilder
+from stepnet.layout.files.onnx.tensor import Proto
+from stepnet.layout.files.paths import library
 from stepnet.model.blank import statics_of
 from stepnet.model.graph.graph import Graph
 from stepnet.model.layers import Combined, recurrences_of

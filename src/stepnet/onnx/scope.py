@@ -9,8 +9,8 @@ import numpy as np
 
 from stepnet.compiler.net.types import CONST, STEPS, Extent, Type
 from stepnet.errors import ModelError
-from stepnet.files.onnx.drawing import GraphBuilder
-from stepnet.files.onnx.tensor import Proto
+from stepnet.layout.files.onnx.drawing import GraphBuilder
+from stepnet.layout.files.onnx.tensor import Proto
 
 Array = np.ndarray
 TIME, BATCH = 0, 1

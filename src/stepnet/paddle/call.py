@@ -8,8 +8,8 @@ import numpy as np
 
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
-from stepnet.files.paddle.program import PaddleOperation
 from stepnet.importers.placed import Placed
+from stepnet.layout.files.paddle.program import PaddleOperation
 
 KINDS: Mapping[type, tuple[Any, str]] = {
     bool: (int, "true or false"),

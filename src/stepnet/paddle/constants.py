@@ -6,11 +6,11 @@ import numpy as np
 
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
-from stepnet.files.paddle.program import DTYPES, dtype_of
 from stepnet.importers.axes import TOKENS
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.shaping import expand, shape_of_axes
 from stepnet.importers.sizes import product as joint
+from stepnet.layout.files.paddle.program import DTYPES, dtype_of
 from stepnet.paddle.call import PaddleCall
 
 NAMED = {each.name: each for each in DTYPES.values()}

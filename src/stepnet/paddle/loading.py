@@ -6,11 +6,11 @@ from itertools import product
 from pathlib import Path
 
 from stepnet.errors import FileError, ModelError
-from stepnet.files.paddle import parameters, pir, protobuf
-from stepnet.files.paddle.program import Array, PaddleProgram, Variable
-from stepnet.files.paths import existing
-from stepnet.files.store import Store
 from stepnet.importers.axes import FEATURE
+from stepnet.layout.files.paddle import parameters, pir, protobuf
+from stepnet.layout.files.paddle.program import Array, PaddleProgram, Variable
+from stepnet.layout.files.paths import existing
+from stepnet.layout.files.store import Store
 from stepnet.model.graph.array_model import (
     ModelInput,
     axes_of_rank,

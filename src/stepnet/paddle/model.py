@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.files.paddle.program import PaddleOperation, PaddleProgram
 from stepnet.importers.placed import Placed, constant
+from stepnet.layout.files.paddle.program import PaddleOperation, PaddleProgram
 from stepnet.model.graph.array_model import OperatorModel, located
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.names import PADDLE

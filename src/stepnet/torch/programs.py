@@ -19,7 +19,7 @@ from stepnet.model.graph.graph import Graph
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
-READER = "stepnet.files.pickles.export_whole"
+READER = "stepnet.layout.files.pickles.export_whole"
 """The reader of files of torch.export, which is imported by name, as files are of a later stage than
 PyTorch.
 """

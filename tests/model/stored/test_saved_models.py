@@ -19,7 +19,7 @@ from stepnet.compiler.values import leaves
 from stepnet.errors import FileError, InputError
 from tests.model.stored.saved_models import CASES, GOLDEN, X, values_of, version_of
 
-DATA = Path(__file__).parents[2] / "files" / "data"
+DATA = Path(__file__).parents[2] / "layout" / "files" / "data"
 
 
 def again(model: sn.Model, folder: Path, name: str = "m") -> Any:

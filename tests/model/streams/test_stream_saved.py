@@ -15,7 +15,7 @@ from zoo import uniform
 import stepnet as sn
 from stepnet import cells
 from stepnet.errors import FileError, InputError
-from stepnet.files import safetensors
+from stepnet.layout.files import safetensors
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(2)

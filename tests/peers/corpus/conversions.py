@@ -17,13 +17,13 @@ from tolerance import distance
 from stepnet.cli.options import choice
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.errors import StepnetError
-from stepnet.files import LayoutChoice, Module, convert_file, read, weights
-from stepnet.files.formats import Format, by_ending
-from stepnet.files.interchange import Written, converted_module
-from stepnet.files.interchange import converted as as_layout
-from stepnet.files.stacks import stacked
-from stepnet.files.verified import read_back
 from stepnet.layout import record
+from stepnet.layout.files import LayoutChoice, Module, convert_file, read, weights
+from stepnet.layout.files.formats import Format, by_ending
+from stepnet.layout.files.interchange import Written, converted_module
+from stepnet.layout.files.interchange import converted as as_layout
+from stepnet.layout.files.stacks import stacked
+from stepnet.layout.files.verified import read_back
 from stepnet.layout.report import Report
 from stepnet.model.compose import Layer
 from tests.peers.corpus.judge import Job, Part, save

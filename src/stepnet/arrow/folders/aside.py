@@ -32,7 +32,7 @@ from stepnet.arrow.folders.sifting import BadRow
 from stepnet.arrow.folders.tables import FILES, open_native, read_errors
 from stepnet.arrow.predictor import Selection
 from stepnet.errors import FileError, InputError
-from stepnet.files.paths import free
+from stepnet.layout.files.paths import free
 from stepnet.layout.options import option
 from stepnet.ragged.arrow import pyarrow_module
 

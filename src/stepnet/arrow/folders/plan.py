@@ -17,7 +17,7 @@ from stepnet.arrow.folders.result_files import partial_of
 from stepnet.arrow.folders.tables import ResultRows, TableFile
 from stepnet.arrow.predictor import Selection
 from stepnet.errors import FileError, InputError, named, printable
-from stepnet.files.paths import free
+from stepnet.layout.files.paths import free
 from stepnet.layout.options import option
 
 ARROW_ENDINGS = tuple(ending for ending in ENDINGS if ending != ".parquet")

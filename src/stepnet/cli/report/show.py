@@ -12,14 +12,14 @@ from stepnet.explain.page import PageModule, UndrawnModule, picture
 from stepnet.explain.summary import as_table, summary_of
 from stepnet.explain.ties import ConversionSide, Ties
 from stepnet.explain.weights import legend, signs, weights_text
-from stepnet.files import account
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.contents import is_paddle_program
-from stepnet.files.formats import read
-from stepnet.files.interchange import converted
-from stepnet.files.model import Module
-from stepnet.files.paths import new_file
 from stepnet.layout.convert import Conversion, convert
+from stepnet.layout.files import account
+from stepnet.layout.files.choice import LayoutChoice
+from stepnet.layout.files.contents import is_paddle_program
+from stepnet.layout.files.formats import read
+from stepnet.layout.files.interchange import converted
+from stepnet.layout.files.model import Module
+from stepnet.layout.files.paths import new_file
 from stepnet.layout.places import ParameterBlock
 from stepnet.layout.report import assumed_text
 from stepnet.model.file import read_model

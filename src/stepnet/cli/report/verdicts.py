@@ -10,14 +10,14 @@ import numpy as np
 
 from stepnet.arrow.folders.running import sequences_of
 from stepnet.errors import InputError, LayoutError, ModelError, named
-from stepnet.files.account import Account, check_drop
-from stepnet.files.choice import LayoutChoice
-from stepnet.files.contents import is_paddle_program
-from stepnet.files.formats import read
-from stepnet.files.interchange import compare, converted, converted_module
-from stepnet.files.model import FileContents, Module, bare, unwrapped
-from stepnet.files.stacks import stacked
-from stepnet.files.verified import weights
+from stepnet.layout.files.account import Account, check_drop
+from stepnet.layout.files.choice import LayoutChoice
+from stepnet.layout.files.contents import is_paddle_program
+from stepnet.layout.files.formats import read
+from stepnet.layout.files.interchange import compare, converted, converted_module
+from stepnet.layout.files.model import FileContents, Module, bare, unwrapped
+from stepnet.layout.files.stacks import stacked
+from stepnet.layout.files.verified import weights
 from stepnet.layout.options import option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records

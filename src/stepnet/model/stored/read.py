@@ -13,9 +13,9 @@ from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import DEEPEST, leaves, named_leaves
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError, ModelError, NetError, StepError, named
-from stepnet.files.jsons import parsed
-from stepnet.files.safetensors import mapped
-from stepnet.files.store import Store
+from stepnet.layout.files.jsons import parsed
+from stepnet.layout.files.safetensors import mapped
+from stepnet.layout.files.store import Store
 from stepnet.model.compose import Bidirectional, Layer, Stack
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.quantized import QuantizedGraph

@@ -14,7 +14,7 @@ from stepnet.compiler.values.arguments import file_path
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import InputError, ModelError, named
-from stepnet.files.safetensors import write
+from stepnet.layout.files.safetensors import write
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.control import Control
 from stepnet.model.graph.graph import Graph

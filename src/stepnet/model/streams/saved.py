@@ -27,8 +27,8 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import DEEPEST, leaves, named_leaves, skeleton
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, StepnetError, named
-from stepnet.files import jsons, safetensors
-from stepnet.files.store import Store
+from stepnet.layout.files import jsons, safetensors
+from stepnet.layout.files.store import Store
 from stepnet.model.batch import MOST_BEGUN
 from stepnet.model.streams.beginning import LayerStep, New, kind_for
 from stepnet.model.streams.layers import Names, Stepped

@@ -1,0 +1,171 @@
+"""Keras' layers that normalise."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.values.arguments import short_repr
+from stepnet.errors import ModelError
+from stepnet.importers import pointwise, reductions, shaping
+from stepnet.importers.placed import Placed, constant
+from stepnet.layout.files.keras.call import KerasCall
+from stepnet.layout.files.keras.nodes import rows
+
+Array = np.ndarray
+
+
+def layer_norm(call: KerasCall) -> Placed:
+    """Computes the result of LayerNormalization over the last axes."""
+    names = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
+    names = ["gamma"] if call.setting("rms_scaling", False) else names
+    first, shape = last_features(call)
+    arrays = dict(zip(names, map(constant, call.arrays(dict.fromkeys(names, shape))), strict=True))
+    epsilon = float(call.setting("epsilon", 1e-3))
+    if call.setting("rms_scaling", False):
+        return scaled_by_deviation(call.x, first, epsilon, arrays["gamma"])
+    return reductions.layer_norm(call.x, first, epsilon, arrays.get("gamma"), arrays.get("beta"))
+
+
+def scaled_by_deviation(x: Placed, first: int, epsilon: float, scale: Placed) -> Placed:
+    """Divides a value by its standard deviation over the axes from `first` on, and scales it, as Keras does
+    for `rms_scaling`: the mean is not subtracted.
+    """
+    axes = range(first, len(x.axes))
+    mean = reductions.reduce(x, axes, "mean", True)
+    square = pointwise.elementwise("square", pointwise.elementwise("subtract", x, mean))
+    return divided_by_root(x, reductions.reduce(square, axes, "mean", True), epsilon, scale)
+
+
+def rms_norm(call: KerasCall) -> Placed:
+    """Computes the result of RMSNormalization over the last axes: the mean is not subtracted."""
+    first, shape = last_features(call)
+    (scale,) = call.arrays({"scale": shape})
+    square = pointwise.elementwise("square", call.x)
+    means = reductions.reduce(square, range(first, len(call.x.axes)), "mean", True)
+    return divided_by_root(call.x, means, float(call.setting("epsilon", 1e-6)), constant(scale))
+
+
+def divided_by_root(x: Placed, square: Placed, epsilon: float, scale: Placed) -> Placed:
+    """Computes x / sqrt(square + epsilon) * scale."""
+    small = constant(np.asarray(epsilon, pointwise.dtype_of(x)))
+    root = pointwise.elementwise("sqrt", pointwise.elementwise("add", square, small))
+    return pointwise.elementwise("multiply", pointwise.elementwise("divide", x, root), scale)
+
+
+def last_features(call: KerasCall) -> tuple[int, tuple[int, ...]]:
+    """Returns the first axis that a layer normalises over, and the sizes from there on; raises `ModelError`
+    unless its setting "axis" states the last axes, and these are features.
+    """
+    rank, count = len(call.x.axes), len(rows(call.config.get("axis"))) or 1
+    axes = sorted(call.x.axis(axis) for axis in call.wholes("axis", count, -1))
+    if axes != [*range(rank - count, rank)]:
+        raise ModelError("it normalises over other axes than the last")
+    return axes[0], tuple(map(call.width, axes))
+
+
+def group_norm(call: KerasCall) -> Placed:
+    """Computes the result of GroupNormalization: each group of features is normalised over itself and all
+    steps of the sequence.
+    """
+    x, last, width = call.x, len(call.x.axes) - 1, call.width()
+    if call.axis() != last:
+        raise ModelError("it normalises groups of another axis than the last")
+    groups = width if call.setting("groups", 32) == -1 else call.setting("groups", 32)
+    if groups < 1 or width % groups:
+        raise ModelError(f"its {groups} groups do not divide {width} features")
+    names = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
+    arrays = dict(zip(names, call.arrays(dict.fromkeys(names, (width,))), strict=True))
+    grouped = shaping.reshape(x, [*x.sizes[:last], groups, width // groups])
+    axes = [axis for axis in range(1, last + 2) if axis != last]
+    centred = pointwise.elementwise("subtract", grouped, reductions.reduce(grouped, axes, "mean", True))
+    square = pointwise.elementwise("square", centred)
+    variance = reductions.reduce(square, axes, "mean", True)
+    shape = (groups, width // groups)
+    scale = constant(arrays.get("gamma", np.ones(width, pointwise.dtype_of(x))).reshape(shape))
+    made = divided_by_root(centred, variance, float(call.setting("epsilon", 1e-3)), scale)
+    if "beta" in arrays:
+        made = pointwise.elementwise("add", made, constant(arrays["beta"].reshape(shape)))
+    return shaping.reshape(made, x.sizes)
+
+
+def unit_norm(call: KerasCall) -> Placed:
+    """Computes the result of UnitNormalization: the operand divided by its length along axes."""
+    axes = call.wholes("axis", len(rows(call.config.get("axis"))) or 1, -1)
+    return of_length_one(call.x, axes, 1e-12)
+
+
+def of_length_one(x: Placed, axes: Sequence[int], epsilon: float) -> Placed:
+    """Divides a value by its length along axes; by `epsilon` where it is shorter."""
+    square = reductions.reduce(pointwise.elementwise("square", x), axes, "sum", True)
+    most = constant(np.asarray(1 / epsilon, pointwise.dtype_of(x)))
+    factor = pointwise.elementwise("minimum", pointwise.elementwise("rsqrt", square), most)
+    return pointwise.elementwise("multiply", x, factor)
+
+
+def batch_norm(call: KerasCall) -> Placed:
+    """Computes the result of BatchNormalization in use, by its moving mean and variance."""
+    own = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
+    names = (*own, "moving_mean", "moving_variance")
+    found = call.arrays(dict.fromkeys(names, (call.width(call.axis()),)))
+    arrays = dict(zip(names, found, strict=True))
+    variance = arrays["moving_variance"]
+    deviation = np.sqrt(variance + variance.dtype.type(call.setting("epsilon", 1e-3)))
+    scale, shift = arrays.get("gamma", np.ones_like(variance)), arrays.get("beta", np.zeros_like(variance))
+    return reductions.batch_norm(call.x, call.axis(), scale, shift, arrays["moving_mean"], deviation)
+
+
+LEAST = 1e-7
+"""The least deviation by which Normalization divides: Keras' epsilon."""
+
+
+def normalization(call: KerasCall) -> Placed:
+    """Computes the result of Normalization over the last axis, by the mean and variance of its configuration
+    or of its arrays; with the setting "invert" what undoes that.
+    """
+    if call.axis() != len(call.x.axes) - 1:
+        raise ModelError("it normalises over another axis than the last")
+    stated = [call.config.get(name) for name in ("mean", "variance")]
+    if None in stated:
+        shape = (call.width(),)
+        mean, variance, *_ = replace(call, stored=without_count(call)).arrays(
+            {"mean": shape, "variance": shape}
+        )
+    else:
+        mean, variance = (numbers(value) for value in stated)
+        for array in (mean, variance):
+            if array.size not in (1, call.width()):
+                raise ModelError(f"its configuration has {array.size} numbers for {call.width()} features")
+    deviation = np.maximum(np.sqrt(variance), np.float32(LEAST))
+    if call.setting("invert", False):
+        scaled = pointwise.elementwise("multiply", call.x, constant(deviation.ravel()))
+        return pointwise.elementwise("add", scaled, constant(mean.ravel()))
+    centred = pointwise.elementwise("subtract", call.x, constant(mean.ravel()))
+    return pointwise.elementwise("divide", centred, constant(deviation.ravel()))
+
+
+def without_count(call: KerasCall) -> Mapping[str, Array]:
+    """Returns the arrays of a Normalization but the count of the numbers that it saw, which is not used;
+    raises `ModelError` if there is none.
+    """
+    count = "2" if "2" in call.stored else "count"
+    if count not in call.stored:
+        raise ModelError(f"its arrays are {', '.join(call.stored) or 'none'}, not mean, variance, count")
+    return {name: array for name, array in call.stored.items() if name != count}
+
+
+def numbers(value: Any) -> Array:
+    """Returns the numbers of a configuration, a number or a list of numbers, as an array; raises `ModelError`
+    for others.
+    """
+    array = np.asarray(value, object).ravel()
+    if not all(type(number) in (int, float) for number in array):
+        raise ModelError(f"its configuration has {short_repr(value)}, where numbers are expected")
+    return array.astype(np.float32)
+
+
+def rescaling(call: KerasCall) -> Placed:
+    """Computes the result of Rescaling: the operand times a scale, plus an offset."""
+    scale, offset = (constant(numbers(call.config.get(name, 0.0))) for name in ("scale", "offset"))
+    return pointwise.elementwise("add", pointwise.elementwise("multiply", call.x, scale), offset)

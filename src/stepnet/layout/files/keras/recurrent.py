@@ -1,0 +1,166 @@
+"""The recurrent layers of a Keras model that is read whole: which a file has, and how they run.
+
+    LSTM                                   -->   one layer, in its direction
+    Bidirectional, two layers alike        -->   one layer of both directions
+    Bidirectional, merge_mode None, or two layers that differ   -->   two layers, and what merges them
+
+A layer that keeps its state from one call to the next (stateful) begins at zeros in each call. A stream of
+the model keeps it, until the stream ends.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stepnet.errors import ModelError
+from stepnet.importers import pointwise, selecting
+from stepnet.importers.axes import AxesError, axis_names
+from stepnet.importers.placed import Placed
+from stepnet.importers.recurrent import as_sequences
+from stepnet.layout.files.keras.config import Use
+from stepnet.layout.files.keras.file import KerasFile, KerasLayer
+from stepnet.layout.files.keras.masks import MaskedValue
+from stepnet.layout.files.keras.modules import merge_of, modules_of
+from stepnet.layout.files.keras.names import BIDIRECTIONAL, DIRECTIONS, LAYERS, NOTES
+from stepnet.layout.files.model import Module
+from stepnet.layout.files.recurrent import RecurrentLayer
+
+ZERO_AT_MASKED, STATEFUL = NOTES["zero_output_for_mask"], NOTES["stateful"]
+RECURRENT = {*LAYERS, "RNN", BIDIRECTIONAL}
+"""The classes of recurrent layers."""
+
+
+@dataclass(frozen=True)
+class TwoLayers:
+    """The layers of a Bidirectional that are run one by one.
+
+    forward, backward: the layers. merge: how their outputs are merged, such as "sum"; None if both are
+    returned.
+    """
+
+    forward: RecurrentLayer
+    backward: RecurrentLayer
+    merge: str | None
+
+    @property
+    def layers(self) -> tuple[RecurrentLayer, RecurrentLayer]:
+        """Both layers, the forward one first."""
+        return self.forward, self.backward
+
+
+MERGED: Mapping[str, Callable[[Placed, Placed], Placed]] = {
+    "concat": lambda a, b: selecting.concatenate([a, b], -1),
+    "sum": lambda a, b: pointwise.elementwise("add", a, b),
+    "product": lambda a, b: pointwise.elementwise("multiply", a, b),
+    "average": pointwise.mean,
+}
+"""The functions that merge the outputs of both directions, by the names of layouts."""
+
+
+def run(
+    layer: RecurrentLayer | TwoLayers, operands: Sequence[MaskedValue], version: str
+) -> list[MaskedValue]:
+    """Runs a recurrent layer over the first operand, from the states that are the others; returns its
+    outputs, and its final states if it returns these. Raises `ModelError` for facts about the layer that a
+    graph does not express.
+
+    Under a mask, the outputs at all steps have it too. A layer with initial states does not read it in Keras
+    3 unless its call states the mask.
+    """
+    if isinstance(layer, RecurrentLayer):
+        return one_layer(layer, operands, version, zero=layer.directions > 1)
+    x, states = operands[0], operands[1:]
+    half = len(states) // 2
+    (a, *first), (b, *second) = (
+        one_layer(each, [x, *own], version, zero=True)
+        for each, own in zip(layer.layers, (states[:half], states[half:]), strict=True)
+    )
+    if a.placed.axes[:-1] != b.placed.axes[:-1]:
+        raise ModelError("the outputs of both directions do not fit: one returns those of all steps")
+    if layer.merge is None:
+        return [a, b, *first, *second]
+    return [replace(a, placed=MERGED[layer.merge](a.placed, b.placed)), *first, *second]
+
+
+def one_layer(
+    layer: RecurrentLayer, operands: Sequence[MaskedValue], version: str, zero: bool
+) -> list[MaskedValue]:
+    """Runs one recurrent layer, as `run` does. zero: whether its outputs at masked steps are zeros, and not
+    those of the steps before.
+
+    Over steps last first it runs in the other direction, and so do its outputs lie.
+    """
+    facts = [fact for module in layer.modules for fact in (*module.notes, *module.use)]
+    last = layer.top.last_only
+    zero = (zero and not last) or ZERO_AT_MASKED in facts
+    facts = [fact for fact in facts if fact not in (ZERO_AT_MASKED, STATEFUL)]
+    if facts:
+        raise ModelError("; ".join(facts))
+    backwards = operands[0].backwards
+    layer = layer.turned() if backwards else layer
+    x, initial = as_sequences(operands[0].placed, batch_first=True), [state.placed for state in operands[1:]]
+    mask, backwards = operands[0].step_mask(), backwards != layer.top.flipped
+    if mask is not None and backwards and not last:
+        raise ModelError("it returns its outputs last step first, and its mask in the order of steps")
+    is_read = not initial or version == "2" or operands[0].given
+    read = mask.value if mask is not None and is_read else None
+    if read is not None and any(layout.startswith("keras.cudnn") for layout in layer.top.layouts):
+        raise ModelError("it takes no mask in Keras")
+    for state in initial:
+        if state.letters != "N_":
+            raise AxesError(f"an initial state has the axes [{axis_names(state.letters)}]")
+    begun, masked = [state.value for state in initial], "zero" if zero else "repeat"
+    outputs, states = layer.run(x.value, begun, last, layer.top.states, read, masked)
+    return [
+        MaskedValue(
+            x.lettered(outputs, "N_" if last else "NT_"),
+            None if last else mask,
+            backwards=backwards and not last,
+        ),
+        *(MaskedValue(x.lettered(state, "N_")) for state in states),
+    ]
+
+
+def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer | TwoLayers]:
+    """Reads the recurrent layers of a Keras file, by name, without those that have a part of a class that is
+    not Keras' own, and those that a TimeDistributed runs.
+
+    What the model does around a layer is no fact about it here, as the model is read whole: only its dropouts
+    are.
+    """
+    layers = tuple(
+        replace(layer, use=Use(training=layer.use.training) if layer.use else None) for layer in file.layers
+    )
+    modules = modules_of(path, replace(file, layers=layers), None, {})
+    found: dict[str, RecurrentLayer | TwoLayers] = {}
+    for layer in layers:
+        own = [each for each in modules if f"{each.name}/".startswith(f"{layer.name}/")]
+        foreign = any(part.foreign or part.timed for part in layer.sublayers) or layer.timed
+        if own and layer.class_name in RECURRENT and not foreign:
+            read = (
+                RecurrentLayer.of(own)
+                if not any(each.alone for each in own)
+                else two_layers(path, layer, own)
+            )
+            found |= {layer.name: read} if read else {}
+    return found
+
+
+def two_layers(path: Path, layer: KerasLayer, modules: Sequence[Module]) -> TwoLayers | None:
+    """Returns the layers of a Bidirectional whose directions are modules of their own; None if one of them is
+    not read.
+    """
+    ways = [[*of_direction(layer.name, way, modules)] for way in DIRECTIONS.values()]
+    if not all(ways) or sum(map(len, ways)) < len(modules):
+        return None
+    part = next(part for part in layer.sublayers if part.direction)
+    merge = None if part.merge is None else merge_of(path, part, layer.name)
+    forward, backward = map(RecurrentLayer.of, ways)
+    return TwoLayers(forward, backward, merge)
+
+
+def of_direction(name: str, way: str, modules: Sequence[Module]) -> Iterator[Module]:
+    """Yields the modules of one direction of the Bidirectional `name`, ready to run."""
+    for module in modules:
+        if f"{module.name}/".startswith(f"{name}/{way}/"):
+            yield replace(module, alone="")

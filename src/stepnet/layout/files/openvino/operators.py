@@ -1,0 +1,432 @@
+"""OpenVINO's operators: a map from their names to the operators of `importers`, one row per operator.
+
+    Multiply             -->   multiply
+    Elu alpha="0.5"      -->   elu, with the attribute as its number
+    MatMul transpose_b   -->   a product with the last two axes of the second operand exchanged
+
+A row of an elementwise operator names a row of the table in `importers/pointwise.py`. Any other row has a
+rule that reads the attributes of a layer, and calls functions of `importers`, which know no format.
+
+Source: OpenVINO's docs/ops, opset 1 to 14.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.windows import Window
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import short_repr
+from stepnet.errors import ModelError
+from stepnet.importers import pointwise, reductions, selecting, shaping
+from stepnet.importers.convolving import convolve, window_of
+from stepnet.importers.counts import with_counts
+from stepnet.importers.placed import Placed
+from stepnet.importers.products import matmul
+from stepnet.importers.recurrent import as_sequences, initial_state, reads_lengths, rows_of, state_for
+from stepnet.importers.values import reshaped
+from stepnet.layout.files.openvino.ir import KINDS, OpenVinoLayer
+from stepnet.layout.files.openvino.names import OPERATORS
+from stepnet.layout.files.recurrent import RecurrentLayer
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class OpenVinoCall:
+    """Layer of an OpenVINO model with its operands, as the rule of its operator takes it.
+
+    layer: the layer. operands: its operands, in order.
+    like: a value per step, whose steps are counted. recurrent: the layer that runs, of a recurrent operator.
+    """
+
+    layer: OpenVinoLayer
+    operands: tuple[Placed, ...]
+    like: Traced
+    recurrent: RecurrentLayer | None = None
+
+    def operand(self, index: int = 0) -> Placed:
+        """Returns an operand by index; raises `ModelError` if it is missing."""
+        if index >= len(self.operands):
+            raise ModelError(f"its operand {index} is missing")
+        return self.operands[index]
+
+    @property
+    def x(self) -> Placed:
+        """The first operand."""
+        return self.operand()
+
+    def text(self, name: str, default: str = "") -> str:
+        """Returns an attribute as text in lower case, or `default` if the file does not have it."""
+        return self.layer.data.get(name, default).strip().lower()
+
+    def number(self, name: str, default: float) -> float:
+        """Returns an attribute that is a number, or `default`; raises `ModelError` for other text."""
+        text = self.text(name, str(default))
+        try:
+            return float(text)
+        except ValueError:
+            raise ModelError(f"its {name} is {short_repr(text)}, and should be a number") from None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Tells whether an attribute is true, as "true" or "1"."""
+        return self.text(name, str(default)) in ("true", "1")
+
+    def wholes(self, name: str, default: str = "") -> list[int]:
+        """Returns an attribute that is a list of whole numbers; raises `ModelError` for other text."""
+        texts = [text.strip() for text in self.text(name, default).split(",") if text.strip()]
+        if not all(text.removeprefix("-").isdecimal() and len(text) < 20 for text in texts):
+            raise ModelError(f"its {name} is {short_repr(self.text(name))}, and should be whole numbers")
+        return [int(text) for text in texts]
+
+    def whole(self, name: str, default: int) -> int:
+        """Returns an attribute that is one whole number, or `default`."""
+        numbers = self.wholes(name, str(default))
+        if len(numbers) != 1:
+            raise ModelError(f"its {name} has {len(numbers)} numbers, and should have one")
+        return numbers[0]
+
+    def numbers(self, index: int) -> list[Any]:
+        """Returns the numbers of a constant operand; symbolic sizes may be among them."""
+        return list(np.ravel(self.operand(index).array))
+
+    def constants(self, index: int) -> list[int]:
+        """Returns the whole numbers of a constant operand; raises `ModelError` for symbolic sizes."""
+        numbers = self.numbers(index)
+        if not all(isinstance(number, int | np.integer) for number in numbers):
+            raise ModelError(f"its operand {index} is {short_repr(numbers)}, and should be whole numbers")
+        return [int(number) for number in numbers]
+
+
+Rule = Callable[[OpenVinoCall], Placed | Sequence[Placed]]
+
+
+def elementwise(operator: str, **attributes: float) -> Callable[[OpenVinoCall], Placed]:
+    """Makes the rule of an operator that is elementwise in all of its operands.
+
+    operator: its name in `importers.pointwise`. attributes: those that are numbers with their defaults, in
+    the order of the function's parameters.
+    """
+    counts = pointwise.OPERATORS[operator].counts
+
+    def rule(call: OpenVinoCall) -> Placed:
+        """Computes the elementwise `operator`, with the attributes of the layer."""
+        numbers = [call.number(name, usual) for name, usual in attributes.items()]
+        operands = with_counts(call.operands, call.like) if counts else call.operands
+        return pointwise.elementwise(operator, *filter(None, operands), numbers=numbers)
+
+    return rule
+
+
+def of_numbers(operator: str, *usual: float) -> Rule:
+    """Makes the rule of an operator that is elementwise in its first operand, whose others are constants.
+
+    usual: the values of further operands that may be left out.
+    """
+
+    def rule(call: OpenVinoCall) -> Placed:
+        """Computes the elementwise `operator` with the numbers of the constants."""
+        given = [call.operand(index).array.item() for index in range(1, len(call.operands))]
+        return pointwise.elementwise(operator, call.x, numbers=[*given, *usual[len(given) :]])
+
+    return rule
+
+
+def clamp(call: OpenVinoCall) -> Placed:
+    """Computes the result of Clamp: the operand limited to two bounds."""
+    return pointwise.clip(call.x, call.number("min", -np.inf), call.number("max", np.inf))
+
+
+def gelu(call: OpenVinoCall) -> Placed:
+    """Computes the result of Gelu, exactly or approximated by tanh."""
+    return pointwise.elementwise("gelu", call.x, numbers=[call.text("approximation_mode") == "tanh"])
+
+
+def swish(call: OpenVinoCall) -> Placed:
+    """Computes the result of Swish, x sigmoid(beta x)."""
+    if len(call.operands) == 1:
+        return pointwise.elementwise("silu", call.x)
+    inside = pointwise.elementwise("multiply", call.x, call.operand(1))
+    return pointwise.elementwise("multiply", call.x, pointwise.elementwise("sigmoid", inside))
+
+
+def divide(call: OpenVinoCall) -> Placed:
+    """Computes the result of Divide; of whole numbers only where they are sizes or other constants."""
+    if any(pointwise.dtype_of(x).kind in "iu" and not x.is_constant for x in call.operands):
+        raise ModelError("it divides whole numbers that are computed")
+    return elementwise("quotient")(call)
+
+
+def squared_difference(call: OpenVinoCall) -> Placed:
+    """Computes the result of SquaredDifference, (x - y) squared."""
+    return pointwise.elementwise("square", pointwise.elementwise("subtract", call.x, call.operand(1)))
+
+
+def convert(call: OpenVinoCall) -> Placed:
+    """Computes the result of Convert: the operand in another dtype, but for half precision."""
+    kind = KINDS.get(call.text("destination_type"))
+    if kind is None or kind.name in ("float16", "bfloat16"):
+        raise ModelError(f"its destination_type {short_repr(call.text('destination_type'))} is not supported")
+    return pointwise.cast(call.x, kind.name)
+
+
+def like(call: OpenVinoCall) -> Placed:
+    """Computes the result of ConvertLike: the operand in the dtype of another."""
+    return pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)
+
+
+def select(call: OpenVinoCall) -> Placed:
+    """Computes the result of Select: a choice between two operands by a condition."""
+    return pointwise.where(call.operand(0), call.operand(1), call.operand(2))
+
+
+# ---- products ----------------------------------------------------------------------------------------------
+
+
+def product(call: OpenVinoCall) -> Placed:
+    """Computes the result of MatMul, a product of matrices, each of which may be transposed."""
+    a, b = (
+        shaping.swapped(operand) if call.flag(name) else operand
+        for name, operand in (("transpose_a", call.operand(0)), ("transpose_b", call.operand(1)))
+    )
+    return matmul(a, b, padded=False)
+
+
+def convolution(call: OpenVinoCall) -> Placed:
+    """Computes the result of Convolution over the steps of sequences."""
+    weight = call.operand(1)
+    if len(weight.axes) != 3:
+        raise ModelError(
+            f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps alone"
+        )
+    return convolved(call, weight, 1)
+
+
+def grouped_convolution(call: OpenVinoCall) -> Placed:
+    """Computes the result of GroupConvolution, whose weight has the groups as its first axis."""
+    weight = call.operand(1)
+    if len(weight.axes) != 4:
+        raise ModelError(
+            f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps alone"
+        )
+    groups, out, into, size = weight.features
+    return convolved(call, shaping.reshape(weight, [groups * out, into, size]), groups)
+
+
+def convolved(call: OpenVinoCall, weight: Placed, groups: int) -> Placed:
+    """Computes a convolution with the weight [out, in / groups, kernel]."""
+    window = window_of_steps(call, weight.features[-1])
+    return convolve(call.x, weight, None, window, groups)
+
+
+def window_of_steps(call: OpenVinoCall, size: int) -> Window:
+    """Returns the steps that a kernel of this size reads, by the strides and pads of an operator."""
+    kind, stride, dilation = (
+        call.text("auto_pad", "explicit"),
+        call.whole("strides", 1),
+        call.whole("dilations", 1),
+    )
+    if kind in ("same_upper", "same_lower"):
+        return window_of(size, stride, dilation, 0, 0, kind.removeprefix("same_"))
+    if kind not in ("explicit", "notset", "valid"):
+        raise ModelError(f"its auto_pad {short_repr(kind)} is not supported")
+    pads = (0, 0) if kind == "valid" else (call.whole("pads_begin", 0), call.whole("pads_end", 0))
+    return window_of(size, stride, dilation, *pads)
+
+
+# ---- axes --------------------------------------------------------------------------------------------------
+
+
+def reduction(how: str) -> Rule:
+    """Makes the rule of a reduction over constant axes. how: its name in `importers.reductions`."""
+    return lambda call: reductions.reduce(
+        call.x, call.constants(1), how, call.flag("keep_dims"), like=call.like
+    )
+
+
+def over_axis(function: Callable[[Placed, int], Placed], usual: int) -> Rule:
+    """Makes the rule of softmax or log_softmax along the axis of an attribute. usual: its default."""
+    return lambda call: function(call.x, call.x.axis(call.whole("axis", usual)))
+
+
+def cumulated(call: OpenVinoCall) -> Placed:
+    """Computes the result of CumSum: the sum of each number and those before it along an axis."""
+    axis = call.x.axis(call.constants(1)[0] if len(call.operands) > 1 else 0)
+    return reductions.cumulate(call.x, axis, call.flag("reverse"), call.flag("exclusive"), call.like)
+
+
+def transpose(call: OpenVinoCall) -> Placed:
+    """Computes the result of Transpose: the axes in another order, by default reversed."""
+    order = call.constants(1) or range(len(call.x.axes))[::-1]
+    return shaping.transpose(call.x, list(order))
+
+
+def reshape(call: OpenVinoCall) -> Placed:
+    """Computes the result of Reshape: the operand in another shape, in which 0 may stand for its size."""
+    return shaping.reshape(call.x, call.numbers(1), call.flag("special_zero"))
+
+
+def squeeze(call: OpenVinoCall) -> Placed:
+    """Computes the result of Squeeze: the operand without axes of size one, by default all of them."""
+    return shaping.squeeze(call.x, call.constants(1) if len(call.operands) > 1 else None)
+
+
+def unsqueeze(call: OpenVinoCall) -> Placed:
+    """Computes the result of Unsqueeze: the operand with new axes of size one."""
+    return shaping.unsqueeze(call.x, call.constants(1))
+
+
+def broadcast(call: OpenVinoCall) -> Placed:
+    """Computes the result of Broadcast: the operand repeated to a shape, by NumPy's rules."""
+    if call.text("mode", "numpy") not in ("numpy", "bidirectional"):
+        raise ModelError(f"its mode {short_repr(call.text('mode'))} is not supported")
+    return shaping.expand(call.x, call.numbers(1))
+
+
+def shape(call: OpenVinoCall) -> Placed:
+    """Computes the result of ShapeOf: the sizes of the operand's axes, which may be symbolic."""
+    return shaping.shape_of_axes(call.x)
+
+
+def concat(call: OpenVinoCall) -> Placed:
+    """Computes the result of Concat: the operands joined along an axis."""
+    return selecting.concatenate(call.operands, call.whole("axis", 0))
+
+
+def gather(call: OpenVinoCall) -> Placed:
+    """Computes the result of Gather: elements along a constant axis at indices, as of an embedding."""
+    if call.whole("batch_dims", 0):
+        raise ModelError("its batch_dims is not 0")
+    return selecting.gather(call.x, call.operand(1), call.x.axis(call.constants(2)[0]))
+
+
+def sliced(call: OpenVinoCall) -> Placed:
+    """Computes the result of Slice: of features or shapes, or the first or last step of sequences."""
+    starts, ends, steps = (call.numbers(index) for index in (1, 2, 3))
+    axes = call.constants(4) if len(call.operands) > 4 else list(range(len(starts)))
+    if not len(starts) == len(ends) == len(steps) == len(axes):
+        raise ModelError("its starts, ends, steps and axes are of different numbers")
+    return selecting.slices(call.x, starts, ends, axes, [int(step) for step in steps])
+
+
+def split(call: OpenVinoCall) -> list[Placed]:
+    """Computes the results of Split: equal parts of the operand along an axis."""
+    axis, count = call.x.axis(call.constants(1)[0]), call.whole("num_splits", 1)
+    if count < 1:
+        raise ModelError(f"its num_splits is {count}")
+    return selecting.split(call.x, axis, [call.x.sizes[axis] // count] * count)
+
+
+def parts(call: OpenVinoCall) -> list[Placed]:
+    """Computes the results of VariadicSplit: parts of stated sizes, of which -1 is the rest."""
+    axis, sizes = call.x.axis(call.constants(1)[0]), call.constants(2)
+    rest = call.x.sizes[axis] - sum(size for size in sizes if size != -1)
+    return selecting.split(call.x, axis, [rest if size == -1 else size for size in sizes])
+
+
+# ---- recurrences -------------------------------------------------------------------------------------------
+
+
+def recurrence(call: OpenVinoCall) -> list[Placed]:
+    """Computes the results of a recurrent operator over sequences: [batch, directions, steps, hidden] for
+    each step, and the final states [batch, directions, hidden].
+    """
+    layer, operator = call.recurrent, OPERATORS[call.layer.type]
+    assert layer is not None
+    x = as_sequences(call.x, batch_first=True)
+    if reads_lengths(call.operand(1 + operator.states), x):
+        raise ModelError("its lengths are an input of the model")
+    initial = [initial_state(call.operand(1 + index), batch_first=True) for index in range(operator.states)]
+    hidden, given = layer.top.solved_sizes().hidden, any(state is not None for state in initial)
+    states = [state_for(state, way) for way in range(layer.directions) for state in initial]
+    rows = [state if isinstance(state, Traced) else rows_of(x.value, state, hidden) for state in states]
+    outputs, final = layer.run(x.value, rows if given else ())
+    by_slot = [final[slot :: operator.states] for slot in range(operator.states)]
+    wide = (layer.directions, hidden)
+    return [
+        x.lettered(reshaped(outputs, wide), "N_T_"),
+        *(
+            x.lettered(reshaped(np.concatenate(own, axis=-1) if own[1:] else own[0], wide), "N__")
+            for own in by_slot
+        ),
+    ]
+
+
+OPENVINO: Mapping[str, Rule] = {
+    **{name: recurrence for name, operator in OPERATORS.items() if operator.sequence},
+    "Abs": elementwise("absolute"),
+    "Add": elementwise("add"),
+    "Atan": elementwise("arctan"),
+    "Broadcast": broadcast,
+    "Ceiling": elementwise("ceil"),
+    "Clamp": clamp,
+    "Concat": concat,
+    "Convert": convert,
+    "ConvertLike": like,
+    "Convolution": convolution,
+    "Cos": elementwise("cos"),
+    "Cosh": elementwise("cosh"),
+    "CumSum": cumulated,
+    "Divide": divide,
+    "Elu": elementwise("elu", alpha=1.0),
+    "Equal": elementwise("equal"),
+    "Erf": elementwise("erf"),
+    "Exp": elementwise("exp"),
+    "Floor": elementwise("floor"),
+    "FloorMod": elementwise("remainder"),
+    "Gather": gather,
+    "Gelu": gelu,
+    "Greater": elementwise("greater"),
+    "GreaterEqual": elementwise("greater_equal"),
+    "GroupConvolution": grouped_convolution,
+    "HSigmoid": lambda call: pointwise.elementwise("hard_sigmoid", call.x, numbers=[1 / 6, 0.5]),
+    "HSwish": elementwise("hard_swish"),
+    "HardSigmoid": of_numbers("hard_sigmoid"),
+    "Less": elementwise("less"),
+    "LessEqual": elementwise("less_equal"),
+    "Log": elementwise("log"),
+    "LogSoftmax": over_axis(reductions.log_softmax, -1),
+    "LogicalAnd": elementwise("logical_and"),
+    "LogicalNot": elementwise("logical_not"),
+    "LogicalOr": elementwise("logical_or"),
+    "LogicalXor": elementwise("logical_xor"),
+    "MatMul": product,
+    "Maximum": elementwise("maximum"),
+    "Minimum": elementwise("minimum"),
+    "Mod": elementwise("signed_remainder"),
+    "Multiply": elementwise("multiply"),
+    "Negative": elementwise("negative"),
+    "NotEqual": elementwise("not_equal"),
+    "PReLU": elementwise("leaky_relu"),
+    "Power": lambda call: pointwise.power(call.operand(0), call.operand(1)),
+    "ReLU": elementwise("relu"),
+    "ReduceMax": reduction("max"),
+    "ReduceMean": reduction("mean"),
+    "ReduceMin": reduction("min"),
+    "ReduceSum": reduction("sum"),
+    "Reshape": reshape,
+    "Select": select,
+    "Selu": of_numbers("selu"),
+    "ShapeOf": shape,
+    "Sigmoid": elementwise("sigmoid"),
+    "Sign": elementwise("sign"),
+    "Sin": elementwise("sin"),
+    "Sinh": elementwise("sinh"),
+    "Slice": sliced,
+    "SoftMax": over_axis(reductions.softmax, 1),
+    "SoftPlus": elementwise("softplus"),
+    "Split": split,
+    "Sqrt": elementwise("sqrt"),
+    "SquaredDifference": squared_difference,
+    "Squeeze": squeeze,
+    "Subtract": elementwise("subtract"),
+    "Swish": swish,
+    "Tan": elementwise("tan"),
+    "Tanh": elementwise("tanh"),
+    "Transpose": transpose,
+    "Unsqueeze": unsqueeze,
+    "VariadicSplit": parts,
+}
+"""The rule of each supported operator of OpenVINO: its result, or its results in order."""

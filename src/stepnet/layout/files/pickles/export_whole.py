@@ -1,0 +1,346 @@
+"""Reads a program of torch.export whole, as a `Graph`, without PyTorch: each operation by its row in
+`importers.aten.kept`.
+
+A file fixes the numbers of sequences and steps of the example that it was made with, unless they are
+symbols. The graph is for any numbers: an operation that depends on a fixed one is refused.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.compiler.values.dtypes import COMPUTED
+from stepnet.errors import ModelError, StepError, named, printable
+from stepnet.importers.aten.graph import AtenGraph
+from stepnet.importers.aten.kept import EXPORTED, MOST_MADE
+from stepnet.importers.aten.replay import GraphReplay, NoValue, ReplayedNode, Rule
+from stepnet.importers.axes import LETTERS, AxesError
+from stepnet.importers.convolving import ZerosAround
+from stepnet.importers.padding import MISFITS
+from stepnet.importers.placed import Placed, Unusable
+from stepnet.layout.files import zips
+from stepnet.layout.files.model import Array
+from stepnet.layout.files.paths import opened
+from stepnet.layout.files.pickles.export_graph import (
+    ExportReader,
+    InPlaceChanges,
+    checked_schema,
+    output_names,
+    symbol_of,
+)
+from stepnet.layout.files.pickles.exported import DTYPES, in_archive, program_in
+from stepnet.layout.files.pickles.program import (
+    RECURRENT,
+    arguments,
+    names,
+    operator_of,
+    rows,
+    table,
+    title,
+    weight_names,
+)
+from stepnet.layout.options import option
+from stepnet.model.graph.array_model import (
+    ArrayModel,
+    ModelInput,
+    axes_of_rank,
+    check_agree,
+    check_factor,
+    check_names,
+    first_fitting,
+    graph_of,
+    outputs_of,
+    with_axes,
+)
+from stepnet.model.graph.graph import Graph
+
+Json = dict[str, Any]
+MOST_CHOICES = 24
+"""The largest number of combinations of axes that are tried."""
+FACTORS = ("mul.", "div.", "full.")
+"""The operations whose number may have been computed from the number of steps."""
+STEPWISE = re.compile(r"(^|[.])weight_hh_l\d+(_reverse)?$")
+"""The names of weights of layers of torch.nn that run over steps."""
+MAKERS = re.compile(r"(eye|arange|full|zeros|ones|empty\w*|new_\w+|\w+_like)[.]")
+"""The operations that make arrays whose sizes only the file says."""
+CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "convolution.default")
+
+
+def graph(path: Path, *, axes: Any = None, title: str | None = None) -> Graph | None:
+    """Reads a program of torch.export as a graph; None if the file has no program, or several.
+
+    axes: the axes of inputs by name, or of all, such as "NT"; None for the usual ones. title: what messages
+    call the program; the path if that is None.
+
+    Raises `ModelError` for operations that are not supported, with their names, and `FileError` for a
+    damaged file.
+    """
+    name = title or str(path)
+    with opened(path) as (stream, size):
+        members = zips.members(stream, size)
+        document, arrays = program_in(stream, size, members), in_archive(stream, size, members)
+    if document is None:
+        return None
+    with named(name):
+        checked_schema(document)
+        program = ExportProgram.of(name, document, arrays)
+    missing = [*program.unsupported()]
+    if missing:
+        raise ModelError(unsupported_text(program, missing))
+
+    def build(chosen: Sequence[str]) -> Graph:
+        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
+        with named(name):
+            placed = tuple(map(program.model_input, program.inputs, chosen))
+            check_agree(placed)
+            model = ExportedModel(name, placed, program, program.graph(placed))
+        try:
+            return graph_of(model, program.weights)
+        except (StepError, ModelError) as error:
+            raise AxesError(str(error)) from error
+
+    stated = dict.fromkeys(program.inputs, axes) if isinstance(axes, str) else dict(axes or {})
+    check_names(stated, program.inputs)
+    choices = product(
+        *([stated[name]] if name in stated else program.usual_axes(name) for name in program.inputs)
+    )
+    return first_fitting(name, islice(choices, MOST_CHOICES), build, program.remedy)
+
+
+def unsupported_text(program: "ExportProgram", missing: list[str]) -> str:
+    """Formats the error for a program with operations that are not supported: lists them."""
+    shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    are = "are operations" if len(missing) > 1 else "is an operation"
+    others = len([*program.written.needed()]) - len(missing)
+    advice = ""
+    if any("_." in name for name in missing):
+        advice = "; of a program, .run_decompositions({}) gives one that changes nothing in place"
+    if program.recurrent_nodes:
+        advice += f": say {option('recurrent only')} for the recurrent layers alone"
+    return f"{program.path}: {shown} {are} that stepnet does not support; its other {others} are{advice}"
+
+
+@dataclass(frozen=True)
+class ExportProgram:
+    """Program of torch.export, as its file describes it.
+
+    path: the file, for messages. json: the graph.
+    inputs: the names of the arguments that are tensors of a call. outputs: the outputs in JSON.
+    output_names: their names. weights: the parameters and buffers that it reads, by the names of the
+    state_dict. constants: other tensors that are in it. held: the names of both, by those of the arguments.
+    """
+
+    path: str
+    json: Json
+    inputs: tuple[str, ...]
+    outputs: tuple[Json, ...]
+    output_names: tuple[str, ...]
+    weights: Mapping[str, Array]
+    constants: Mapping[str, Array]
+    held: Mapping[str, str]
+
+    @classmethod
+    def of(cls, path: str, document: Json, arrays: Mapping[str, Array]) -> "ExportProgram":
+        """Reads the signature of a program; raises `ModelError` for one that changes its buffers as it runs,
+        and for weights of a dtype that is not supported.
+
+        arrays: the weights and constants in the file, by name.
+        """
+        module = table(document.get("graph_module"))
+        graph, signature = table(module.get("graph")), table(module.get("signature"))
+        specs = rows(signature.get("input_specs"))
+        outputs = list[Json]()
+        for spec in rows(signature.get("output_specs")):
+            if "user_output" not in spec:
+                kind = next(iter(spec), "output")
+                raise ModelError(
+                    f"the program has an output of kind {kind[:100]!a}, which changes its state: call "
+                    ".eval() on the module ahead of torch.export.export"
+                )
+            outputs.append(table(table(spec["user_output"]).get("arg")))
+        read = {name for node in rows(graph.get("nodes")) for name in names(node.get("inputs"))}
+        read.update(names(outputs))
+        held = {name: own for spec in specs for name, own in weight_names(spec) if name in read}
+        values = {own: weight(arrays, own) for own in held.values()}
+        lifted = {own for spec in specs if "tensor_constant" in spec for _, own in weight_names(spec)}
+        weights = {own: array for own, array in values.items() if own not in lifted}
+        constants = {own: array for own, array in values.items() if own in lifted}
+        inputs = [name for spec in specs for name in names(table(table(spec.get("user_input")).get("arg")))]
+        given = [output for output in outputs if "as_none" not in output]
+        called = output_names(module, [next(names(output), "a number") for output in given])
+        return cls(path, graph, tuple(inputs), tuple(given), called, weights, constants, held)
+
+    @property
+    def written(self) -> InPlaceChanges:
+        """The nodes on which the outputs depend, and the values that they change in place."""
+        return InPlaceChanges(rows(self.json.get("nodes")), [*self.outputs], {*self.arguments})
+
+    @property
+    def recurrent_nodes(self) -> list[Json]:
+        """The nodes of PyTorch's recurrent operators."""
+        return [node for node in rows(self.json.get("nodes")) if operator_of(node) in RECURRENT]
+
+    def unsupported(self) -> Iterator[str]:
+        """Yields the names of operations without a row in `importers.aten.kept`, as messages have them."""
+        for place, node in self.written.needed():
+            if self.written.operator(node, place) not in EXPORTED:
+                yield printable(title(node))
+
+    @property
+    def remedy(self) -> str:
+        """Advice for a program that is refused; "" if there is none: a program with the weights of
+        layers that no recurrent operator reads was decomposed to single steps.
+        """
+        if self.recurrent_nodes or not any(STEPWISE.search(name) for name in self.weights):
+            return ""
+        return (
+            "run_decompositions() has made steps of its recurrent layers: save the program as it was before"
+        )
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the arguments of the graph, in the order of their values."""
+        return [*self.inputs, *self.held]
+
+    def sizes(self, name: str) -> list[Json]:
+        """Returns the sizes of an input in JSON."""
+        return rows(table(table(self.json.get("tensor_values")).get(name)).get("sizes"))
+
+    def usual_axes(self, name: str) -> list[str]:
+        """Lists the axes that an input may have, the most usual first: those that recurrent operators
+        require. Without these, sequences are first: what takes the number of sequences is then refused.
+        """
+        rank = len(self.sizes(name))
+        for node in self.recurrent_nodes:
+            if name in names(arguments(node).get("hx")):
+                return ["_N_"] if rank == 3 else []
+        usual = axes_of_rank(rank)
+        flags = [table(arguments(node).get("batch_first")).get("as_bool") for node in self.recurrent_nodes]
+        if not flags:
+            return [axes for axes in usual if not axes.startswith("T")]
+        if not any(flags):
+            usual.sort(key=lambda axes: not axes.startswith("T"))
+        return usual
+
+    def model_input(self, name: str, axes: str) -> ModelInput:
+        """Makes an input with the chosen axes, such as "NT_"; raises `AxesError` if they do not fit."""
+        sizes = [size.get("as_int", 0) for size in self.sizes(name)]
+        meta = table(table(self.json.get("tensor_values")).get(name))
+        kind = meta.get("dtype")
+        dtype = DTYPES.get(kind) if isinstance(kind, int) else None
+        if dtype not in COMPUTED or not all(isinstance(size, int) and size >= 0 for size in sizes):
+            raise ModelError(f"its input {name[:100]!a} is of dtype {dtype}, which is not supported")
+        if "T" in axes and sizes[axes.index("T")] == 1:
+            raise AxesError(
+                f"the file fixes the number of steps of {name[:100]!a} to 1: export it with more steps"
+            )
+        return with_axes(name, sizes, dtype, axes)
+
+    def graph(self, inputs: Sequence[ModelInput]) -> AtenGraph:
+        """Reads the graph, with the chosen axes of the inputs."""
+        symbols = dict[str, str]()
+        for each in inputs:
+            for size, letter in zip(self.sizes(each.name), each.axes, strict=True):
+                symbol = symbol_of(size)
+                if symbol and letter in LETTERS and symbols.setdefault(symbol, word(letter)) != word(letter):
+                    raise AxesError(
+                        f"one symbol is the number of sequences and of steps of {each.name[:100]!a}"
+                    )
+        return ExportReader(self.path, self.json, symbols).read(self.arguments, [*self.outputs])
+
+
+def word(letter: str) -> str:
+    """Returns the name of an axis, "sequences" or "steps", by its letter."""
+    return str(LETTERS[letter][0])
+
+
+def weight(arrays: Mapping[str, Array], name: str) -> Array:
+    """Returns the array of a weight or constant; raises `ModelError` if there is none, or its dtype is not
+    of nets.
+    """
+    if name not in arrays:
+        raise ModelError(f"the program reads {name[:100]!a}, which the file does not hold")
+    array = arrays[name]
+    if array.dtype.name not in COMPUTED:
+        raise ModelError(f"{name[:100]!a} holds {array.dtype.name}; use one of {', '.join(COMPUTED)}")
+    return array
+
+
+@dataclass(frozen=True)
+class ExportedModel(ArrayModel):
+    """Program of torch.export as a function of its inputs, which `sn.Graph` traces.
+
+    program: the program. graph: its graph, with the axes of the inputs.
+    """
+
+    program: ExportProgram
+    graph: AtenGraph
+
+    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
+        """Computes the outputs of the program, by name if there are several.
+
+        x: the inputs with steps, by name if there are several. params: the weights by name.
+        statics: the inputs without steps, by name if there are several.
+        """
+        placed = self.placed(x, statics)
+        like = placed[self.sequences[0].name].value
+        builder = like.builder
+        held: dict[str, Traced] = {
+            name: Traced(builder, builder.constant(array)) for name, array in self.program.constants.items()
+        } | dict(params or {})
+        values = [
+            *(placed[name] for name in self.program.inputs),
+            *(
+                Placed(held[own], tuple((size,) for size in held[own].type.shape))
+                for own in self.program.held.values()
+            ),
+        ]
+        stated = dict(pair for each in self.inputs for pair in each.stated)
+        rules = {name: self.guarded(rule) for name, rule in EXPORTED.items()}
+        results = GraphReplay.of("model", self.graph, values, rules, stated=stated, like=like).results(
+            self.path
+        )
+        outputs = {
+            name: self.output(name, value)
+            for name, value in zip(self.program.output_names, results, strict=True)
+        }
+        return outputs_of(self.path, outputs)
+
+    def output(self, name: str, value: Any) -> Placed:
+        """Returns an output; raises `ModelError` if it is no value."""
+        if isinstance(value, Placed):
+            return value
+        what = value.what if isinstance(value, NoValue) else "a number"
+        raise ModelError(f"{self.path}: output {name!r} is {what}, which is not a value of a model")
+
+    def guarded(self, rule: Rule) -> Rule:
+        """Wraps the rule of an operation with checks for arguments of files, which may be damaged."""
+
+        def run(call: ReplayedNode) -> Any:
+            """Calls the rule; raises `StepError` for arguments that it cannot have."""
+            for value in call.arguments.values():
+                unusable = value.value if isinstance(value, Placed) else None
+                if isinstance(unusable, ZerosAround) and call.name in CONVOLUTIONS:
+                    continue
+                if isinstance(unusable, Unusable):
+                    raise refuse(unusable.reason)
+            sizes = [size for tensor in call.tensors for size in tensor.shape if isinstance(size, int)]
+            if MAKERS.match(call.name) and prod(sizes) > MOST_MADE:
+                raise refuse(f"it makes an array of {prod(sizes)} numbers; the most is {MOST_MADE}")
+            if call.name.startswith(FACTORS):
+                for value in call.arguments.values():
+                    if isinstance(value, int | float):
+                        check_factor(np.asarray(value), self.inputs)
+            try:
+                return rule(call)
+            except (AssertionError, AttributeError, *MISFITS) as error:
+                raise refuse(f"its operands or arguments do not fit: {str(error)[:200]}") from error
+
+        return run
