@@ -12,9 +12,13 @@ LOWEST_TESTS := repository/test_floors.py $(addprefix cli/test_,doctor.py cli.py
   explain/test_picture.py keras $(addprefix arrow/test_arrow_,batches.py refused.py) ray onednn/test_vowels.py \
   $(addprefix compiler/targets/cpu/test_,llvm.py stored_code.py) onnx/test_onnx.py torch/test_torch_layers.py \
   $(addprefix layout/files/test_files_,onnx.py keras.py flax.py safetensors.py torch.py)
+# What runs machine code for the processor that STEPNET_CPU names. Files whose tables have narrower processors are not among it.
+PROCESSOR_TESTS := $(addprefix tests/compiler/targets/cpu/test_,call_block.py chain.py cpu.py driver.py early_ends.py \
+  encoded_weights.py fiber_results.py fiber_statics.py fibers.py in_place.py llvm.py llvm_unusual.py step_places.py wavefront.py \
+  workers.py) tests/model/test_random_steps.py tests/cells/test_cells.py
 # Old packages leave files and processes open when they are collected.
 LOWEST_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
-PIP    = -m pip --disable-pip-version-check install --quiet
+PIP    = -m pip --disable-pip-version-check install --quiet --no-compile # Python compiles what is imported
 
 PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled; ARGS='-n 0' runs in one process
 
@@ -24,10 +28,10 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 BENCH_PEERS := openvino tensorflow jax paddle
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark
 
-.PHONY: help demo test test-long test-lowest test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers
+.PHONY: help demo test test-long test-lowest test-processor test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/demo.stamp ## a speaker classifier trained in PyTorch, run by stepnet
 	$(BIN)/stepnet demo
@@ -40,6 +44,9 @@ test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, who
 
 test-lowest: $(LOWEST)/peer.stamp ## the fast tests of what packages do, with the lowest version of each, in an environment of its own
 	$(LOWEST)/bin/python -m pytest $(PARALLEL) $(LOWEST_WARNINGS) $(addprefix tests/,$(LOWEST_TESTS)) $(ARGS)
+
+test-processor: $(VENV)/test.stamp ## what runs machine code, for the processor that STEPNET_CPU names: x86-64-v3, generic
+	$(BIN)/python -m pytest $(PARALLEL) $(PROCESSOR_TESTS) $(ARGS)
 
 test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, against every reader
 	$(BIN)/python tests/fuzz/hunt.py --count 100000 --keep build/mutants $(ARGS)
@@ -55,7 +62,7 @@ lint: $(VENV)/lint.stamp ## format and lint
 	$(BIN)/ruff check .
 
 types: $(VENV)/lint.stamp $(VENV)/test.stamp ## pyright, strict on the package and on bench/runtimes
-	$(BIN)/pyright
+	$(BIN)/pyright $(ARGS)
 
 format: $(VENV)/lint.stamp ## mend what lint would complain of, where that can be done
 	$(BIN)/ruff format .

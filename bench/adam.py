@@ -12,10 +12,9 @@ time is the median of all turns, and a ratio that of each round's.
 `python -m bench --training` times forward and backward alone, beside every peer.
 """
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, Any
 
@@ -23,10 +22,10 @@ import torch
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import stepnet as sn
 import stepnet.torch as st
+from bench.printing import print_rows
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.threads import threads
 
@@ -112,16 +111,13 @@ def main(
         timed(name, batch, steps, hidden, rounds)
         for name in track(cell or ["gru", "lstm"], "training", console=quiet, transient=True)
     ]
-    if as_json:
-        print(json.dumps({"threads": threads(), "rows": [asdict(row) for row in rows]}, indent=2))
-        return
-    table = Table(title=f"A step with Adam, {threads()} threads: milliseconds")
-    for name in ("cell", "batch", "steps", "hidden", "stepnet", "torch.nn", "times as fast"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        sizes = (str(row.batch), str(row.steps), str(row.hidden))
-        table.add_row(row.cell, *sizes, f"{row.ours:.2f}", f"{row.theirs:.2f}", f"{row.ratio:.2f}")
-    Console().print(table)
+    columns = {
+        **{name: f"{{row.{name}}}" for name in ("cell", "batch", "steps", "hidden")},
+        "stepnet": "{row.ours:.2f}",
+        "torch.nn": "{row.theirs:.2f}",
+        "times as fast": "{row.ratio:.2f}",
+    }
+    print_rows(rows, "Milliseconds for a step with Adam", columns, as_json)
 
 
 if __name__ == "__main__":

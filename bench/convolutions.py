@@ -15,12 +15,11 @@ time is the median of all turns, and a ratio that of each round's. The results a
 longest sequence, as padding changes those of the others.
 """
 
-import json
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -31,10 +30,10 @@ import torch
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import stepnet as sn
 import stepnet.onnx
+from bench.printing import print_rows
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.threads import threads
 
@@ -183,17 +182,13 @@ def main(
         for count in batch or [1, 50]:
             check(runs, Batch.drawn(np.random.default_rng(0), count), units)
             rows.append(timed(name, runs, count, rounds))
-    if as_json:
-        print(json.dumps({"threads": threads(), "rows": [asdict(row) for row in rows]}, indent=2))
-        return
-    title = f"Sequences of {SHORTEST} to {LONGEST} frames, {threads()} threads: milliseconds a batch"
-    table = Table(title=title)
-    for column in ("model", "batch", "stepnet", "onnxruntime", "ratio"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        times = f"{row.stepnet:.3f}", f"{row.onnxruntime:.3f}", f"{row.ratio:.2f}"
-        table.add_row(row.model, str(row.batch), *times)
-    Console().print(table)
+    columns = {
+        **{name: f"{{row.{name}}}" for name in ("model", "batch")},
+        **{name: f"{{row.{name}:.3f}}" for name in ("stepnet", "onnxruntime")},
+        "ratio": "{row.ratio:.2f}",
+    }
+    title = f"Milliseconds for a batch of sequences of {SHORTEST} to {LONGEST} frames"
+    print_rows(rows, title, columns, as_json)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ Both have to give the same bits. They alternate; a time is the median of all tur
 round's.
 """
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, Any
 
@@ -25,11 +24,10 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import stepnet as sn
+from bench.printing import print_rows
 from stepnet import cells
-from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 STEPS: dict[str, Any] = {"gru": cells.gru, "lstm": cells.lstm}
@@ -110,16 +108,15 @@ def main(
         timed(*case, lengths, most, rounds)
         for case in track(cases, "early ends", console=quiet, transient=True)
     ]
-    if as_json:
-        print(json.dumps({"threads": threads(), "rows": [asdict(row) for row in found]}, indent=2))
-        return
-    title = f"{rows} sequences of {lengths.mean():.0f} steps in the mean, {threads()} threads: milliseconds"
-    table = Table(title=title)
-    for name in ("cell", "hidden", "until=", "lengths known", "times as long"):
-        table.add_column(name, justify="right")
-    for row in found:
-        table.add_row(row.cell, str(row.hidden), f"{row.until:.2f}", f"{row.known:.2f}", f"{row.ratio:.2f}")
-    Console().print(table)
+    columns = {
+        "cell": "{row.cell}",
+        "hidden": "{row.hidden}",
+        "until=": "{row.until:.2f}",
+        "lengths known": "{row.known:.2f}",
+        "times as long": "{row.ratio:.2f}",
+    }
+    title = f"Milliseconds for {rows} sequences of {lengths.mean():.0f} steps in the mean"
+    print_rows(found, title, columns, as_json)
 
 
 if __name__ == "__main__":

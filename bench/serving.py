@@ -4,9 +4,10 @@
     python -m bench.serving --threads 1 --hidden 256 --json
 
 A GRU, float32, over requests of one sequence of 5 to 60 steps each. `one batch` is all of them in calls of 64
-sequences, by one thread: what the machine gives. `one thread` calls the model with one request after the
-other, and `each its own` are 16 threads of Python that do. `by arrival` are these threads with
-`examples/batching.py`: each submits its request, and waits for the result.
+sequences, by one thread: what the machine gives. `calls of 16` has as many sequences in a call as there are
+callers: each waits for its result, so no batch by arrival can be larger. `one thread` calls the model with
+one request after the other, and `each its own` are 16 threads of Python that do. `by arrival` are these
+threads with `examples/batching.py`: each submits its request, and waits for the result.
 
 Ways alternate. A rate is the median of the rounds, and its share of that of one batch the median of each
 round's; p50 and p99 are those of all requests, in milliseconds. The results are compared first: those of all
@@ -53,10 +54,10 @@ def last(model: sn.RNN) -> Callable[[sn.Ragged], Array]:
     return lambda sequences: model(sequences)[1]
 
 
-def in_batches(model: sn.RNN, requests: list[Array]) -> tuple[list[Array], list[float]]:
-    """Answers requests in calls of `BATCH` sequences; returns the results, and no times of requests."""
+def in_batches(model: sn.RNN, requests: list[Array], size: int) -> tuple[list[Array], list[float]]:
+    """Answers requests in calls of `size` sequences; returns the results, and no times of requests."""
     made = [
-        last(model)(sn.Ragged.from_list(requests[at : at + BATCH])) for at in range(0, len(requests), BATCH)
+        last(model)(sn.Ragged.from_list(requests[at : at + size])) for at in range(0, len(requests), size)
     ]
     return list(np.concatenate(made)), []
 
@@ -96,7 +97,8 @@ def main(
 
     with Batcher(call) as batcher:
         ways: dict[str, Callable[[], tuple[list[Array], list[float]]]] = {
-            "one batch": lambda: in_batches(model, sequences),
+            "one batch": lambda: in_batches(model, sequences, BATCH),
+            f"calls of {callers}": lambda: in_batches(model, sequences, callers),
             "one thread": lambda: by_callers(alone, sequences, 1),
             "each its own": lambda: by_callers(alone, sequences, callers),
             "by arrival": lambda: by_callers(lambda one: batcher.submit(one).result(), sequences, callers),

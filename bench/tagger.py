@@ -15,11 +15,10 @@ results are compared first: of the longest sentence, as padding changes those of
 """
 
 import io
-import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, Any
 
@@ -29,10 +28,10 @@ import torch
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import stepnet as sn
 import stepnet.torch
+from bench.printing import print_rows
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.threads import threads
 from stepnet.errors import RefusedError
@@ -186,15 +185,13 @@ def main(
             for count in track(batch or [1, 50], "tagging", console=quiet, transient=True)
             for row in timed(runs, count, words, hidden, rounds)
         ]
-    if as_json:
-        print(json.dumps({"threads": threads(), "rows": [asdict(row) for row in rows]}, indent=2))
-        return
-    table = Table(title=f"Sentences of 5 to 60 words, {threads()} threads: milliseconds a batch")
-    for name in ("batch", "", "milliseconds", "times stepnet's"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(str(row.batch), row.peer, f"{row.milliseconds:.3f}", f"{row.ratio:.2f}")
-    Console().print(table)
+    columns = {
+        "batch": "{row.batch}",
+        "": "{row.peer}",
+        "milliseconds": "{row.milliseconds:.3f}",
+        "times stepnet's": "{row.ratio:.2f}",
+    }
+    print_rows(rows, "Milliseconds for a batch of sentences of 5 to 60 words", columns, as_json)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from constants import Constants
 from hypothesis import HealthCheck, settings
 from ray_session import RaySession, uses_ray
 from sharing import by_rows
-from turns import covering
+from turns import covering, values_of
 
 import stepnet as sn
 from stepnet.compiler.targets.cpu.running import native
@@ -152,8 +152,9 @@ LEFT = pytest.StashKey[dict[str, tuple[str, int, int]]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long each n-th case alone of a test marked `long(every=n)`, of those with one `of`; of a test
-    marked `long(each=True)` few cases that have each row of each `parametrize`; and of a property marked
+    """Without --long each n-th case alone of a test marked `long(every=n)`, or of the tests of a file that
+    have one `of`; of a test marked `long(each=True)` few cases that have each row of each `parametrize`, and
+    of one marked `long(pairs=True)` few that have each two rows of two of them; and of a property marked
     `long(examples=n)` that many examples. Without oneDNN the examples of its own pages are skipped. What runs
     on Ray is first.
     """
@@ -162,19 +163,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.long:
         return
     places, cases, left = Counter[object](), Counter[str](), dict[pytest.Item, str]()
-    grids = defaultdict[str, dict[pytest.Item, frozenset[tuple[int, str]]]](dict)
+    grids = defaultdict[str, dict[pytest.Item, frozenset[object]]](dict)
     config.stash[LEFT] = {}
     for item in items:
         name = item.nodeid.partition("[")[0]
         marks = {key: mark for mark in item.iter_markers("long") for key in mark.kwargs}
         if mark := marks.get("every"):
-            table = name, mark.kwargs.get("of")
+            table = item.path, mark.kwargs.get("of", name)
             if places[table] % mark.kwargs["every"]:
                 left[item] = name
             places[table] += 1
             cases[name] += 1
-        elif "each" in marks:
-            grids[name][item] = frozenset(enumerate(vars(item)["callspec"]._idlist))  # by `parametrize`
+        elif mark := marks.get("each") or marks.get("pairs"):
+            rows: list[str] = vars(item)["callspec"]._idlist  # by `parametrize`
+            grids[name][item] = values_of(rows, in_pairs="pairs" in mark.kwargs)
         if mark := marks.get("examples"):
             config.stash[LEFT].setdefault(name, ("examples", *fewer_examples(item, mark.kwargs["examples"])))
     for name, grid in grids.items():

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from stepnet import cells, layout
     from stepnet.layout.convert import Conversion, convert
     from stepnet.model import builder, masks
+    from stepnet.model.attention import attention
     from stepnet.model.beams import beam_search
     from stepnet.model.builder import create_rnn_op, foreach
     from stepnet.model.compose import Bidirectional, Stack
@@ -61,6 +62,7 @@ __all__ = [
     "Stack",
     "StepnetError",
     "__version__",
+    "attention",
     "avg_pool1d",
     "beam_search",
     "builder",
@@ -107,6 +109,8 @@ MODULES = {
     "cells": "stepnet.cells",
     "layout": "stepnet.layout",
     "masks": "stepnet.model.masks",
+    **{name: f"stepnet.{name}" for name in ("arrow", "build", "jax", "keras", "onednn", "onnx", "paddle")},
+    **{name: f"stepnet.{name}" for name in ("ray", "torch")},
 }
 HOMES = {
     "Bidirectional": "stepnet.model.compose",
@@ -114,6 +118,7 @@ HOMES = {
     "Gradients": "stepnet.model.gradients",
     "Graph": "stepnet.model.graph.graph",
     "Stack": "stepnet.model.compose",
+    "attention": "stepnet.model.attention",
     "avg_pool1d": "stepnet.model.convolution",
     "beam_search": "stepnet.model.beams",
     "conv1d": "stepnet.model.convolution",

@@ -20,7 +20,7 @@ import stepnet as sn
 from stepnet import arrow, cells
 from stepnet.arrow import predictor as module
 from stepnet.arrow.blocks import cuts
-from stepnet.arrow.runnable import CompiledModel, Runnable, intermediate_bytes
+from stepnet.arrow.runnable import CompiledModel, Runnable
 
 Array = np.ndarray
 CASES = [(name, kind) for name, kinds in TYPES.items() for kind in kinds]
@@ -54,6 +54,7 @@ def check(found: Any, expected: Any) -> None:
         assert_close(np.array(found, "float32").reshape(expected.shape), expected, 9, 2 * H + H)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("output", ["last", "outputs"])
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=str)
 def test_each_row_is_what_its_sequence_gives_alone(name: str, kind: Any, output: str):
@@ -89,6 +90,7 @@ def tables(draw: st.DrawFn) -> tuple[str, list[Any]]:
     return name, draw(st.lists(st.none() | steps, min_size=1, max_size=12))
 
 
+@pytest.mark.long(examples=10)
 @settings(max_examples=40)
 @given(
     table=tables(),
@@ -217,7 +219,7 @@ def test_sequences_are_read_where_they_lie_and_results_given_so():
 
     rows = [[[1, 2]], None, [[3, 4], [5, 6]], [[7, 8]]]
     batch = batch_of(rows=rows)
-    predictor = arrow.Predictor(Runnable(sn.Spec(IN, "float32"), run), output="outputs")
+    predictor = arrow.Predictor(Runnable(sn.Spec(IN, "float32"), run, repr), output="outputs")
     result = predictor(batch.slice(1))
     own = batch.column("frames").values.values
     assert np.shares_memory(seen[-1], own.to_numpy())
@@ -308,7 +310,7 @@ def test_no_call_takes_more_than_is_said(kind: Any):
 
     lengths = np.random.default_rng(2).integers(0, 40, 300)
     batch = batch_of(kind=kind, rows=[[[1.0, 2.0]] * length for length in lengths])
-    predictor = arrow.Predictor(Runnable(sn.Spec(IN, "float32"), run), output="outputs", memory=10_000)
+    predictor = arrow.Predictor(Runnable(sn.Spec(IN, "float32"), run, repr), output="outputs", memory=10_000)
     assert sum(part.num_rows for part in predictor.over([batch, batch])) == 600
     assert max(calls) <= 10_000
     assert sum(calls) / 10_000 > len(calls) / 3
@@ -339,7 +341,22 @@ def test_the_memory_of_a_call_counts_the_steps_that_there_are_more_of():
 
     graph = sn.Graph(model, normal(2, 2, 3), inputs=2)
     found = [0, 0]
-    for level, size in intermediate_bytes(graph.schedule):
+    for level, size in graph.bytes_between(graph.declaration.typed.inputs, False, "auto"):
         found[level] += size
     # 3 and 9 steps for each, of 2 numbers, in windows of 3, of 4 bytes; 8 of the 9 results are counted here.
     assert found[1] >= (3 + 3 * 3 + 8) * 2 * 4
+
+
+def test_pairs_of_steps_count_in_the_memory_of_a_call():
+    """Attention stores a score and a weight for each pair and head."""
+    model = sn.Graph(lambda x, p: sn.attention(x, x, x, heads=2), inputs=IN)
+    compiled = CompiledModel.of(Runnable.of(model, "outputs"), sn.Spec(IN, "float32"))
+    assert compiled.pair_bytes == 2 * 2 * 4
+    rows = [normal(length, IN) for length in (20, 3, 2)]
+    batch = pa.record_batch({"frames": [row.tolist() for row in rows]})
+    batch = batch.cast(pa.schema({"frames": pa.list_(pa.list_(pa.float32(), IN))}))
+    parts = list(arrow.predict([batch], model, output="outputs", memory=3000))
+    assert [part.num_rows for part in parts] == [1, 2]
+    found = [np.array(row) for part in parts for row in part.column("outputs").to_pylist()]
+    for one, other in zip(found, model(sn.Ragged.from_list(rows)).to_list(), strict=True):
+        assert_close(one.astype("float32"), other)

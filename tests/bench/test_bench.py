@@ -219,6 +219,7 @@ def assert_right(found: Any, case: Case) -> None:
         assert_close(array, right[name], length=length, width=case.inputs + case.hidden)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("lengths", ["dense", "ragged"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_oracle_takes_one_sequence_and_one_step_after_the_other(cell: str, lengths: str):

@@ -1,5 +1,5 @@
 """The scripts in bench/: each runs through its own main in its smallest setting, tells what it should, and
-stops where what it times gives wrong results.
+stops where what it times gives wrong results. Of these in turn `make test` has every second one.
 """
 
 import io
@@ -30,6 +30,7 @@ from bench import (
     adam,
     arrow_batches,
     beams,
+    between,
     bits,
     blocks,
     calls,
@@ -63,6 +64,7 @@ from stepnet.compiler.targets.cpu import LlvmEngine
 
 Array = np.ndarray
 BENCH = Path(__file__).resolve().parents[2] / "bench"
+pytestmark = pytest.mark.long(every=2, of="scripts")
 
 
 def ran(module: ModuleType, *arguments: str) -> str:
@@ -367,6 +369,14 @@ def test_an_inner_one_that_the_memory_enters_is_timed_beside_others(constants: C
     assert (found["name"], found["hidden"]) == ("3 x 2 x 1 to 4", 8)
     ours, *others = entered.RUNS
     assert found["ratios"] == {run: found["seconds"][run][0] / found["seconds"][ours][0] for run in others}
+
+
+def test_work_between_recurrences_is_timed(constants: Constants):
+    name = "a step that gives words back"
+    constants(between, WARM=0, CASES={name: between.CASES[name]})
+    (found,) = json.loads(ran(between, "--calls", "1", "--json")).items()
+    assert found[0] == name
+    assert found[1] > 0
 
 
 def test_ways_of_an_entered_one_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch, constants: Constants):

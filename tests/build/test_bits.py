@@ -14,9 +14,6 @@ from zoo import rnn_of, sequences
 
 import stepnet as sn
 from stepnet.build import build, load
-from stepnet.build.workspaces import Contexts, WorkspaceOffsets
-from stepnet.compiler.targets.cpu import LlvmEngine
-from stepnet.compiler.targets.cpu.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
 from stepnet.errors import InputError, RefusedError
 from tests.build.libraries import LENGTHS, assert_as_in_python, library_of
 from tests.model.test_random_steps import SLOW
@@ -191,22 +188,6 @@ def nested(enters: bool) -> sn.RNN:
         return h, np.tanh(words(x, initial=h if enters else "zeros")[1] + h)
 
     return sn.RNN(step, memory=4, inputs=sn.Spec(3, levels=1))
-
-
-def test_blocks_of_steps_are_as_long_as_the_engines(tmp_path: Path):
-    """Also where so many parameters are read for each block that it has the most rows."""
-    rows = list[int]()
-    for inputs, hidden in ((8, 16), (1024, 704)):
-        model, x = rnn_of("gru", inputs, hidden), sequences([300], inputs)
-        running = model.read(x, None, None, None, False).running
-        (plan,) = running.schedule_for("llvm").plans
-        runner = LlvmEngine().compile_plan(plan).bind(list(map(np.asarray, running.params)))
-        engine = runner.native.workspace(4, 1, 0, ends=False)
-        rows.append(WorkspaceOffsets.of(runner.native.compiled, Contexts()).rows)
-        assert engine.words[0, WORD["block_steps"]] == rows[-1] // 4
-    assert rows[1] == BLOCK_ROWS > BLOCK_BYTES // runner.native.compiled.strides["block"]
-    library = library_of(model, tmp_path, inputs=1024)
-    assert_as_in_python(library, model(x, engine="llvm"), x)
 
 
 @pytest.mark.parametrize("enters", [False, True])

@@ -18,7 +18,7 @@ from zoo import rnn_of, sequences
 
 import stepnet as sn
 from stepnet.build import build, load
-from stepnet.build.description import Description
+from stepnet.compiler.targets.library import Description
 from stepnet.errors import FileError, InputError, LibraryError
 from stepnet.onnx import load as load_onnx
 from tests.build.libraries import given, library_of
@@ -158,7 +158,7 @@ def test_weights_beside_are_found_and_checked(tmp_path: Path):
 
 
 def test_weights_that_code_does_not_reach_are_refused(tmp_path: Path, constants: Constants):
-    constants("stepnet.build.generate", MOST_INSIDE=100)
+    constants("stepnet.compiler.targets.cpu.library.generate", MOST_INSIDE=100)
     with pytest.raises(
         InputError, match=r"the weights take \d+ bytes, and code reaches 100 .* --weights beside"
     ):

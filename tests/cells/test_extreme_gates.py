@@ -52,6 +52,7 @@ def check(cell: str, steps: int) -> None:
             assert_close(one / np.float32(largest), other / largest, steps, WIDTH, "float32")
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("cell", ALL)
 def test_gates_far_from_zero(cell: str):
     check(cell, 20)
@@ -63,6 +64,7 @@ def test_gates_far_from_zero_over_long_sequences(cell: str):
     check(cell, LENGTH)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("cell", ALL)
 def test_gradients_at_equal_gates_are_those_of_differences(cell: str):
     given = gated(cell, STEPS, EQUAL)

@@ -89,6 +89,30 @@ def test_a_saved_model_is_shown_by_its_recurrences_and_products(tmp_path: Path):
     assert "a saved model has no layouts, and is shown whole" in refusal("show", path, "--to", "torch.gru")
 
 
+def test_a_saved_model_of_two_outputs_has_the_shape_of_each(tmp_path: Path):
+    one = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=3, hidden=4))
+    params = {"tags": np.ones((4, 5)), "class": np.ones((4, 2)), "shift": np.ones(5), "bias": np.ones(2)}
+
+    def both(x: Any, params: Any) -> Any:
+        h, last = one(x)
+        tags, scores = h @ params["tags"], last @ params["class"]
+        return {
+            "tags": tags + params["shift"],
+            "class": scores + params["bias"],
+            "mean": sn.reduce(h, "mean"),
+        }
+
+    path = tmp_path / "both.stepnet"
+    sn.Graph(both, params, inputs=3).save(path)
+    found = shown(path)["summary"]
+    assert [(row["kind"], row["output"], row["parameters"]) for row in found["rows"]] == [
+        ("recurrence", "[sequences, steps, 4]", 3 * 12 + 4 * 12 + 2 * 12),
+        ("matmul", "[sequences, steps, 5]", 4 * 5 + 5),
+        ("matmul", "[sequences, 2]", 4 * 2 + 2),
+    ]
+    assert found["outputs"]["mean"] == "[sequences, 4]"
+
+
 def test_a_program_of_paddle_is_shown_whole(tmp_path: Path):
     path = written("pdmodel lstm", tmp_path)
     found = shown(path)
@@ -123,6 +147,23 @@ def test_convert_saves_a_whole_model(tmp_path: Path):
     assert json.loads(stdout) == {"output": str(out), "verified": {}, "left_out": [], "notes": {}}
 
 
+def test_convert_writes_a_whole_model_as_onnx(tmp_path: Path):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    source, out, again = tagger(tmp_path / "m.keras"), tmp_path / "m.onnx", tmp_path / "again.onnx"
+    code, stdout, stderr = stepnet("convert", source, out, "--verify")
+    assert (code, stderr) == (0, "")
+    assert stdout.splitlines()[-1] == f"{out}: the whole model"
+    assert stdout.startswith("whole model: largest difference ")
+    sn.load(source).save(tmp_path / "m.stepnet")
+    assert stepnet("convert", tmp_path / "m.stepnet", again)[0] == 0
+    x = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
+    right = np.asarray(sn.load(source)(x))
+    for path in (out, again):
+        (made,) = runtime.InferenceSession(str(path)).run(None, {"x": x})
+        np.testing.assert_allclose(made, right, rtol=0, atol=1e-6)
+    assert "there already" in refusal("convert", source, out)
+
+
 def test_a_saved_model_of_tokens_is_not_verified_over_random_ones(tmp_path: Path):
     made = [keras.Input((None,), dtype="int32"), layers.Embedding(9, 4), layers.GRU(3)]
     keras.Sequential(made).save(tmp_path / "m.keras")
@@ -136,7 +177,7 @@ def test_a_saved_model_of_tokens_is_not_verified_over_random_ones(tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("{keras}", "{out}", "--to", "torch"), "are not for a .stepnet file"),
+        (("{keras}", "{out}", "--to", "torch"), "are not for a .stepnet file of a model"),
         (("{keras}", "-o", "{folder}/new.pt"), "give the layout or framework of the new file: --to"),
         (("{keras}",), "give the new file once"),
     ],
@@ -152,7 +193,7 @@ def test_a_conversion_that_states_too_much_or_too_little_is_wrong_usage(
 
 @pytest.mark.parametrize(
     ("ending", "words"),
-    [(".pt", "stepnet build"), (".onnx", "stepnet.onnx.save("), (".stepnet", "copy the file")],
+    [(".pt", "stepnet build"), (".onnx", "without --to writes it as ONNX"), (".stepnet", "copy the file")],
 )
 def test_a_saved_model_is_not_converted_and_what_to_do_is_said(tmp_path: Path, ending: str, words: str):
     path = tmp_path / "m.stepnet"
@@ -184,3 +225,16 @@ def test_verify_of_models_without_recurrences_compares_them_or_says_why_not(tmp_
         code, _, stderr = stepnet("verify", paths[0], other)
         assert code == 3, stderr
         assert words in stderr
+
+
+def test_files_without_recurrences_are_compared_whole(tmp_path: Path):
+    first, second = (
+        keras.Sequential([keras.Input((None, 3)), layers.Dense(3), layers.Dense(3)]) for _ in range(2)
+    )
+    for name, made in (("a", first), ("b", second)):
+        made.save(tmp_path / f"{name}.keras")
+    code, stdout, _ = stepnet("verify", tmp_path / "a.keras", tmp_path / "b.keras")
+    assert (code, stdout[:32]) == (1, "whole model: largest difference ")
+    second.set_weights(first.get_weights())
+    second.save(tmp_path / "b.keras")
+    assert stepnet("verify", tmp_path / "a.keras", tmp_path / "b.keras")[0] == 0

@@ -28,15 +28,16 @@ VERDICTS = {
     """,
     ("keras", WHOLE): """
         characters sensors voice_activity deep_speech forecaster standardised rescaled normalised_stack
-        residual dense_before leaky padded_convolution attention_pooling two_outputs head_h5 model_in_model
-        only_one_step sentiment sentiment_averaged tagger masked_classifier masked_steps masked_both pooled
-        autoencoder gru_both_apart lstm_forward_gru_backward lstm_states lstm_stateful stateful_head
+        residual dense_before leaky padded_convolution attention attention_pooling two_outputs head_h5
+        model_in_model only_one_step sentiment sentiment_averaged tagger masked_classifier masked_steps
+        masked_both pooled pictures_of_lines convolution_in_the_cell
+        autoencoder heads gru_both_apart lstm_forward_gru_backward lstm_states lstm_stateful stateful_head
     """,
     ("keras", REFUSED): """
         tagger_of_two_inputs siamese captions translator frames_and_context
-        masked_backwards pictures_of_lines attention heads flattened lstm_bent lambda_before
+        masked_backwards flattened lstm_bent lambda_before
         layer_of_the_user cell_of_the_user
-        convolution_in_the_cell lstm_backwards
+        lstm_backwards
     """,
     ("keras", WEIGHTS): "head_weights stack_weights",
     ("tensorflow", RECURRENT): """
@@ -66,8 +67,7 @@ VERDICTS = {
     """,
     ("flax", WEIGHTS): "classifier_msgpack stack_msgpack classifier_orbax",
     ("coreml", REFUSED): "by_last_state_coreml voice_coreml lstm_steps_coreml",
-    ("paddle", WHOLE): "lstm_steps_program gru_both_program classifier_program tagger_program",
-    ("paddle", REFUSED): "speech_program",
+    ("paddle", WHOLE): "lstm_steps_program gru_both_program classifier_program tagger_program speech_program",
     ("paddle", WEIGHTS): "gru_both_weights speech_weights",
     ("onnx", WHOLE): """
         lstm_legacy lstm_steps_legacy lstm_time_major_legacy lstm_stack_both_legacy gru_legacy
@@ -77,10 +77,10 @@ VERDICTS = {
         two_outputs_legacy lstm_dynamo lstm_steps_dynamo lstm_stack_both_dynamo gru_stack_dynamo
         gru_both_steps_dynamo by_last_state_dynamo by_last_output_dynamo tagger_dynamo language_dynamo
         residual_dynamo pooled_dynamo sensors_dynamo two_outputs_dynamo voice_legacy voice_dynamo
-        wake_word_legacy
+        wake_word_legacy attention_legacy lines_legacy lines_dynamo
     """,
     ("onnx", REFUSED): """
-        lines_legacy attention_legacy rnn_tanh_dynamo lines_dynamo
+        rnn_tanh_dynamo
         translator_legacy streaming_legacy conditioned_legacy translator_dynamo
         streaming_dynamo conditioned_dynamo
     """,
@@ -158,6 +158,7 @@ def check_equal(table: pa.Table, call: Call, length: int) -> None:
             assert_close(array.reshape(right[name].shape), right[name], length, WIDTH)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.title)
 def test_a_model_gives_what_its_framework_gives_or_is_refused_by_name(
     model: Model, folder: Path, tmp_path: Path

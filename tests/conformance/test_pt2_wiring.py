@@ -8,6 +8,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 from tolerance import assert_close
+from torch_code import Code
 
 import stepnet as sn
 from stepnet.errors import FileError, LayoutError, ModelError
@@ -22,19 +23,6 @@ pytestmark = pytest.mark.filterwarnings(
 )  # of torch.export and of torch.nn
 LENGTHS = (1, 2, 7, 20)
 DYNAMIC = torch.export.Dim.DYNAMIC
-
-
-class Code(nn.Module):
-    """A model of given modules and a given forward."""
-
-    def __init__(self, forward: Callable[..., Any], **modules: Any) -> None:
-        super().__init__()
-        self.code = forward
-        for name, module in modules.items():
-            setattr(self, name, module)
-
-    def forward(self, x: Any) -> Any:
-        return self.code(self, x)
 
 
 def gru(inputs: int = 4, **options: Any) -> Any:

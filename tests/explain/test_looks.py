@@ -22,6 +22,7 @@ def test_every_text_can_be_read(browser: Any, tmp_path: Path, scheme: str):
             assert contrast(ink, paper) >= 4.5, (what, ink, paper)  # WCAG 2.2, 1.4.3, level AA
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("sight", ["all", "protanopia", "deuteranopia"])
 def test_gates_are_told_apart_by_any_eyes(browser: Any, tmp_path: Path, scheme: str, sight: str):
@@ -35,6 +36,7 @@ def test_gates_are_told_apart_by_any_eyes(browser: Any, tmp_path: Path, scheme: 
                 assert difference(seen(a, sight), seen(b, sight)) > 5, (parameter, a, b)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("sight", ["all", "protanopia", "deuteranopia"])
 def test_parameters_are_told_apart_by_their_shades(browser: Any, tmp_path: Path, scheme: str, sight: str):

@@ -9,8 +9,10 @@ SOURCE = Path(stepnet.__file__).parent
 TABLE, _, RULES = (SOURCE / "importers" / "pointwise.py").read_text("utf-8").partition("\n}\n")
 OPERATORS = re.findall(r"^    \"(\w+)\": PointwiseOperator\(", TABLE, flags=re.MULTILINE)
 MAPS = (
-    *("onnx/names.py", "paddle/names.py", "paddle/steps.py", "importers/aten/table.py", "files/onnx/node.py"),
-    *("files/keras/operators.py", "files/openvino/operators.py", "files/tflite/operators.py"),
+    *("onnx/names.py", "paddle/names.py", "paddle/steps.py", "importers/aten/table.py"),
+    *(f"layout/files/{name}/operators.py" for name in ("keras", "openvino", "tflite")),
+    *(f"layout/files/keras/{name}.py" for name in ("activations", "operations", "rules")),
+    *("layout/files/onnx/node.py", "layout/files/tflite/windows.py", "layout/files/openvino/windows.py"),
 )
 FORMATS = r"onnx|paddle|\baten\b|torch|keras|tflite|openvino"
 MAKERS = r"\b(?:elementwise|variadic|unary|fixed|pair|along|compared|truths|of_bits|folded)\(\s*\"(\w+)\""

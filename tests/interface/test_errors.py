@@ -1,5 +1,6 @@
 """Messages for mistakes: the thing the user named, what was expected, the user's own line."""
 
+import math
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -58,6 +59,20 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         "the rows have the letters b and c, which pairs all rows with all; give them the same first letter",
         lambda o: np.einsum("bk,ck->bc", o.x, o.x),
     ),
+    "a branch on any": (
+        "array method .any is not .*: a step cannot branch on a value",
+        lambda o: (o.x > 0).any(),
+    ),
+    "np.any": ("np.any is not .*: write np.max", lambda o: np.any(o.x > 0, axis=-1)),
+    "a logarithm": (r"np.log2 is not .*: write np.log\(x\) / np.log\(2\)", lambda o: np.log2(o.x)),
+    "math": ("use functions of NumPy, such as np.exp for math.exp", lambda o: math.exp(o.x)),
+    "roll of all": ("np.roll over all axes mixes rows", lambda o: np.roll(o.x, 1)),
+    "roll by a part": ("np.roll shifts by whole numbers, not 0.5", lambda o: np.roll(o.x, 0.5, axis=1)),
+    "pad of rows": (r"np.pad would add rows; begin pad_width with \(0, 0\)", lambda o: np.pad(o.x, 1)),
+    "pad of edges": ("adds one number: mode='constant'", lambda o: np.pad(o.x, ((0, 0), (1, 1)), "edge")),
+    "pad of less": ("whole numbers of features to add", lambda o: np.pad(o.x, ((0, 0), (-1, 0)))),
+    "a norm of matrices": ("that of vectors along one axis", lambda o: np.linalg.norm(o.x)),
+    "a norm of order 3": ("has ord 1, 2 or np.inf, not 3", lambda o: np.linalg.norm(o.x, 3, axis=1)),
     "einsum of rows as features": (
         "the letter b of the rows is also one of features or of a parameter",
         lambda o: np.einsum("bk,b->bk", o.x, np.ones(3, "f4")),
@@ -230,9 +245,9 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     # what is no operation
     "np.arcsin": ("np.arcsin is not an operation of a step", lambda o: np.arcsin(o.x)),
     "np.sort": ("np.sort is not an operation of a step", lambda o: np.sort(o.x, axis=-1)),
-    "np.linalg.norm": (
-        "np.linalg.norm is not an operation of a step",
-        lambda o: np.linalg.norm(o.x, axis=-1),
+    "np.linalg.det": (
+        "np.linalg.det is not an operation of a step",
+        lambda o: np.linalg.det(o.x),
     ),
     "np.add.reduce": ("np.add.reduce is not supported in a step", lambda o: np.add.reduce(o.x, axis=1)),
     "method": ("array method .argsort is not an operation of a step", lambda o: o.x.argsort(axis=1)),
@@ -479,8 +494,9 @@ def test_statics_that_the_step_does_not_take() -> None:
 
 
 def test_an_error_of_the_step_itself_passes_through() -> None:
+    tables = dict[str, Any]()
     with pytest.raises(KeyError, match="missing"):
-        sn.RNN(lambda x, h, p: (p["missing"], h), {}, memory=4, inputs=4)
+        sn.RNN(lambda x, h, p: (tables["missing"], h), memory=4, inputs=4)
 
 
 # ---- making an RNN ----------------------------------------------------------------------------------
@@ -706,8 +722,12 @@ NETS: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: build("add", ROW, ROW.at(STEPS)),
     ),
     "a view of two extents": (
-        "the operands of an operation within elements must have the same extent",
+        "values of different extents meet: rows, rows/steps",
         lambda: build("concatenate", ROW, ROW.at(STEPS), axis=-1),
+    ),
+    "a view of a value and a parameter": (
+        "the operands of an operation within elements must have the same extent",
+        lambda: build("concatenate", ROW, ROW.at(CONST), axis=-1),
     ),
     "products of rows": ("the right side of a matmul must be a parameter", lambda: build("matmul", ROW, ROW)),
     "gather of rows": (

@@ -14,7 +14,7 @@ import stepnet
 NAMES = {
     "stepnet": """
         Bidirectional Conversion Gradients Graph Model Progress RNN Ragged Spec Stack StepnetError __version__
-        avg_pool1d beam_search
+        attention avg_pool1d beam_search
         builder cells conv1d conv_transpose1d
         convert create_rnn_op elu erf expand foreach gelu generate hard_sigmoid
         layer_norm layout leaky_relu load masks max_pool1d
@@ -120,6 +120,13 @@ def test_the_front_end_of_torch_is_seen_where_it_was_imported():
     assert "torch" in dir(stepnet)
 
 
+def test_modules_for_frameworks_are_imported_when_they_are_first_named():
+    code = "import json, sys, stepnet as sn; sn.build, sn.onnx; print(json.dumps([*sys.modules]))"
+    modules = loaded(code)
+    assert {"stepnet.build", "stepnet.onnx"} <= set(modules)
+    assert "stepnet.ray" not in modules
+
+
 def test_a_star_brings_the_same_names():
     names: dict[str, object] = {}
     exec("from stepnet import *", names)
@@ -127,7 +134,7 @@ def test_a_star_brings_the_same_names():
 
 
 LLVM = Path(stepnet.__file__).parent / "compiler" / "targets" / "cpu"
-STAGES = ["machine", "writing", "threads", "products", "lower", "emit", "compile", "running"]
+STAGES = ["machine", "writing", "threads", "products", "lower", "emit", "compile", "running", "library"]
 """The folders of the target cpu, in the order of docs/design/cpu.md: each imports only from those before."""
 
 

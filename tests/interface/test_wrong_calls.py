@@ -57,6 +57,39 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
     ("engine of explain", lambda: RNN.explain(engine={}), InputError, r"engine is a name.*, not \{\}"),
     ("engine over levels", lambda: STILL(X, statics=RAGGED, engine=3), InputError, "engine is a name"),
     ("engine of scan", lambda: sn.scan(keep, np.ones((2, 3)), X, engine=ANY), InputError, "engine is a name"),
+    # first mistakes
+    (
+        "a list of sequences",
+        lambda: RNN([X[0], X[0][:1]]),
+        InputError,
+        r"different batch and time: .*; several sequences are one input: Ragged.from_list\(\[...\]\)",
+    ),
+    ("one sequence", lambda: RNN(X[0]), InputError, r"one sequence is x\[None\], one number per step is x"),
+    ("no memory", lambda: sn.RNN(keep), InputError, "carries a memory .*; give its features: memory=64"),
+    (
+        "a condition of one argument",
+        lambda: sn.RNN(keep, memory=3, until=lambda y: y),
+        InputError,
+        r"is called as <lambda>\(output, memory\), and takes \(y\): too many",
+    ),
+    (
+        "a step without parameters",
+        lambda: sn.RNN(lambda x, h: (x, h), memory=3, inputs=3),
+        InputError,
+        r"is called as <lambda>\(x, memory, params\), and takes \(x, h\): too many",
+    ),
+    (
+        "a parameter that is not there",
+        lambda: sn.RNN(lambda x, h, p: (x @ p["Q"], h), {"W": np.eye(3), "U": np.eye(3)}, memory=3, inputs=3),
+        StepError,
+        "there is no parameter 'Q'; there are W, U",
+    ),
+    (
+        "a stream of both directions",
+        lambda: BOTH.stream(),
+        InputError,
+        "no stream; its direction `forward` has",
+    ),
     # flags
     (
         "last_only in words",

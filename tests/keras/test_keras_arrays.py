@@ -150,6 +150,7 @@ def test_loops_run_on_the_engine_of_the_layer():
     assert_same(made["auto"], made["interpret"])
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("mask", ["right", "left", "gaps"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("zero", [False, True])

@@ -301,6 +301,20 @@ def test_a_trace_leaves_the_attributes_of_a_cell():
     assert type(ours.cell.latest) is torch.Tensor
 
 
+def test_a_trace_leaves_the_attributes_of_cells_in_a_stack():
+    def stack() -> Any:
+        inner = keras.layers.StackedRNNCells([Counting(), keras.layers.GRUCell(UNITS)])
+        return keras.layers.StackedRNNCells([keras.layers.SimpleRNNCell(INPUTS), inner])
+
+    theirs, ours = keras.layers.RNN(stack()), stepnet.keras.RNN(stack())
+    x = numbers(BATCH, STEPS, INPUTS)
+    for layer in (theirs, ours):
+        layer(x)
+    counting = [layer.cell.cells[1].cells[0] for layer in (theirs, ours)]
+    assert counting[0].calls == counting[1].calls
+    assert type(counting[1].latest) is torch.Tensor
+
+
 class Scaled(Plain):
     """A cell that scales by something that it holds. scale: what says by how much, of what is held."""
 

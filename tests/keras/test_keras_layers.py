@@ -73,6 +73,7 @@ def test_every_two_arguments_together(options: dict[str, Any]):
     assert_same(answers, call.answers(theirs))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("return_sequences", [True, False])
 def test_predictions_are_those_of_keras(mask: str, return_sequences: bool):

@@ -61,6 +61,7 @@ def test_a_layer_that_works_row_by_row_is_called_once(layer: str):
     assert_same(ours, theirs, 6 * 3)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layer", NOT)
 def test_what_mixes_rows_or_draws_is_called_for_each_step(layer: str, training: bool):

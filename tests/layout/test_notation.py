@@ -99,6 +99,7 @@ def misspelled(draw: Callable[..., Any]) -> str:
     return text[:start] + draw(st.text(SIGNS, max_size=6)) + text[end:]
 
 
+@pytest.mark.long(examples=150)
 @settings(max_examples=500)
 @given(misspelled())
 def test_any_other_text_says_where_it_is_wrong(text: str):

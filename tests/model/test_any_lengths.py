@@ -106,6 +106,7 @@ def prepared(name: str, rows: int) -> Any:
     return model
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("rows", [1, 2, 16, 64, 150])
 @pytest.mark.parametrize("name", MODELS)
 def test_sequences_of_lengths_never_seen_have_the_bits_of_a_first_call(name: str, rows: int):
@@ -127,6 +128,7 @@ def test_arrays_of_lengths_never_seen(name: str):
     assert len(kept(model)) == (name in PREPARED)
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.alone  # threads that wait for one another
 @pytest.mark.usefixtures("small_calls_are_shared")
 @pytest.mark.parametrize("way", ["rows", "units"])
@@ -195,6 +197,7 @@ def test_threads_pause_in_calls_of_any_lengths_and_an_interrupt_leaves_nothing_b
         assert (seen[-1].is_done, seen[-1].sequences) == (True, rows)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.usefixtures("small_calls_are_shared")
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", MODELS)
@@ -225,6 +228,7 @@ def test_lengths_never_seen_where_threads_share_units_or_layers(sizes: tuple[int
     assert len(kept(model)) == 1
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("name", ["gru", "lstm, reverse", "stack", "directions"])
 def test_the_last_output_alone(name: str, last_only: bool):

@@ -114,6 +114,7 @@ def test_ties_and_what_is_impossible(data: st.DataObject) -> None:
     assert_found(found, [slow.found([start]) for start in starts])
 
 
+@pytest.mark.long(examples=10)
 @settings(max_examples=40)
 @given(st.data())
 def test_groups_of_symbols(data: st.DataObject) -> None:

@@ -430,6 +430,7 @@ def test_it_may_run_over_other_sequences(engine: str) -> None:
 # ---- three levels -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long(examples=5)
 @ENGINES
 @settings(max_examples=15)
 @given(

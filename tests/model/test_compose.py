@@ -102,6 +102,7 @@ def test_last_outputs_are_each_directions_own(merge: str, form: str, engine: str
         assert_close(output, merged_by_hand(merge, forward, backward), TIME, INPUTS + HIDDEN)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("form", FORMS)
 def test_directions_without_a_merge_are_a_pair(form: str, engine: str):
     x, options, sequences = given(form)
@@ -197,6 +198,7 @@ def test_layers_of_directions(form: str, engine: str):
         assert_close(final[1]["backward"][row], h, 2 * TIME, 3 * HIDDEN)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("form", FORMS)
 def test_directions_of_layers(form: str, engine: str):
     above = recurrence(HIDDEN, seed=3), recurrence(HIDDEN, seed=4, reverse=True)

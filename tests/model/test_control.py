@@ -212,6 +212,7 @@ def keras_gru(hidden: int, **options: Any) -> tuple[Any, dict[str, Array]]:
     return layer, {"W": ours(W), "R": ours(R), "b": ours(bias[0]), "d": ours(bias[1])}
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("masked", ["repeat", "zero"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_mask_is_that_of_keras(masked: str, reverse: bool, engine: str) -> None:

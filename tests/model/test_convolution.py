@@ -11,6 +11,7 @@ from tolerance import assert_close
 from zoo import normal, rnn_of, sequences, simple
 
 import stepnet as sn
+from stepnet.compiler.grad import halves, vjp
 from stepnet.compiler.values import leaves
 from stepnet.errors import InputError, StepError
 from tests.model.graph.model_gradients import assert_model
@@ -75,6 +76,7 @@ def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, case: di
     return torch.nn.functional.conv1d(wide, weight, bias, **options)[0].T
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CASES)
 def test_each_sequence_is_convolved_as_if_alone(name: str, dtype: str):
@@ -115,6 +117,25 @@ def test_gradients_are_those_of_pytorch(name: str):
         assert_close(found.params[name], one.numpy(), 9, INPUTS * OUTPUTS * case["size"])
 
 
+def test_gradients_save_the_values_of_windows():
+    """Two convolutions: of the inputs, which are not saved, and of values that windows are made of again."""
+    case = CASES["dilated"]
+    graph = sn.Graph(lambda x, p: model_of(case)(np.tanh(model_of(case)(x, p)), p), square(), inputs=INPUTS)
+    net = graph.schedule.traced
+    made = halves(vjp(net), len(net.inputs), len(net.results))
+    saved = [made.backward.type_of(number) for number in made.backward.inputs[-made.saved :]]
+    assert {type_.shape for type_ in saved} == {(INPUTS,)}
+    counts = [
+        sum(node.operation == "windows" for node in half.nodes) for half in (made.forward, made.backward)
+    ]
+    assert counts == [2, 2]
+
+
+def square() -> dict[str, Array]:
+    """The weights of a convolution with as many outputs as inputs."""
+    return {"weight": normal(INPUTS, INPUTS, 3), "bias": normal(INPUTS)}
+
+
 GRU = rnn_of("gru", OUTPUTS, 4)
 
 
@@ -151,6 +172,38 @@ def test_bits_do_not_depend_on_the_batch_nor_on_the_call(threads: int):
     alone = [graph(sn.Ragged.from_list([one])).values for one in x.to_list() if len(one)]
     for _ in range(4):
         assert_same_bits(graph(x).values, np.concatenate(alone))
+
+
+@pytest.mark.parametrize(("features", "dtype"), [(3, "float32"), (16, "float64"), (37, "float32")])
+def test_windows_in_place_have_the_bits_of_copied_ones(features: int, dtype: str):
+    """A mean over the same windows makes the second model copy them."""
+    params = {"weight": normal(33, features, 3, dtype=dtype), "bias": normal(33, dtype=dtype)}
+
+    def both(x: Any, p: Any) -> Any:
+        return {"y": in_place(x, p), "mean": sn.avg_pool1d(x, 3, stride=1, padding=(2, 0))}
+
+    def in_place(x: Any, p: Any) -> Any:
+        return np.tanh(sn.conv1d(x, p["weight"], p["bias"]))
+
+    placed, copied = (sn.Graph(model, params, inputs=sn.Spec(features, dtype)) for model in (in_place, both))
+    assert [any(part.windows for part in graph.schedule.parts) for graph in (placed, copied)] == [True, False]
+    for lengths in LENGTHS:
+        x = sequences(lengths, features, dtype=dtype)
+        for _ in range(3):
+            assert_same_bits(placed(x, engine="llvm").values, copied(x, engine="llvm")["y"].values)
+
+
+@pytest.mark.usefixtures("same_threads", "small_calls_are_shared")
+def test_threads_divide_the_steps_of_one_sequence():
+    """Also of lengths never seen, and of more steps than a block has."""
+    given = [sequences([length], INPUTS) for length in (40, 37, 64, 41, 9, 1, 600)]
+    graph = sn.Graph(two_and_a_recurrence, ABOVE)
+    sn.set_threads(1)
+    alone = [graph(x).values for x in given]
+    sn.set_threads(3)
+    divided = sn.Graph(two_and_a_recurrence, ABOVE)
+    for x, one in 2 * list(zip(given, alone, strict=True)):
+        assert_same_bits(divided(x).values, one)
 
 
 def test_padding_is_not_read():

@@ -457,10 +457,11 @@ OF_DOORS = {
 }
 """The door that uses each public name of a model."""
 INSIDE = """
-    as_layers by_recurrence change_check described ends_early engine_order explained for_stream gives_final
-    gradient_call gradient_program gradient_reading gradient_refusal outputs read reading schedules unprepared
+    as_layers by_recurrence bytes_between change_check described digest ends_early engine_order explained
+    for_stream gives_final gradient_call gradient_program gradient_reading gradient_refusal outputs read
+    reading schedules specification unprepared
 """
-"""The names by which doors ask a model: `predict` for outputs and schedules, `vjp` for gradient_call, ..."""
+"""The names by which doors ask a model: `predict` for bytes_between, `vjp` for gradient_call, ..."""
 
 # ---- what is refused, by door and kind ---------------------------------------------------------------------
 
@@ -469,14 +470,13 @@ BACKWARD = "begins at a sequence's last step"
 PARTS = "the model runs in several parts, each with a plan of its own"
 BACKWARDS = dict.fromkeys(("reverse", "both", "reader"), BACKWARD)
 NO_STREAM = "a graph runs step by step: this model has no stream: a recurrence of it"
-NO_MASK = "mean is a value that each sequence has once, and a mask says what steps give"
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "initial": {"reader": f"with initial= {NO_STREAM}"},
     "vjp with initial": {"reader": f"with initial= {NO_STREAM}"},
     "statics": dict.fromkeys(set(KINDS) - {"with statics", "graph with statics"}, NO_STATICS),
-    "mask": {"reader": NO_MASK},
-    "masked": {"reader": NO_MASK},
-    "vjp with mask": {"reader": NO_MASK},
+    "mask": {"reader": f"with mask= {NO_STREAM}"},
+    "masked": {"reader": f"with mask= {NO_STREAM}"},
+    "vjp with mask": {"reader": f"with mask= {NO_STREAM}"},
     "begun": {"reader": f"with begun= {NO_STREAM}"},
     "vjp with begun": {"reader": f"with begun= {NO_STREAM}"},
     "stream": {**BACKWARDS, "until": "a stream runs on: it has no until="},

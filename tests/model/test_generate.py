@@ -76,6 +76,7 @@ def ragged(starts: list[list[int]]) -> sn.Ragged:
     return sn.Ragged.from_list([np.array(one, np.int64) for one in starts], dtype=np.int64, features=())
 
 
+@pytest.mark.long(examples=8)
 @settings(max_examples=25)
 @given(st.integers(0, 3), said, st.integers(1, 6), st.sampled_from([(), (0,), (1, 3), (4, 0, 2)]))
 @pytest.mark.parametrize("engine", ["interpret", "llvm"])
@@ -408,6 +409,7 @@ def narrow(
     return found[:beams]
 
 
+@pytest.mark.long(examples=5)
 @settings(max_examples=15)
 @given(
     st.integers(0, 20),

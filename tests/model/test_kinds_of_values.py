@@ -205,6 +205,7 @@ def turned(sequences: Any, levels: int) -> Any:
     return [one[::-1] if levels == 1 else turned(one, levels - 1) for one in sequences]
 
 
+@pytest.mark.long(examples=15)
 @given(raggeds())
 def test_reversed_turns_each_sequence_of_steps_round(sequences: sn.Ragged) -> None:
     before = sequences.values.copy()
@@ -226,6 +227,7 @@ def test_reversed_leaves_sequences_where_they_are() -> None:
     assert sn.Ragged.from_list([], features=2).reversed().lengths.tolist() == []
 
 
+@pytest.mark.long(examples=15)
 @given(LENGTHS, st.integers(0, 3))
 def test_padding_stays_behind(lengths: list[int], more: int) -> None:
     time = max(lengths, default=0) + more
@@ -247,7 +249,7 @@ def both_recurrence(dtype: str, reverse: bool) -> sn.RNN:
     return sn.RNN(both_ways, {n: a.astype(dtype) for n, a in PARAMS.items()}, memory=3, reverse=reverse)
 
 
-@pytest.mark.long(each=True)
+@pytest.mark.long(each=True, examples=8)
 @ENGINES
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @settings(max_examples=20)
@@ -272,6 +274,7 @@ def test_an_input_read_backwards_beside_a_forward_one(
         assert_close(final[row], h, max(1, length), 6)
 
 
+@pytest.mark.long(examples=6)
 @ENGINES
 @settings(max_examples=20)
 @given(LENGTHS, st.integers(0, 99))

@@ -43,6 +43,7 @@ def test_numbers_are_words_of_the_generator_at_seed_identity_step_and_feature() 
         assert found[feature] == ((upper >> 5) * 2**26 + (lower >> 6)) / 2**53
 
 
+@pytest.mark.long(examples=15)
 @given(
     st.lists(st.integers(0, 5), max_size=5),
     st.sampled_from([(), 3, (2, 3)]),
@@ -104,6 +105,7 @@ def test_numbers_are_spread_evenly_and_follow_no_pattern() -> None:
 # ---- dropout
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("rate", [0, 0.1, 0.5, 0.75, 1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_mask_drops_its_rate_and_scales_the_rest(rate: float, dtype: str) -> None:

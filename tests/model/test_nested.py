@@ -404,6 +404,7 @@ def test_control_of_a_recurrence_inside_a_step(told: dict[str, Any], message: st
         called(step, ragged([[np.ones((2, 3), "float32")]]))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("masked", ["repeat", "zero"])
 @pytest.mark.parametrize("inner", [words, words_backward, sn.Bidirectional(words, words_backward)])
 def test_a_mask_inside_a_step_is_that_of_a_call(inner: Any, masked: str):

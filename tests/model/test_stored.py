@@ -178,6 +178,7 @@ def test_special_numbers_stay(dtype: str, engine: str) -> None:
 # ---- streams
 
 
+@pytest.mark.long(examples=6)
 @STORED
 @settings(max_examples=20)
 @given(st.lists(st.integers(1, 5), max_size=4))

@@ -610,6 +610,7 @@ def attention(query: Any, h: Any, p: Any, statics: Any) -> Any:
     return context, h
 
 
+@pytest.mark.long(examples=10)
 @settings(max_examples=30)
 @given(LENGTHS, st.booleans(), st.integers(0, 99))
 def test_the_scopes_of_attention(lengths: list[int], padded: bool, seed: int) -> None:

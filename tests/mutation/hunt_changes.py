@@ -116,6 +116,7 @@ TESTS: dict[str, Sequence[str]] = {
         "tests/compiler/targets/cpu/test_object_code.py",
         "tests/interface/test_processes.py",
     ),
+    "compiler/targets/cpu/library/*.py": ("tests/build", "tests/compiler/targets/cpu/library"),
     "compiler/targets/cpu/machine/elf.py": ("tests/build", "tests/compiler/disk/test_warm_start.py"),
     "compiler/targets/cpu/running/arrangement.py": (
         "tests/compiler/targets/cpu/test_wavefront.py",
@@ -272,6 +273,25 @@ TESTS: dict[str, Sequence[str]] = {
             "tests/model/test_nested.py",
         )
         for name in ("inner_sequences", "passes/columns")
+    },
+    **{
+        f"compiler/targets/cpu/running/{name}.py": ("tests/compiler/targets/cpu/test_schedule_block.py",)
+        for name in (
+            "block_arrays",
+            "block_writer",
+            "schedule_block",
+            "prepared_layouts",
+            "moves",
+            "moves_code",
+        )
+    },
+    "compiler/targets/cpu/lower/totals.py": ("tests/compiler/targets/cpu/test_sums.py",),
+    **{
+        f"compiler/targets/cpu/running/{name}.py": (
+            "tests/compiler/targets/cpu/test_pairs.py",
+            "tests/model/test_attention.py",
+        )
+        for name in ("pairs", "pairs_code")
     },
     "compiler/targets/cpu/running/sums_code.py": ("tests/compiler/targets/cpu/test_sums.py",),
     "compiler/targets/cpu/emit/scans.py": ("tests/compiler/targets/cpu/test_scans.py",),

@@ -82,6 +82,7 @@ def semantics_of(layout: str) -> dict[str, Any]:
     return {"update": "write", "candidate_activation": "tanh", "gate_activation": "sigmoid"}
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("layout", CELLS)

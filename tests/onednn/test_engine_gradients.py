@@ -106,6 +106,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_those_of_llvm(name: str) -> None:
     make, x, options = MODELS[name]

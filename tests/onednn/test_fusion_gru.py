@@ -48,6 +48,7 @@ def test_base(settings: Settings, left: tuple[str, ...]):
     run(BASE.without(*left), **settings)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("settings", WAYS, ids=str)
 @pytest.mark.parametrize(
     "lengths",
@@ -72,6 +73,7 @@ def test_lengths(settings: Settings, lengths: list[int]):
     run(case(lengths), **settings)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("settings", WAYS, ids=str)
 @pytest.mark.parametrize(
     ("inputs", "hidden"), [(36, 8), (8, 8), (17, 15), (3, 16), (1, 1), (13, 31), (65, 33)]
@@ -237,6 +239,7 @@ def test_wrong_arguments(message: str, wrong: Settings):
     assert message in str(error.value)
 
 
+@pytest.mark.long(examples=15)
 @given(
     lengths=st.lists(st.integers(0, 9), max_size=7),
     sizes=st.tuples(st.integers(1, 20), st.integers(1, 20)),

@@ -41,6 +41,7 @@ def half_bound(inputs: Case) -> float:
     return tolerance("bfloat16", max(map(len, inputs.x), default=0), roundings=1)
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("is_reverse", [False, True])
 @pytest.mark.parametrize("origin_mode", [False, True])
@@ -55,6 +56,7 @@ def test_bfloat16_gru(dnnl: OneDnnLibrary, lengths: list[int], is_reverse: bool,
     assert outputs.dtype == final.dtype == np.float32
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("is_reverse", [False, True])
 @pytest.mark.parametrize("cell", ["last", "all"])
 @pytest.mark.parametrize("biases", [4, 7])
@@ -89,6 +91,7 @@ def int8_bound(inputs: Case, step: float) -> float:
     return 1.5 * step * np.sqrt(1 + max(map(len, inputs.x), default=0))
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("is_reverse", [False, True])
 @pytest.mark.parametrize("origin_mode", [False, True])

@@ -111,6 +111,7 @@ WAYS = ["left2right", "right2left"]
 ATTENDED = [OneDnnRecurrence("augru", 3, 5), OneDnnRecurrence("lbr_augru", 3, 5)]
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("direction", WAYS)
 @pytest.mark.parametrize("recurrence", PLAIN, ids=str)
 @pytest.mark.parametrize("training", [False, True])
@@ -150,6 +151,7 @@ def test_attention_over_ragged_sequences(
         assert_close(made.h[row], wanted["dst_iter"][0, 0, 0].astype("f4"), 5, 8)
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("direction", WAYS)
 @pytest.mark.parametrize("recurrence", [r for r in (*PLAIN, *ATTENDED) if not r.projected], ids=str)
@@ -160,6 +162,7 @@ def test_halves(dnnl: OneDnnLibrary, recurrence: OneDnnRecurrence, direction: st
     check(dnnl, replace(recurrence, dtype=dtype, direction=direction), roundings=2)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (1, 7), (7, 1), (11, 13)])
 @pytest.mark.parametrize("recurrence", [*PLAIN, *ATTENDED], ids=str)
 def test_shapes(dnnl: OneDnnLibrary, recurrence: OneDnnRecurrence, steps: int, rows: int):

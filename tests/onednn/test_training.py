@@ -125,6 +125,7 @@ def check(
 LENGTHS = [[2, 4, 3], [3], [4, 4], [2, 0, 4], [0, 0], [], [5, 5, 2, 2, 1], [1, 11, 7]]
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("origin_mode", [False, True])
@@ -134,6 +135,7 @@ def test_gru(lengths: list[int], reverse: bool, origin_mode: bool):
     check(layer, inputs, lambda p: gru_step(p, origin_mode), reverse, is_lstm=False)
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("biases", [4, 7])

@@ -500,7 +500,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         node("Slice", "x b e a", name="odd"),
         {"b": [1], "e": [3], "a": [1]},
         "it selects steps 1 to 3 in steps of 1: of sequences only all can be selected; of steps all, the "
-        "first or the last",
+        "first or the last, or all but some at the ends",
     ),
     "a convolution without a dilation": (
         node("Conv", "x w", name="odd", pads=[1, 1], dilations=[0]),
@@ -526,7 +526,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a convolution over two axes": (
         node("Conv", "x w", name="odd", pads=[1, 1, 1, 1]),
         {"w": random(2, 4, 3, 3)},
-        "its weight has 4 axes: a convolution of a model is over steps alone",
+        "a convolution or pooling over two axes is of [sequences, channels, rows, steps], with rows and "
+        "steps in any order, and not of [sequences, steps, 4]",
     ),
     "a convolution of an array": (
         node("Conv", "w w", name="odd", pads=[1, 1]),
@@ -557,12 +558,12 @@ def test_steps_of_zeros_are_for_convolutions() -> None:
     assert said in refusal(nodes, {"p": np.array([0, 2, 0, 0, 0, 0])}, {"x": "NT"})
 
 
-def test_steps_by_steps_are_refused() -> None:
+def test_values_at_pairs_of_steps_are_no_outputs() -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
         helper.make_node("MatMul", ["x", "t"], ["y"], name="scores"),
     ]
-    assert "a product of [sequences, steps, 4] and [sequences, 4, steps] pairs each step" in refusal(nodes)
+    assert "is a value at each pair of steps, of which a model returns none" in refusal(nodes)
 
 
 def test_axes_are_checked() -> None:

@@ -156,6 +156,20 @@ def test_attention_of_masked_scores_is_a_product_over_the_steps() -> None:
     assert_as_theirs(model, {"x": X, "n": LENGTHS})
 
 
+ACROSS = [*WIDE, node("Transpose", "x", "t", perm=[0, 2, 1]), node("MatMul", "x t", "scores")]
+"""The products of all steps of a padded sequence, and masks of its steps: `mask` at queries."""
+OF_KEYS = node("Unsqueeze", "m axis", "keys")
+
+
+@pytest.mark.parametrize("low", ["low", "lower"])
+def test_attention_between_steps_whose_keys_are_masked(low: str) -> None:
+    nodes = [
+        *(*ACROSS, OF_KEYS, node("Where", f"keys scores {low}", "z"), node("Softmax", "z", "w", axis=2)),
+        *(node("MatMul", "w x", "v"), node("Where", "mask v none")),
+    ]
+    assert_as_theirs(padded(nodes, 3), {"x": X, "n": LENGTHS})
+
+
 def test_what_is_known_behind_the_ends_is_in_the_output() -> None:
     nodes = [*WIDE, node("Where", "mask x none", "z"), node("Exp", "z", "e"), node("MatMul", "e v")]
     assert_as_theirs(padded(nodes, 3, v=random(3, 2)), {"x": X, "n": LENGTHS})
@@ -194,6 +208,16 @@ UNMASKED: dict[str, tuple[list[Any], str]] = {
          node("Transpose", "x", "turned", perm=[1, 0, 2]), node("Gather", "turned zero", "z", axis=2),
          node("Gemm", "sums z", "summed"), node("Unsqueeze", "summed last")],
         "where it is not known to have 0",
+    ),
+    "attention to the padding": (
+        [*ACROSS, node("Softmax", "scores", "w", axis=2), node("MatMul", "w x", "v"),
+         node("Where", "mask v none")],
+        "where it is not known to have -1e+09 or less",
+    ),
+    "attention of masked queries to the padding": (
+        [*ACROSS, node("Where", "mask scores low", "z"), node("Softmax", "z", "w", axis=2),
+         node("MatMul", "w x", "v"), node("Where", "mask v none")],
+        "where it is not known to have -1e+09 or less",
     ),
     "a sum from the end": (
         [*WIDE, node("CumSum", "x one", "y", reverse=1)],
@@ -276,6 +300,7 @@ def test_a_state_that_the_padding_keeps_is_the_last_of_each_sequence(way: str, r
     assert_as_theirs(model, {"h": random(4, 3, seed=1), "x": X, "n": LENGTHS})
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(
     "body",
     [

@@ -460,6 +460,7 @@ def raggeds_of_jax() -> None:
     assert ragged.equal(known)
     np.testing.assert_array_equal(ragged.to_padded()[0], known.to_padded()[0])
     says("values is float32.* that JAX traces", lambda: jax.jit(lambda x: sn.Ragged(x, offsets))(values))
+    says("must be .* NumPy .* array of JAX, of shape", lambda: sn.Ragged(values, (jnp.asarray(offsets[0]),)))
 
 
 @check

@@ -98,6 +98,7 @@ def test_bits_and_order_do_not_depend_on_workers_and_blocks(
     assert rows_of(results).equals(expected)
 
 
+@pytest.mark.long(examples=5)
 @settings(max_examples=20)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(1, 4), st.integers(1, 3000))
 def test_bits_do_not_depend_on_blocks_their_chunks_and_memory(sizes: list[int], chunks: int, memory: int):

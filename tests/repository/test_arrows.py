@@ -82,19 +82,11 @@ SHOWN_TO = {
     "torch": {"compiler.net.tolerance": "tolerance"},
     "jax": {"model.batch": "checked_lengths"},
     "keras": {},
-    "arrow": {
-        "compiler.net.digest": "digest",
-        "compiler.plan.schedule": "Schedule",
-        "model.batch": "with_dtypes",
-        "model.blank": "no_sequences",
-        "model.file": "FileModel read_model",
-    },
+    "arrow": {"model.file": "FileModel read_model"},
     "ray": {"compiler.targets.threads": "set_threads threads threads_set"},
-    "build": {  # it writes the machine code of a target as files
-        "compiler": "",
-        "model.batch": "with_default_dtypes with_dtypes",
-        "model.blank": "no_sequences",
-        "model.program": "Program",
+    "build": {  # it writes as files what a target gives
+        "compiler.targets": "Order library_engine",
+        "compiler.targets.library": "ArrayText CODES CallSpecification Description ERRORS",
     },
 }
 

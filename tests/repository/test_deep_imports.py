@@ -19,7 +19,7 @@ DEEP, ELSEWHERE = 421, 124
 FACES = """
     compiler.grad compiler.net compiler.plan compiler.plan.recognise compiler.targets
     compiler.targets.cpu compiler.targets.onednn compiler.trace compiler.trace.functions compiler.values
-    model.builder model.masks torch.ready
+    layout.files model.builder model.masks torch.ready
 """
 SCRIPTS = ("data", "peers", "processes")
 """Folders of what runs by itself."""

@@ -1,7 +1,8 @@
 """Tables of which `make test` runs a part: one column of each row, or each row and each column somewhere."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import TypeVar
 
 Case = TypeVar("Case", bound=Hashable)
@@ -22,6 +23,19 @@ def in_turns(rows: Iterable[object], columns: Iterable[object]) -> list[tuple[ob
     return [
         (row, columns[(number + place) % len(columns)]) for number, row in enumerate(rows) for place in places
     ]
+
+
+def values_of(case: Sequence[str], in_pairs: bool) -> frozenset[object]:
+    """The values of a case by their places, or each two of these, as `covering` takes them.
+
+    >>> sorted(values_of(["a", "x"], in_pairs=False))
+    [(0, 'a'), (1, 'x')]
+    >>> cases = [a + b + c for a in "12" for b in "xy" for c in "uv"]
+    >>> sorted(covering({case: values_of(case, in_pairs=True) for case in cases}))
+    ['1xu', '1yv', '2xv', '2yu']
+    """
+    values = enumerate(case)
+    return frozenset(combinations(values, 2) if in_pairs else values)
 
 
 def covering(grid: Mapping[Case, frozenset[Value]]) -> set[Case]:

@@ -79,7 +79,10 @@ def test_dropout_between_layers_is_in_the_graph():
     assert_same(answers(Compiled(ours, "eager"), FORMS["padded"], []), right)
 
 
-def test_machine_code_of_torch_around_it():
+@pytest.mark.long
+def test_machine_code_of_torch_around_it(request: pytest.FixtureRequest):
+    if not request.config.getoption("--long"):
+        pytest.skip("--long is missing: PyTorch's compiler of C++ takes ten seconds")
     model = torch.nn.Sequential(torch.nn.Linear(INPUTS, INPUTS), stepnet.torch.GRU(INPUTS, HIDDEN))
     x, found = numbers(STEPS, BATCH, INPUTS, dtype=torch.float32), []
     # Torch builds its headers ahead, and looks for vector instructions, for more code than there is here.

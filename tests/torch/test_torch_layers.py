@@ -49,6 +49,7 @@ def test_results_and_gradients_are_those_of_torch(options: dict[str, Any], form:
     assert_same(answers(ours, FORMS[form], states), answers(theirs, FORMS[form], states))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NAMES)
 def test_without_gradients_results_are_those_of_torch(name: str, form: str):

@@ -94,6 +94,27 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x: nn.functional.conv2d(x[:, None], m.conv.weight[:1, None, :3]),
         "a convolution over two or three axes is no operation of a model",
     ),
+    "causal attention by a parameter": (
+        lambda m, x: nn.functional.scaled_dot_product_attention(
+            m.rnn.weight_ih_l0.expand(x.size(0), -1, -1), x, x, is_causal=True
+        ),
+        "stepnet.attended.default: it is causal, and its queries or its keys are no steps",
+    ),
+    "heads that do not fit": (
+        lambda m, x: nn.functional.scaled_dot_product_attention(
+            x.unflatten(-1, (3, 2)).transpose(1, 2),
+            *[x[..., :4].unflatten(-1, (2, 2)).transpose(1, 2)] * 2,
+        ),
+        "stepnet.attended.default: its 3 heads of queries are no multiple of 2 heads of keys",
+    ),
+    "attention of single vectors": (
+        lambda m, x: nn.functional.scaled_dot_product_attention(x[:, 0], x[:, 0], x[:, 0]),
+        "[sequences, 6] are no queries, keys and values",
+    ),
+    "attention with dropout": (
+        lambda m, x: nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1),
+        "dropout draws random numbers: call .eval() on the module",
+    ),
     "steps of zeros": (
         lambda m, x: nn.functional.pad(x.transpose(1, 2), (2, 0)),
         "aten.cat.default: axis 2 of [sequences, 6, steps] is not a feature",
@@ -102,14 +123,13 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "a step in the middle": (lambda m, x: x[:, 3], "take all steps, the first, x[:, 0], or the last"),
     "a shift": (lambda m, x: x[:, 1:] - x[:, :-1], "depend on the number of steps"),
     "the second step": (lambda m, x: x[:, 1], "of each sequence, a model can take all steps"),
-    "attention of steps with one another": (
-        lambda m, x: m.attention(x, x, x)[0],
-        "aten.bmm.default: a product of [sequences x 2, steps, 3] and [sequences x 2, 3, steps] pairs each "
-        "step of a sequence with each other one",
+    "attention weights as an output": (
+        lambda m, x: m.attention(x, x, x)[1],
+        "is a value at each pair of steps, of which a model returns none",
     ),
     "pairs": (
         lambda m, x: x.unsqueeze(1) - x.unsqueeze(2),
-        "aten.sub.Tensor: a tensor [sequences, steps, steps, 6] has two axes of steps, which",
+        "an output of the module is a value at each pair of steps, of which a model returns none",
     ),
     "a mean over the batch": (
         lambda m, x: m.rnn(x)[0].mean(0, keepdim=True),

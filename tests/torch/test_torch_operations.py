@@ -60,6 +60,19 @@ def decoded(m: Any, x: Any, n: Any) -> Any:
     return torch.stack(states, 1)
 
 
+def causal(m: Any, x: Any, n: Any) -> Any:
+    q, k = (y.unflatten(-1, (-1, 2)).transpose(1, 2) for y in (x, x[..., :2]))
+    y = functional.scaled_dot_product_attention(q, k, k, is_causal=True, scale=0.4, enable_gqa=True)
+    return y.transpose(1, 2).flatten(2)
+
+
+def masked_attention(m: Any, x: Any, n: Any) -> Any:
+    last = torch.arange(x.size(1))[None] == n[:, None] - 1
+    first = torch.where(torch.arange(x.size(1)) == 0, 0.0, -torch.inf).to(x.dtype)
+    y = m.attention(x, x, x, key_padding_mask=last & (n[:, None] > 1), need_weights=False)[0]
+    return y, functional.scaled_dot_product_attention(x, x, x, first[None, None].expand(x.size(0), -1, -1))
+
+
 def packed(m: Any, x: Any, n: Any) -> Any:
     outputs, (h, c) = m.lstm(pack_padded_sequence(x, n, True, enforce_sorted=False))
     outputs = outputs._replace(data=torch.tanh(outputs.data) * 2)
@@ -99,6 +112,15 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "attention by a query": lambda m, x, n: m.attention(x[:, -1:], x, x, need_weights=False)[0],
     "attention by a parameter": lambda m, x, n: functional.scaled_dot_product_attention(
         m.weight.expand(x.size(0), -1, -1), x, x
+    ),
+    "attention between steps": lambda m, x, n: m.attention(x, x + 1, x)[0],
+    "attention between steps without weights": lambda m, x, n: (
+        m.attention(x, x, x, need_weights=False)[0] + functional.scaled_dot_product_attention(x, x, x)
+    ),
+    "causal attention": causal,
+    "attention with a mask": masked_attention,
+    "attention by sums": lambda m, x, n: (
+        torch.tanh(x.unsqueeze(1) + m.gru(x)[0].unsqueeze(2).sum(-1, keepdim=True)).sum(-1).softmax(-1) @ x
     ),
     "features with features": lambda m, x, n: torch.bmm(x.transpose(1, 2), x),
     "einsums": lambda m, x, n: (

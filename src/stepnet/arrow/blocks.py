@@ -59,6 +59,7 @@ def pieces(
     columns: Sequence[Any],
     column: Column,
     level_bytes: Sequence[int],
+    pair_bytes: int,
     most: int,
 ) -> Iterator[BatchPiece]:
     """Cuts the rows of a record batch into pieces that one call of a model can take: at most `most` bytes
@@ -66,12 +67,13 @@ def pieces(
 
     array: the list column, already checked. columns: the columns that are passed on with the results. column:
     the reader that converts the list column to sequences. level_bytes: the bytes that a sequence, a step, and
-    an entry of each further level take. A batch without rows gives one piece without rows.
+    an entry of each further level take. pair_bytes: what a pair of steps takes. A batch without rows gives
+    one piece without rows.
     """
     window = max(1, most // ROW_BYTES)
     for begin in range(0, max(1, len(array)), window):
         rows = array[begin : begin + window]
-        sizes = row_sizes(rows, level_bytes)
+        sizes = row_sizes(rows, level_bytes, pair_bytes)
         for start, stop in cuts(sizes, most):
             part = rows[start:stop]
             null = part.is_null().to_numpy(zero_copy_only=False) if part.null_count else None
@@ -80,14 +82,17 @@ def pieces(
             yield BatchPiece(batch.name, first, passed, column.read(part, first), null, size)
 
 
-def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
+def row_sizes(array: Any, level_bytes: Sequence[int], pair_bytes: int) -> Array:
     """Computes the cumulative bytes of rows, to cut them into calls: entry i is what the rows before row i
     take.
 
     array: a list column. level_bytes: the bytes of a row, a step, and an entry of each further level.
+    pair_bytes: those of a pair of steps of a row.
     """
     bounds = np.arange(len(array) + 1, dtype=np.int64)
     sizes = bounds * level_bytes[0]
+    if len(array) and pair_bytes:
+        sizes[1:] += np.cumsum(np.diff(array.offsets.to_numpy()).astype(np.int64) ** 2) * pair_bytes
     if len(array):
         for entry_bytes in level_bytes[1:]:
             offsets: NDArray[np.int64] = array.offsets.to_numpy()

@@ -195,7 +195,8 @@ class Predictor:
             with named(f"column `{self.column}`"):
                 check_whole(array)
                 passed = [records.column(name) for name in selection.names]
-                yield from pieces(batch, array, passed, selection.column, selection.level_bytes, self.memory)
+                sizes = selection.level_bytes, selection.compiled.pair_bytes
+                yield from pieces(batch, array, passed, selection.column, *sizes, self.memory)
 
 
 def predict(

@@ -6,20 +6,16 @@ Runnable + Spec of a step     --CompiledModel.of-->   the kinds of the outputs, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.windows import most_per_step
-from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import choice, short_repr
 from stepnet.compiler.values.structure import leaves, named_leaves, skeleton
 from stepnet.errors import InputError
-from stepnet.model.batch import with_dtypes
-from stepnet.model.blank import no_sequences
 from stepnet.model.model import Model
 from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
@@ -34,15 +30,15 @@ class Runnable:
     """A model as a function of one sequence input to its outputs, with parts that identify it.
 
     spec: the features and dtype of a step; None for a model made without inputs=. run: computes the outputs
-    in the model's structure, a `Ragged` for outputs per step, an array for outputs per sequence. schedules:
-    returns the schedules of the model's parts, given no sequences. values: returns its parameters. Schedules
-    and parameters identify the model.
+    in the model's structure, a `Ragged` for outputs per step, an array for outputs per sequence. digest:
+    returns the text that identifies the model for steps of a `Spec`. held: returns (level, bytes per entry)
+    of each value that a call holds besides its inputs and outputs.
     """
 
     spec: Spec | None
     run: Callable[[Ragged], Any]
-    schedules: Callable[[Ragged], list[Schedule]] = lambda _: []
-    values: Callable[[], list[Array]] = list[Array]
+    digest: Callable[[Spec], str]
+    held: Callable[[Spec], list[tuple[int, int]]] = lambda _: []
 
     @classmethod
     def of(cls, model: Any, output: str = "outputs", engine: Asked = "auto") -> "Runnable":
@@ -69,31 +65,27 @@ def of_model(model: Model, last: bool, engine: Order) -> Runnable:
 
     last: whether the outputs are those of each sequence's last step. engine: the engines to try, in order.
     """
-    inputs, statics, own = model.declaration
-    params = leaves(own)
-    check_no_statics(statics)
+    declared = model.declaration.typed
+    check_no_statics(declared.statics)
+    check_single_input(declared.inputs)
     return Runnable(
-        input_spec(inputs, params),
+        declared.inputs,
         lambda sequences: model.outputs(sequences, last, engine),
-        lambda nothing: model.schedules(nothing, last, engine),
-        lambda: params,
+        lambda spec: model.digest(spec, last, engine),
+        lambda spec: model.bytes_between(spec, last, engine),
     )
 
 
-def input_spec(inputs: Any, params: list[Any]) -> Spec | None:
-    """Returns the features and dtype of a model's only input; None if the model does not state them.
+def check_single_input(inputs: Any) -> None:
+    """Raises `InputError` for a model with a structure of inputs, because a column is a single one.
 
-    inputs: the declared inputs, a `Spec` or a structure of them; `InputError` is raised for a structure.
-    params: the model's arrays, whose dtype counts if the inputs state none.
+    inputs: the declared inputs: a `Spec`, a structure of them, or None for unknown ones, which pass.
     """
-    if inputs is None:
-        return None
-    if not isinstance(inputs, Spec):
+    if inputs is not None and not isinstance(inputs, Spec):
         raise InputError(
             f"the model takes a structure of inputs, {skeleton(inputs)}, and a column is a single one: "
             "make a Graph of it that takes the features apart"
         )
-    return with_dtypes(inputs, params)
 
 
 def check_no_statics(statics: Any) -> None:
@@ -118,12 +110,14 @@ class CompiledModel:
     run: computes the outputs for sequences. blank: the outputs for no sequences, which show their types.
     level_bytes: the bytes that a call holds at most for each sequence, each step, and each entry of further
     levels, without its inputs.
+    pair_bytes: the bytes that a call holds at most for each pair of steps of a sequence, as of attention.
     """
 
     spec: Spec
     run: Callable[[Ragged], Any]
     blank: Any
     level_bytes: tuple[int, ...]
+    pair_bytes: int = 0
 
     @classmethod
     def of(cls, runnable: Runnable, spec: Spec) -> "CompiledModel":
@@ -133,36 +127,12 @@ class CompiledModel:
 
         spec: the features and dtype of a step.
         """
-        nothing = no_sequences(spec)
-        blank = runnable.run(nothing)
-        held = [0] * (2 + spec.levels)
+        blank = runnable.run(Ragged.from_list([], spec.dtype, spec.shape, 1 + spec.levels))
+        held = [0] * (2 + spec.levels + 1)  # per sequence, step and inner step, and per pair of steps
         for leaf in leaves(blank):
             values, levels = (leaf.values, leaf.levels) if isinstance(leaf, Ragged) else (leaf, 0)
             held[levels] += prod(values.shape[1:]) * values.itemsize
-        for schedule in runnable.schedules(nothing):
-            for level, size in intermediate_bytes(schedule):
-                held[level] += size
-        return cls(spec, runnable.run, blank, tuple(held))
-
-
-def intermediate_bytes(schedule: Schedule) -> list[tuple[int, int]]:
-    """Returns (level, bytes per entry) of each value that a part of a schedule leaves to later parts, to
-    bound the memory of a call. Level 0 has an entry per sequence, level 1 per step. Final results, and values
-    without rows, do not count, but for what final results have more of than steps. A schedule (parts of a
-    model in the order they run) of one part leaves none: values before its loop are computed in blocks of a
-    fixed size.
-    """
-    if schedule.single_plan is not None:
-        return []
-    net = schedule.net
-    left = {number for part in schedule.parts for number in part.results if number >= 0} - {*net.results}
-    entries = [(net.type_of(number), 0) for number in left]
-    entries += [(net.type_of(number), 1) for number in net.results]  # one for each step counts already
-    return [
-        (
-            len(type_.extent) - 1,
-            ceil(type_.size * type_.itemsize * (most_per_step(type_.extent[-1]) - counted)),
-        )
-        for type_, counted in entries
-        if type_.extent and most_per_step(type_.extent[-1]) > counted
-    ]
+        for level, size in runnable.held(spec):
+            held[level] += size
+        *level_bytes, pair_bytes = held
+        return cls(spec, runnable.run, blank, tuple(level_bytes), pair_bytes)

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from stepnet.build.archive import archive
-from stepnet.build.generate import generate_library
 from stepnet.build.header import header
 from stepnet.build.model import KEYWORDS, built_model
-from stepnet.build.platforms import MACHINES, platform_named
-from stepnet.build.shared import shared_library
+from stepnet.compiler.targets import library_engine
 from stepnet.compiler.values.arguments import choice, flag, local_path, short_repr
 from stepnet.errors import FileError, InputError
 from stepnet.layout.files.paths import free, new_file
@@ -85,26 +82,22 @@ def build(
     ('libgru.so', True)
     """
     directory = local_path(folder, "folder", "a library is written to a folder of this machine: give one")
-    chosen = platform_named(target)
     beside = choice(weights, "weights is 'inside' or 'beside'", WEIGHTS) == "beside"
     if not isinstance(cast("Any", name), str) or not NAME.fullmatch(name) or name in KEYWORDS:
         raise InputError(
             "name is what the library's functions begin with: a letter, then letters, digits and "
             f"underscores, at most 60 characters and no keyword of C, not {short_repr(name)}"
         )
-    described = built_model(model, inputs, statics)
-    parts = generate_library(described, chosen, name, beside)
-    shared = shared_library(
-        MACHINES[chosen.machine], list(parts.objects.values()), parts.public, f"lib{name}.so"
-    )
+    engine = library_engine()
+    library = engine.library(built_model(model, engine.name, inputs, statics), name, target, beside)
     contents = {
-        f"{name}.h": header(described, chosen, name, beside).encode(),
-        f"lib{name}.a": archive(parts.objects),
-        f"lib{name}.so": shared,
-        f"{name}.json": parts.about.text(indent=2).encode() + b"\n",
+        f"{name}.h": header(library.about, repr(model)).encode(),
+        f"lib{name}.a": library.static,
+        f"lib{name}.so": library.shared,
+        f"{name}.json": library.about.text(indent=2).encode() + b"\n",
     }
     if beside:
-        contents[f"{name}.weights"] = parts.weights
+        contents[f"{name}.weights"] = library.weights
     paths = write_files(directory, contents, flag(force, "force"))
     return Build(*paths[:4], weights=paths[4] if beside else None)
 

@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
-from stepnet.build.library_code import ERRORS, NAMES
-from stepnet.build.model import ArrayArgument, BuiltModel
-from stepnet.build.platforms import Platform
-from stepnet.compiler.values.version import __version__
+from stepnet.compiler.targets.library import ERRORS, ArrayText, Description
 
 C_TYPES = {
     "float32": "float",
@@ -28,42 +25,45 @@ KINDS = {
 WIDTH = 100
 
 
-def declaration(argument: ArrayArgument) -> str:
+def declaration(argument: ArrayText) -> str:
     """Formats an array argument of the C function `run` as a declaration, such as "const float *x"."""
     const = "" if argument.is_result else "const "
-    return f"{const}{C_TYPES[argument.type.dtype]} *{argument.name}"
+    return f"{const}{C_TYPES[argument.dtype]} *{argument.name}"
 
 
-def shape_text(argument: ArrayArgument) -> str:
+def shape_text(argument: ArrayText) -> str:
     """Formats the axes of an array argument for the header's comments, such as "[steps, 8]"."""
-    axes = ["sequences" if argument.by_row else "steps", *map(str, argument.type.shape)]
+    axes = ["sequences" if argument.by_row else "steps", *map(str, argument.shape)]
     return f"[{', '.join(axes)}]"
 
 
-def meaning(argument: ArrayArgument) -> str:
+def meaning(argument: ArrayText) -> str:
     """Describes an array argument for a comment of the header: axes, meaning, and if NULL is allowed."""
     kind = KINDS[argument.kind]
     if argument.by_row and argument.kind == "output":
         kind = "of each sequence"
     if argument.kind == "initial" and not argument.optional:
         kind = "of each sequence"
-    bits = f", the bits of {argument.type.dtype}" if argument.type.dtype in ("float16", "bfloat16") else ""
+    bits = f", the bits of {argument.dtype}" if argument.dtype in ("float16", "bfloat16") else ""
     written = "out: " if argument.is_result else ""
     unread = "; NULL if it is not wanted" if argument.is_result else ""
     return f"{written}{shape_text(argument)}{bits}, {kind}{unread}"
 
 
-def header(model: BuiltModel, platform: Platform, name: str, beside: bool) -> str:
-    """Formats the C header of a library. name: the prefix of the library's functions. beside: the weights are
-    in a file, so contexts are made from it.
+def header(about: Description, model: str) -> str:
+    """Formats the C header of a library.
+
+    about: its description, which says whether its weights are in a file, from which contexts are then made.
+    model: the text of the model that it runs.
     """
+    name, beside = about.name, about.weights is not None
     guard, upper = f"{name.upper()}_H", name.upper()
     lines = [
-        f"/* {name}: {comment_text(model.text)}",
+        f"/* {name}: {comment_text(model)}",
         "",
-        f"   Built by stepnet {__version__} for {platform.name}.",
+        f"   Built by stepnet {about.stepnet} for {about.target}.",
     ]
-    lines += ["", *wrap_comment(CALLS), "", *wrap_comment(THREADS), "", *example(model, name, beside), "*/"]
+    lines += ["", *wrap_comment(CALLS), "", *wrap_comment(THREADS), "", *example(about), "*/"]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", ""]
     lines += [
         "#ifdef __cplusplus",
@@ -73,8 +73,8 @@ def header(model: BuiltModel, platform: Platform, name: str, beside: bool) -> st
         "/* The codes that the functions return. */",
         "enum {",
     ]
-    for number, (code, text) in enumerate(zip(NAMES, ERRORS, strict=True)):
-        comma = "," if number < len(NAMES) - 1 else ""  # C++98 and C89 allow no comma at the end
+    for number, (code, text) in enumerate(ERRORS.items()):
+        comma = "," if number < len(ERRORS) - 1 else ""  # C++98 and C89 allow no comma at the end
         lines.append(f"    {upper}_{code} = {number}{comma} /* {text} */")
     lines += [
         "};",
@@ -85,7 +85,11 @@ def header(model: BuiltModel, platform: Platform, name: str, beside: bool) -> st
     ]
     lines += opening(name, beside)
     lines += ["/* Frees a context, which may be NULL. */", f"void {name}_free({name}_context *context);", ""]
-    lines += ["/* The numbers of one step or one sequence, and their type. */", *sizes(model, upper), ""]
+    lines += [
+        "/* The numbers of one step or one sequence, and their type. */",
+        *sizes(about.arrays, upper),
+        "",
+    ]
     lines += ["/* Runs the model over sequences, and returns a code.", ""]
     arguments = [
         (f"{name}_context *context", "the context; no other thread may use it during the call"),
@@ -95,7 +99,7 @@ def header(model: BuiltModel, platform: Platform, name: str, beside: bool) -> st
             "[sequences + 1]: sequence i has the steps offsets[i] to offsets[i + 1] - 1",
         ),
     ]
-    arguments += [(declaration(argument), meaning(argument)) for argument in model.arguments]
+    arguments += [(declaration(argument), meaning(argument)) for argument in about.arrays]
     for text, what in arguments:
         lines += wrap(
             f"{text.rpartition(' ')[2].lstrip('*')}: {what}",
@@ -168,30 +172,34 @@ def opening(name: str, beside: bool) -> list[str]:
     ]
 
 
-def sizes(model: BuiltModel, upper: str) -> list[str]:
+def sizes(arrays: Sequence[ArrayText], upper: str) -> list[str]:
     """Lists #define lines with the numbers of one step or sequence of each array, such as "GRU_X_SIZE 8", by
     which C programs allocate. upper: the prefix of the constants' names.
     """
     return [
-        f"#define {upper}_{array.name.upper()}_SIZE {array.type.size} /* {C_TYPES[array.type.dtype]} */"
-        for array in model.arguments
+        f"#define {upper}_{array.name.upper()}_SIZE {array.size} /* {C_TYPES[array.dtype]} */"
+        for array in arrays
     ]
 
 
-def example(model: BuiltModel, name: str, beside: bool) -> list[str]:
+def example(about: Description) -> list[str]:
     """Lists the comment lines with an example call in C, with two sequences, of three steps and of one. Its
-    arrays have at least one element, as C demands, and NULL stands for initial memories. name: the prefix of
-    the library's functions. beside: the weights are in a file, which the example opens.
+    arrays have at least one element, as C demands, and NULL stands for initial memories.
+
+    about: the description of the library. Where its weights are in a file, the example opens that.
     """
-    create_call = f'{name}_open("{name}.weights", &context)' if beside else f"{name}_new(&context)"
+    name = about.name
+    create_call = f"{name}_new(&context)"
+    if about.weights is not None:
+        create_call = f'{name}_open("{about.weights}", &context)'
     arrays, names = list[str](), list[str]()
-    for argument in model.arguments:
+    for argument in about.arrays:
         if argument.kind == "initial" and argument.optional:
             names.append("NULL")
             continue
         names.append(argument.name)
-        count = (2 if argument.by_row else 4) * argument.type.size
-        arrays.append(f"{C_TYPES[argument.type.dtype]} {argument.name}[{max(count, 1)}];")
+        count = (2 if argument.by_row else 4) * argument.size
+        arrays.append(f"{C_TYPES[argument.dtype]} {argument.name}[{max(count, 1)}];")
     call: Sequence[str] = wrap(f"code = {name}_run(context, 2, offsets, {', '.join(names)});", WIDTH - 12)
     return [
         "   Two sequences, of three steps and of one:",

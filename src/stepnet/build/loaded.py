@@ -7,9 +7,8 @@ and arguments of the functions are read from the library itself.
 
 import ctypes
 import os
-import platform
-import sys
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,21 +16,17 @@ from typing import Any
 import numpy as np
 
 from stepnet.arrow.runnable import Runnable
-from stepnet.build.description import ArrayText, Description
-from stepnet.build.library_code import CODE
-from stepnet.build.platforms import MACHINES
-from stepnet.build.shared import SHARED
-from stepnet.compiler.targets.cpu.machine.elf import HEADER, SECTION
+from stepnet.compiler.targets import library_engine
+from stepnet.compiler.targets.library import CODES, ArrayText, Description
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import short_repr
-from stepnet.errors import FileError, InputError, LibraryError
+from stepnet.errors import FileError, InputError, LibraryError, named
 from stepnet.layout.files.paths import existing
 from stepnet.layout.options import option
 from stepnet.ragged import Ragged
 
 Array = np.ndarray
 LIBRARY = ".so"
-DESCRIBE = b"_describe"
 ANOTHER = (
     "this process has loaded another library from here before: "
     "load it in a new process, or from another folder"
@@ -165,11 +160,11 @@ class Library:
             result: Ragged = self({text.name: sequences})[output.name]
             return result
 
-        def content() -> list[Array]:
-            """Returns the bytes of the library's files (code, weights), which identify the model."""
-            return [np.fromfile(path, np.uint8) for path in self._files]
+        def digest(_: Spec) -> str:
+            """Returns a digest of the library's files (code, weights), which identifies the model."""
+            return " ".join(sha256(path.read_bytes()).hexdigest() for path in self._files)
 
-        return Runnable(Spec(shape, text.dtype), run, values=content)
+        return Runnable(Spec(shape, text.dtype), run, digest)
 
     def offsets(self, arrays: Mapping[str, Any]) -> Array:
         """Returns the common offsets of a call's input sequences, by which C code finds them. Raises
@@ -191,7 +186,7 @@ class Library:
         `InputError` for an index out of range, else a `LibraryError`.
         """
         if code:
-            kind = InputError if code == CODE["INDEX"] else LibraryError
+            kind = InputError if code == CODES["INDEX"] else LibraryError
             raise kind(f"{self.path}: {self._functions.error(code).decode()}")
 
 
@@ -235,7 +230,8 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
             f"{option('trust')} says that you trust it"
         )
     data = path.read_bytes()
-    name = library_name(path, data)
+    with named(str(path)):
+        name = library_engine().library_name(data)
     try:
         functions = Functions(ctypes.CDLL(str(path.resolve())), name)
     except OSError as error:
@@ -252,33 +248,3 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
     return Library(
         path, functions, about, existing(path.with_name(about.weights) if weights is None else weights)
     )
-
-
-def library_name(path: Path, data: bytes) -> str:
-    """Reads the prefix of a library's function names from its file, where "prefix_describe" is one of the
-    symbols. It runs before the library is loaded, so that wrong files are refused. data: the bytes of the
-    file. Raises `FileError` for a file that is no library of stepnet, is incomplete, or is for another
-    processor.
-    """
-    if data[:4] != b"\x7fELF" or len(data) < HEADER.size or HEADER.unpack_from(data)[1] != SHARED:
-        raise FileError(f"{path}: this is not a shared library for Linux")
-    machine = HEADER.unpack_from(data)[2]
-    here = {"x86_64": "x86-64", "aarch64": "aarch64"}.get(platform.machine(), "")
-    if sys.platform != "linux" or machine != MACHINES.get(here):
-        known = {number: name for name, number in MACHINES.items()}.get(machine, "another processor")
-        raise FileError(
-            f"{path}: the library is for Linux on {known}, and this is {sys.platform} on {platform.machine()}"
-        )
-    # The system's loader maps the file without a look at its size: access to a missing part ends the
-    # process. The table of sections is the last part of a library that stepnet wrote.
-    _, _, _, _, _, _, table, *_, count, _ = HEADER.unpack_from(data)
-    if len(data) < table + SECTION.size * count:
-        raise FileError(
-            f"{path}: the library has {len(data)} of {table + SECTION.size * count} bytes: it was not copied "
-            "to its end; build or copy it again"
-        )
-    end = data.find(DESCRIBE + b"\0")
-    name = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b""
-    if not name.isascii() or not name.decode("ascii", "replace").isidentifier():
-        raise FileError(f"{path}: this is not a library that stepnet built")
-    return name.decode()

@@ -62,15 +62,19 @@ def convert(
 ) -> None:
     """Write the recurrent layers of FILE in another framework's layout and kind of file.
 
-    A new file that ends in .stepnet gets the whole model, as `stepnet run` reads it.
+    A new file that ends in .stepnet gets the whole model, as `stepnet run` reads it. So does one that ends
+    in .onnx, without --to.
     """
     if (output is None) == (saved is None):
         raise typer.BadParameter("give the new file once: as --output, or behind FILE")
     output = output or saved
     assert output is not None
-    if output.suffix == SAVED and file.suffix != SAVED:
+    is_whole = output.suffix == SAVED and file.suffix != SAVED
+    if is_whole or (output.suffix == ".onnx" and target is None):
         if target is not None or dtype is not None or strip or exact or rest != "drop":
-            raise typer.BadParameter("--to, --dtype, --strip, --exact and --rest are not for a .stepnet file")
+            raise typer.BadParameter(
+                f"--to, --dtype, --strip, --exact and --rest are not for a {output.suffix} file of a model"
+            )
         save_whole(file, output, choice(layout, module, size, semantics, stack, drop), verify, force, as_json)
         return
     if file.suffix == SAVED:
@@ -125,15 +129,19 @@ SAVED = ".stepnet"
 
 
 def save_whole(file: Path, output: Path, chosen: Any, verify: bool, force: bool, as_json: bool) -> None:
-    """Writes the whole model of a file to a .stepnet file, for `convert`. chosen: the choices of layers and
-    layouts. verify: whether the new file is read again and compared.
+    """Writes the whole model of a file to a .stepnet or .onnx file, for `convert`. chosen: the choices of
+    layers and layouts. verify: whether the new file is read again and compared.
     """
+    import stepnet.onnx
     from stepnet.errors import InputError
     from stepnet.model.file import read_model
     from stepnet.model.verdict import verify_models
 
     source, verdicts, unverified = read_model(file, chosen), dict[str, Any](), ""
-    source.model.save(output, force=force)
+    if output.suffix == SAVED:
+        source.model.save(output, force=force)
+    else:
+        stepnet.onnx.save(source.model, output, force=force)
     if verify:
         try:
             verdicts["whole model"] = verify_models(source, read_model(output))
@@ -159,7 +167,7 @@ def refuse_saved(file: Path, output: Path) -> None:
 
     remedy = "build it as a library with stepnet build, or run it with stepnet run"
     if output.suffix == ".onnx":
-        remedy = f"stepnet.onnx.save(stepnet.load({str(file)!r}), {str(output)!r}) writes it as ONNX"
+        remedy = f"stepnet convert {file} {output} without --to writes it as ONNX"
     elif output.suffix == SAVED:
         remedy = "copy the file"
     raise LayoutError(f"{file}: a saved model has a net, and no layers of a layout to convert: {remedy}")

@@ -44,10 +44,12 @@ def show(
     Below them are its recurrent layers: arrays, gates, equations, and where they go in another layout. A
     .stepnet file has no layouts; its picture is a drawing of the model.
     """
-    from stepnet.cli.report.show import show_file
+    from rich.console import Console
 
-    chosen = choice(layout, module, size, semantics, stack)
-    done = show_file(file, chosen, target, html, force, quiet=as_json, dtype=dtype)
+    from stepnet.cli.report.show import ShownFile
+
+    chosen, console = choice(layout, module, size, semantics, stack), Console(highlight=False, quiet=as_json)
+    done = ShownFile(file, chosen, target, dtype, html, force, console).show()
     if as_json:
         write_json(done)
 

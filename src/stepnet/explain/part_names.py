@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from stepnet.compiler.net.pairs import PAIRED
 from stepnet.compiler.net.types import extent_text
 from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.groups import has_inner
@@ -57,6 +58,10 @@ def describe_part(part: Part, schedule: Schedule) -> str:
     if (operation := part.node.operation) in WINDOWED:
         at, size = extent_text(schedule.net.type_of(part.reads[0]).extent), part.node.attributes["size"]
         return f"windows of {size} entries of {at}{', added up' if operation == 'overlap' else ''}"
+    if operation in PAIRED:
+        at = extent_text(schedule.net.type_of(part.reads[1 if operation == "mix" else 0]).extent)
+        what = "products of queries and keys at" if operation == "scores" else "weighted sums over"
+        return f"{what} the pairs of {at}"
     here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.results[0]))
     how = part.node.attributes.get("how")
     if how and part.node.operation == "expand":

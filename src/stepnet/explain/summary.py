@@ -9,6 +9,7 @@ program have a row for each recurrence, and for each other operation that reads 
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,8 +30,9 @@ AXES = {"rows": "sequences"}
 class SummaryRow:
     """A layer of a model, or an operation that reads parameters.
 
-    name: its name; "" for an operation. kind: its class, or the operation. output: its last result, as text.
-    parameters: the numbers in the arrays that it reads first.
+    name: its name; "" for an operation. kind: its class, or the operation. output: its last result, as text,
+    with the operations behind it that alone read it. parameters: the numbers in the arrays that it reads
+    first.
     """
 
     name: str
@@ -95,21 +97,31 @@ def summary_of(model: Model) -> ModelSummary:
     """
     net, program = model.net, model.program
     counting, rows = Counting(net), list[SummaryRow]()
+    row_of = dict[int, int]()
+    readers = Counter([*(operand for node in net.nodes for operand in {*node.inputs}), *net.results])
     for number, node in enumerate(net.nodes):
         if node.operation in ("input", "constant", "index") or node.types[0].extent == CONST:
             continue
         if node.operation == "expand" and net.type_of(node.inputs[0]).extent == CONST:
             continue  # an initial memory, which is no parameter
         layer, parameters = layer_of(node), counting.read_by(number)
-        if layer is not None and (not rows or (rows[-1].name, rows[-1].kind) != layer):
-            rows.append(SummaryRow(*layer))
-        elif layer is None and (node.operation == "recur" or (parameters and node.operation not in JOINED)):
+        # It goes on with the row of a value that nothing else reads.
+        alone = (each for each in node.inputs if node.operation == "result" or readers[each] == 1)
+        place = max((row_of[each] for each in alone if each in row_of), default=-1)
+        if layer is not None:
+            if not rows or (rows[-1].name, rows[-1].kind) != layer:
+                rows.append(SummaryRow(*layer))
+            place = len(rows) - 1
+        elif node.operation == "recur" or (parameters and (node.operation not in JOINED or not rows)):
             rows.append(operation_row(net, node))
-        if not rows:
+            place = len(rows) - 1
+        if parameters:
+            rows[place].parameters += parameters
+        if place < 0:
             continue
-        rows[-1].parameters += parameters
-        if node.operation != "result" and (node.types[0].dtype != "bool" or not rows[-1].output):
-            rows[-1].output = shape_text(node.types[0])
+        row_of[number] = place
+        if node.operation != "result" and (node.types[0].dtype != "bool" or not rows[place].output):
+            rows[place].output = shape_text(node.types[0])
     inputs = {
         node.name or "x": shape_text(node.type)
         for node in (net.nodes[number] for number in net.inputs)

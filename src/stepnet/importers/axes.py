@@ -16,9 +16,11 @@ from collections.abc import Mapping, Sequence
 from math import gcd, prod
 from typing import Any
 
+from stepnet.compiler.net.pairs import pairs_of
 from stepnet.compiler.net.types import CONST, Extent
 from stepnet.compiler.net.types import ROWS as PER_ROW
 from stepnet.compiler.net.types import STEPS as PER_STEP
+from stepnet.compiler.net.windows import split
 from stepnet.errors import ModelError
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size, is_number
 
@@ -31,6 +33,9 @@ Where sequences were sorted, their part has another name, in brackets: `sequence
 
 Axis = tuple[int | str, ...]
 Axes = tuple[Axis, ...]
+
+KEYS = "keys "
+"""The begin of the name of an axis of the keys of pairs of steps; that of the net's axis follows."""
 
 BATCH: Axis = (SEQUENCES,)
 TIME: Axis = (STEPS,)
@@ -68,6 +73,40 @@ def is_steps(part: int | str) -> bool:
     return isinstance(part, str) and part.startswith(STEPS)
 
 
+def is_keys(axis: Axis) -> bool:
+    """Tells whether an axis is one of the keys of pairs of steps: of the steps that each step is with."""
+    return len(axis) == 1 and is_key_part(axis[0])
+
+
+def is_key_part(part: int | str) -> bool:
+    """Tells whether a part of an axis stands for the keys of pairs of steps."""
+    return isinstance(part, str) and part.startswith(KEYS)
+
+
+def keys_axis(time: Axis, causal: bool) -> Axis:
+    """Returns the axis of the keys of pairs, from the axis of the steps that they are.
+
+    causal: whether a step is only with those up to its own index.
+    """
+    return (KEYS + pairs_of(PER_STEP, (*PER_ROW, str(time[0])), causal)[-1],)
+
+
+def keys_of(keys: Axis) -> Axis:
+    """Returns the axis of the steps that the keys of pairs are.
+
+    >>> keys_of(keys_axis(("steps",), causal=True))
+    ('steps',)
+    """
+    return (str(keys[0]).removeprefix(KEYS)[:-1],)
+
+
+def innermost(axes: Axes) -> Axis | None:
+    """Returns the axis of the innermost entries of a value: of its keys, else of its steps; None if it has
+    neither. A reduction over it is one for each entry of the others.
+    """
+    return next(filter(is_keys, axes), None) or time_of(axes)
+
+
 def is_time(axis: Axis) -> bool:
     """Tells whether an axis is one of steps, of which there may be another number than in the inputs."""
     return len(axis) == 1 and is_steps(axis[0])
@@ -85,8 +124,10 @@ def is_feature(axis: Axis) -> bool:
 
 def symbols_of(part: str) -> tuple[str, ...]:
     """Returns the symbols (`SEQUENCES`, `STEPS`) whose product is the size of a named part of an axis; steps
-    after a stride are a symbol of their own.
+    after a stride are a symbol of their own, and keys have that of the steps that they are.
     """
+    if is_key_part(part):
+        return (part.removeprefix(KEYS)[:-1],)
     return (part,) if is_steps(part) else (SEQUENCES, STEPS) if is_packed(part) else (SEQUENCES,)
 
 
@@ -111,15 +152,32 @@ def size_of(axis: Axis, stated: Mapping[str, int] | None = None) -> Any:
     count, symbols = prod(features_of((axis,))), sorted(symbols_in((axis,)))
     if not symbols:
         return count
-    known = [(stated or {}).get(symbol) for symbol in symbols]
+    known = [stated_number(symbol, stated or {}) for symbol in symbols]
     numbers = [number for number in known if number is not None]
     return Size(tuple(symbols), count, prod(numbers) if len(numbers) == len(known) else None)
 
 
+def stated_number(symbol: str, stated: Mapping[str, int]) -> int | None:
+    """Returns the number of sequences or steps that a file states, also of steps after a stride; None for
+    none. stated: those of the inputs.
+    """
+    source, lengths = split(symbol)
+    number = stated.get(symbol, stated.get(source))
+    if number is None or symbol in stated:
+        return number
+    for own in lengths:
+        (number,) = own.of_few([number])
+    return number
+
+
 def extent_of(axes: Axes) -> Extent:
-    """Returns the extent of a value with these axes: per step, per sequence, or constant."""
+    """Returns the extent of a value with these axes: per pair, per step, per sequence, or constant."""
     symbols = symbols_in(axes)
     steps = next(filter(is_steps, symbols), None)
+    keys = next(filter(is_keys, axes), None)
+    if keys is not None:
+        queries = next((str(part) for axis in axes for part in axis if is_steps(part)), PER_STEP[-1])
+        return (*PER_ROW, queries, str(keys[0]).removeprefix(KEYS))
     return (*PER_STEP[:1], steps) if steps else PER_ROW if symbols else CONST
 
 

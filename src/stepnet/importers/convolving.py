@@ -2,14 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from stepnet.compiler.net.windows import Window
-from stepnet.compiler.trace.traced import Traced, lifted
+import numpy as np
+
+from stepnet.compiler.net.windows import Lengths, Window, derived_axis
+from stepnet.compiler.trace.traced import Traced, apply, lifted
 from stepnet.errors import ModelError, StepError
-from stepnet.importers.axes import is_feature, is_rows, is_time, text_of
+from stepnet.importers.axes import (
+    AxesError,
+    features_of,
+    is_feature,
+    is_rows,
+    is_time,
+    stated_number,
+    text_of,
+)
 from stepnet.importers.padding import check_idle
 from stepnet.importers.placed import Placed, Unusable
-from stepnet.model.convolution import conv_transpose1d, convolution
+from stepnet.importers.sizes import STEPS
+from stepnet.importers.values import broadcast, first_feature, part_of, reshaped, shape_of
+from stepnet.model.convolution import conv_transpose1d, convolution, lowest
+from stepnet.model.counting import index_of, length_of
+from stepnet.model.nested import expand
+from stepnet.model.nested import reduce as over_steps
 
 
 def window_of(size: int, stride: int, dilation: int, before: int, after: int, same: str = "") -> Window:
@@ -48,6 +64,115 @@ def with_zeros(x: Placed, before: int, after: int) -> Placed:
     """Returns the placeholder for a value with steps of zeros ahead of each sequence and behind it."""
     reason = "steps of zeros are put around sequences, which only a convolution may read"
     return x.with_value(ZerosAround(reason, x, before, after))
+
+
+def as_steps(x: Placed) -> Placed:
+    """Returns a value with steps of zeros around it as steps like others, and any other value as it is."""
+    zeros = x.value
+    if not isinstance(zeros, ZerosAround):
+        return x
+    return zero_steps(zeros.source, 1, zeros.before, zeros.after)
+
+
+def zero_steps(x: Placed, axis: int, before: int, after: int) -> Placed:
+    """Puts steps of zeros ahead of each sequence and behind it. axis: that of the steps."""
+    return at_steps(x, axis, window_of(1, 1, 1, before, after), 0)
+
+
+def at_steps(x: Placed, axis: int, window: Window, entry: int) -> Placed:
+    """Returns one entry of each window of the steps of a value. axis: that of the steps."""
+    value = apply("windows", traced_steps(x, axis), **window.attributes)[:, entry]
+    return x.with_value(value, (*x.axes[:axis], (value.type.extent[-1],), *x.axes[axis + 1 :]))
+
+
+def repeated(x: Placed, axis: int, count: int) -> Placed:
+    """Repeats each entry of an axis, of steps or of a feature, `count` times."""
+    if is_feature(x.axes[axis]):
+        indices = np.arange(int(x.sizes[axis]) * count) // count
+        taken = np.take(x.value, indices, axis=x.feature(axis))
+        return x.with_value(taken, (*x.axes[:axis], (len(indices),), *x.axes[axis + 1 :]))
+    value = traced_steps(x, axis)
+    values = broadcast(reshaped(value, (1, *value.type.shape)), (count, *value.type.shape))
+    return split_steps(x.with_value(values, (*x.axes[: axis + 1], (count,), *x.axes[axis + 1 :])), axis)
+
+
+def join_steps(x: Placed, axis: int, count: int) -> Placed:
+    """Returns each `count` steps as one, with an axis of them behind that of the steps. What is left over at
+    the end of a sequence is not read.
+    """
+    value = apply("windows", traced_steps(x, axis), **Window(count, 1, 0, count, count - 1).attributes)
+    return x.with_value(value, (*x.axes[:axis], (value.type.extent[-1],), (count,), *x.axes[axis + 1 :]))
+
+
+def steps_as_feature(x: Placed, axis: int) -> Placed:
+    """Returns the steps of each sequence as a feature, in a model whose file states their number. It is NaN
+    for a sequence of another number of steps.
+
+    Raises `AxesError` if the file does not state it.
+    """
+    count = stated_number(str(x.axes[axis][0]), dict(x.stated)) if is_time(x.axes[axis]) else None
+    if not count or features_of(x.axes[:axis]):
+        raise AxesError(f"axis {axis} of {text_of(x.axes)} is not a feature")
+    window = window_of(count, 1, 1, 0, 0)
+    value = over_steps(apply("windows", traced_steps(x, axis), **window.attributes), "first")
+    fits = reshaped(length_of(value) == dict(x.stated)[STEPS], (1,) * len(value.type.shape))
+    none = np.asarray(np.nan, value.type.dtype)
+    return x.with_value(np.where(fits, value, none), (*x.axes[:axis], (count,), *x.axes[axis + 1 :]))
+
+
+def pool_adaptively(x: Placed, axis: int, count: int, how: str) -> Placed:
+    """Pools an axis, of steps or of a feature, to `count` parts that are as equal as can be: part i of n
+    entries has those from i n / count, rounded down, to (i + 1) n / count, rounded up.
+
+    how: "max" or "mean". The result has a feature in place of the axis.
+    """
+    if is_feature(x.axes[axis]):
+        size, feature = x.sizes[axis], x.feature(axis)
+        bounds = [(part * size // count, -(-(part + 1) * size // count)) for part in range(count)]
+        pooled = [
+            REDUCED[how](part_of(x.value, feature + len(x.features), slice(*each)), axis=feature)
+            for each in bounds
+        ]
+    else:
+        pooled = [part_of_steps(traced_steps(x, axis), part, count, how) for part in range(count)]
+    place = len(features_of(x.axes[:axis]))
+    wide = [reshaped(each, (*shape_of(each)[:place], 1, *shape_of(each)[place:])) for each in pooled]
+    made = wide[0] if count == 1 else np.concatenate(wide, axis=first_feature(wide[0]) + place)
+    return x.with_value(made, (*x.axes[:axis], (count,), *x.axes[axis + 1 :]))
+
+
+REDUCED: dict[str, Any] = {"max": np.max, "mean": np.mean}
+
+
+def part_of_steps(x: Traced, part: int, count: int, how: str) -> Any:
+    """Reduces one of `count` parts of the steps of each sequence. how: "max" or "mean"."""
+    steps, index = length_of(x), index_of(x)
+    begin, end = steps * part // count, (steps * (part + 1) + count - 1) // count
+    inside = (index >= expand(begin, x)) & (index < expand(end, x))
+    inside = reshaped(inside, (1,) * len(x.type.shape))
+    others = np.asarray(lowest(x.type.dtype) if how == "max" else 0, x.type.dtype)
+    value = over_steps(np.where(inside, x, others), "max" if how == "max" else "sum")
+    if how == "max":
+        return value
+    return value / reshaped((end - begin).astype(x.type.dtype), (1,) * len(x.type.shape))
+
+
+def traced_steps(x: Placed, axis: int) -> Traced:
+    """Returns the value of an operand with steps; raises `ModelError` for another one."""
+    if not isinstance(x.value, Traced) or not is_time(x.axes[axis]):
+        raise ModelError(f"it goes over axis {axis} of {text_of(x.axes)}, which are no steps")
+    return x.value
+
+
+def split_steps(x: Placed, axis: int) -> Placed:
+    """Returns the entries of the first feature, which is behind the axis of the steps, as steps."""
+    value, (count,) = traced_steps(x, axis), x.axes[axis + 1]
+    assert isinstance(count, int)
+    assert not features_of(x.axes[:axis])
+    window = Window(count, 1, 0, count, count - 1)
+    steps = derived_axis(value.type.extent[-1], Lengths(0, count, multiplies=True))
+    made = apply("overlap", value, **window.attributes, steps=steps)
+    return x.with_value(made, (*x.axes[:axis], (steps,), *x.axes[axis + 2 :]))
 
 
 def convolve(

@@ -18,16 +18,36 @@ from stepnet.importers.values import reshaped
 from stepnet.model.counting import length_of
 
 
-def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed | None, ...]:
+def with_counts(
+    operands: Sequence[Placed | None], like: Traced, compares: bool = False
+) -> tuple[Placed | None, ...]:
     """Replaces operands that are the symbolic number of steps by the length of each sequence, if another
-    operand is computed. An operation on computed values needs numbers, and a symbolic size is none. Raises
-    `AxesError` for an operand that is the number of sequences. like: a value per step, from which the lengths
-    are taken.
+    operand is computed, or if the number of steps is compared with a number that it may be. An operation on
+    computed values needs numbers, and a symbolic size is none. Raises `AxesError` for an operand that is the
+    number of sequences.
+
+    like: a value per step, from which the lengths are taken. compares: whether the operation is a comparison.
     """
     dtypes = [
         value.value.dtype for value in operands if value is not None and isinstance(value.value, Traced)
     ]
+    if compares and not dtypes and is_count_and_number(operands):
+        dtypes = [np.dtype(np.int64)]
     return tuple(counted(value, like, dtypes[0]) if value and dtypes else value for value in operands)
+
+
+def is_count_and_number(operands: Sequence[Placed | None]) -> bool:
+    """Tells whether operands are the number of steps, which the file does not state, and one number from 0
+    on.
+    """
+    if any(value is None or not value.is_constant or np.size(value.value) != 1 for value in operands):
+        return False
+    items = [value.value.item() for value in operands if value is not None]
+    sizes = [
+        item for item in items if isinstance(item, Size) and STEPS in item.symbols and item.stated is None
+    ]
+    numbers = [item for item in items if isinstance(item, int | float) and item >= 0]
+    return len(sizes) == len(numbers) == 1
 
 
 def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError, StepnetError
+from stepnet.importers.broadcasting import has_keys, without_facts_of_queries
 from stepnet.importers.facts import UNKNOWN, ArrayInPadding, Counted, Fact, StateInPadding
 from stepnet.importers.placed import Placed, Unusable
 
@@ -86,14 +87,16 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     already, stay as they are. rule: the operator. special: finds what follows if only some operands are known
     there.
     """
-    results, operand_values = (
-        as_list(rule(operands, True)),
-        [value for value in operands if value is not None],
-    )
+    results = as_list(rule(operands, True))
+    if any(map(has_keys, results)):
+        operands = without_facts_of_queries(operands)
+    operand_values = [value for value in operands if value is not None]
     if all(value.is_constant and value.fact is None for value in operand_values):
         return results
     unstated = [index for index, value in enumerate(results) if value.fact is None]
     facts = at_padding(rule, operands, results) if unstated else []
+    if not any(map(has_keys, results)) and any(map(has_keys, operand_values)):
+        return results  # what is known at keys says nothing of queries
     for index in unstated:
         known = special(operand_values, results[index]) if special else None
         results[index] = known or replace(results[index], fact=facts[index])

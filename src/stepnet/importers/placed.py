@@ -1,6 +1,6 @@
 """Defines `Placed`: a value of a model that is read from a file, with its axes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +9,13 @@ import numpy as np
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
-    ONE,
     TIME,
     Axes,
     AxesError,
-    Axis,
     axes_of,
     features_of,
     is_feature,
+    is_keys,
     is_steps,
     letters_of,
     size_of,
@@ -26,7 +25,7 @@ from stepnet.importers.axes import (
 )
 from stepnet.importers.facts import Fact
 from stepnet.importers.sizes import SEQUENCES, STEPS
-from stepnet.importers.values import Array, at_one_extent, check_room, reshaped, shape_of
+from stepnet.importers.values import Array, reshaped, shape_of
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,24 @@ class Unusable:
     """
 
     reason: str
+
+
+@dataclass(frozen=True)
+class ReversedSteps(Unusable):
+    """Placeholder for a value whose steps are in reverse order, which recurrences and reversals read.
+
+    source: the value in the order of the steps.
+    """
+
+    source: "Placed"
+
+
+def reversed_steps(x: "Placed") -> "Placed":
+    """Returns the placeholder for a value with its steps in reverse order; the value itself of one."""
+    if isinstance(x.value, ReversedSteps):
+        return x.value.source
+    reason = "the steps of sequences are reversed, which only recurrences may read"
+    return x.with_value(ReversedSteps(reason, x))
 
 
 LENGTHS = Unusable("it reads the lengths of the sequences, which only recurrences may")
@@ -135,7 +152,7 @@ class Placed:
 
 def check_unpaired(axes: Axes) -> None:
     """Raises `AxesError` if two of the axes are of sequences, or two of steps."""
-    symbols = [STEPS if is_steps(symbol) else symbol for symbol in symbols_in(axes)]
+    symbols = [STEPS if is_steps(symbol) else symbol for symbol in symbols_in(without_keys(axes))]
     for symbol in (SEQUENCES, STEPS):
         if symbols.count(symbol) > 1:
             raise AxesError(
@@ -143,8 +160,18 @@ def check_unpaired(axes: Axes) -> None:
             )
 
 
+def without_keys(axes: Axes) -> Axes:
+    """Returns axes without the first one of the keys of pairs of steps."""
+    at = next((at for at, axis in enumerate(axes) if is_keys(axis)), None)
+    return axes if at is None else axes[:at] + axes[at + 1 :]
+
+
 def check_apart(what: str, axes: Axes) -> None:
-    """Raises `ModelError` if an axis of an output joins sequences or steps with features; what: its name."""
+    """Raises `ModelError` if an axis of an output joins sequences or steps with features, or is one of the
+    keys of pairs of steps; what: its name.
+    """
+    if any(map(is_keys, axes)):
+        raise ModelError(f"{what} is a value at each pair of steps, of which a model returns none")
     if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):
         raise ModelError(f"{what} is {text_of(axes)}: sequences and steps are axes of their own")
 
@@ -158,88 +185,3 @@ def constant(array: Any) -> Placed:
 def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
     """Merges the (symbol, number) pairs that the model's file states for sizes of values, for a result."""
     return tuple(dict(pair for value in values for pair in value.stated).items())
-
-
-# ---- elementwise -------------------------------------------------------------------------------------------
-
-
-def joint_axes(values: Sequence[Placed]) -> Axes:
-    """Returns the axes that values are broadcast to, by NumPy's rules; raises `AxesError` if they do not
-    fit.
-    """
-    rank = max((len(value.axes) for value in values), default=0)
-    columns = zip(*((ONE,) * (rank - len(value.axes)) + value.axes for value in values), strict=True)
-    axes = tuple(joint_axis(column, values) for column in columns)
-    check_unpaired(axes)
-    return axes
-
-
-def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
-    """Returns the axis to which the axes of several values are broadcast, at one position.
-
-    column: the axis of each value. values: the values, for the message of the `AxesError` that is raised if
-    they do not fit.
-    """
-    others = list(dict.fromkeys(axis for axis in column if axis != ONE))
-    if all(map(is_feature, others)):
-        return np.broadcast_shapes(*(features_of((axis,)) for axis in others)) if others else ONE
-    if len(others) == 1:
-        return others[0]
-    for axis in filter(is_feature, others):
-        what = " x ".join(symbols_in(tuple(other for other in others if not is_feature(other))))
-        raise AxesError(
-            f"an axis of size {axis[0]} is combined with that of the {what}, which may have any size"
-        )
-    if len({size_of(axis) for axis in others}) == 1:
-        raise order_error(*others[:2])
-    raise AxesError(f"{' and '.join(text_of(value.axes) for value in values)} do not fit")
-
-
-def order_error(first: Axis, second: Axis) -> AxesError:
-    """Makes the error for combining axes that join sequences and steps in different orders."""
-    return AxesError(
-        "tensors are combined whose sequences and steps are joined in different orders: "
-        f"{text_of((first,))} and {text_of((second,))}"
-    )
-
-
-def broadcastable(x: Placed, axes: Axes) -> Any:
-    """Reshapes the array or traced value of x so that it broadcasts with values that have the axes `axes`,
-    for an elementwise operation; returns it.
-
-    A traced value gets as many axes of features as these, the new ones of size one. An array gets no more
-    axes, as NumPy broadcasts it anyway.
-    """
-    padded_axes = ((1,),) * (len(axes) - len(x.axes)) + x.axes
-    features = list[int]()
-    for axis_of_x, axis in zip(padded_axes, axes, strict=True):
-        if axis_of_x == ONE:
-            features += [1] * len(features_of((axis,)))
-        elif is_feature(axis_of_x) or axis_of_x == axis:
-            features += features_of((axis_of_x,))
-        else:
-            raise order_error(axis_of_x, axis)
-    if x.is_constant:
-        features = features[len(features_of(axes[: len(axes) - len(x.axes)])) :]
-    return reshaped(x.value, features) if tuple(features) != x.features else x.value
-
-
-def applied(function: Callable[..., Any], *values: Placed) -> Placed:
-    """Applies an elementwise function to values, broadcast to their joint axes; returns the result. Symbolic
-    sizes can be computed with only by functions that Python's integers have; others are a `ModelError`.
-    """
-    axes = joint_axes(values)
-    check_room(features_of(axes))
-    operands = at_one_extent([broadcastable(value, axes) for value in values])
-    with np.errstate(all="ignore"):
-        try:
-            result = function(*operands)
-        except TypeError as error:
-            if not any(np.asarray(value.value).dtype.kind == "O" for value in values if value.is_constant):
-                raise
-            raise ModelError(
-                "it computes with the number of sequences or steps, but not for a shape"
-            ) from error
-    # A ufunc on objects may return a scalar.
-    result = result if isinstance(result, Traced) else np.asarray(result)
-    return Placed(result, axes, stated_by(values))

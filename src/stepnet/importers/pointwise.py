@@ -14,8 +14,9 @@ import numpy as np
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.importers import activations, padding
+from stepnet.importers.broadcasting import applied, joint_axes
 from stepnet.importers.padding import Special
-from stepnet.importers.placed import Placed, Unusable, applied, constant, joint_axes
+from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.values import as_dtype
 
 
@@ -172,11 +173,17 @@ def where(condition: Placed, a: Placed, b: Placed) -> Placed:
 
 
 def cast(x: Placed, dtype: str, rounded: str = "") -> Placed:
-    """Computes a value in another dtype. Symbolic sizes, and placeholders for values that cannot be computed
-    with, stay as they are. rounded: "float16" or "bfloat16" rounds to it first; "" does not.
+    """Computes a value in another dtype. Sizes of which some are symbolic, and placeholders for values that
+    cannot be computed with, stay as they are.
+
+    rounded: "float16" or "bfloat16" rounds to it first; "" does not.
     """
-    if isinstance(x.value, Unusable) or dtype_of(x).kind == "O":  # sizes, which are integers
+    if isinstance(x.value, Unusable):
         return x
+    if dtype_of(x).kind == "O":  # sizes, which are integers
+        if not all(isinstance(size, int) for size in x.value.flat):
+            return x
+        x = x.with_value(x.value.astype(np.int64))
     cast_value = as_type(x.value, dtype)
     return x.with_value(round_to_half(cast_value, x.value, rounded) if rounded else cast_value)
 

@@ -11,8 +11,18 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
-from stepnet.importers.axes import features_of, is_feature, is_steps, is_time, symbols_in, text_of
+from stepnet.importers.axes import (
+    Axes,
+    features_of,
+    is_feature,
+    is_keys,
+    is_steps,
+    is_time,
+    symbols_in,
+    text_of,
+)
 from stepnet.importers.padding import check_idle, is_all, padding_values
+from stepnet.importers.pairs import mixed, scores
 from stepnet.importers.placed import Placed, constant, stated_by
 from stepnet.importers.shaping import swapped, transpose
 from stepnet.importers.sizes import SEQUENCES
@@ -31,8 +41,8 @@ def is_parameter(x: Placed) -> bool:
 def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
     """Multiplies matrices: over the last axis of `a` and the second-last of `b`, whichever axes these are.
 
-    Products are over features (as of a layer) or over the steps of each sequence (as in attention). Two
-    constants give a constant. Raises `ModelError` for other axes.
+    Products are over features (as of a layer, or at pairs of steps) or over the steps of each sequence (as in
+    attention). Two constants give a constant. Raises `ModelError` for other axes.
 
     matrices: multiplies two values by their features alone. A format passes its own, as the order in which it
         adds differs.
@@ -49,11 +59,10 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
         lead = len(b.axes) - 2
         return transpose(product(swapped(b), swapped(a), matrices), [*range(lead), lead + 1, lead])
     lead, m, k, n = a.axes[:-2], a.axes[-2], a.axes[-1], b.axes[-1]
+    if is_keys(k):
+        return mixed(a, b)
     if all(any(map(is_steps, axis)) for axis in (m, n)):
-        raise ModelError(
-            f"a product of {text_of(a.axes)} and {text_of(b.axes)} pairs each step of a sequence with each "
-            "other one, which no value of a model does"
-        )
+        return scores(a, b)
     if b.axes[-2] != k or SEQUENCES in symbols_in((k,)) or not (is_feature(k) or is_time(k)):
         raise product_error(a, b)
     if lead != b.axes[:-2]:
@@ -101,13 +110,22 @@ def multiplied(left: Any, right: Any) -> Any:
     return reshaped(np.sum(x * y, axis=-2), (*heads, rows, right.type.shape[-1]))
 
 
+def is_over_steps(a: Axes, b: Axes) -> bool:
+    """Tells whether a product of matrices with these axes sums over the steps of each sequence, or over the
+    keys of each query.
+    """
+    if len(a) < 2 or len(b) < 2:
+        return False
+    return is_keys(a[-1]) or (is_time(a[-1]) and a[-1] == b[-2])
+
+
 def matmul(a: Placed, b: Placed, padded: bool) -> Placed:
     """Computes the product of matrices, over features or over the steps of each sequence.
 
     padded: whether the model has padding; for a sum over steps, `ModelError` unless the values of one operand
     there are 0.
     """
-    over_steps = len(a.axes) > 1 and len(b.axes) > 1 and is_time(a.axes[-1]) and a.axes[-1] == b.axes[-2]
-    if over_steps and padded and not any(is_all(padding_values(value), 0) for value in (a, b)):
+    known = any(is_all(padding_values(value), 0) for value in (a, b))
+    if padded and is_over_steps(a.axes, b.axes) and not known:
         check_idle(a, "sum", padded)
     return product(a, b, multiplied)

@@ -7,7 +7,7 @@ The steps have any elementwise operators as activations, a bound on their argume
 that is one minus the forget gate, and a reset before or after the product.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
-from stepnet.importers.axes import TIME, AxesError, axis_names, time_of
+from stepnet.importers.axes import ONE, TIME, AxesError, axis_names, time_of
 from stepnet.importers.facts import LENGTH, ArrayInPadding
 from stepnet.importers.placed import LENGTHS, Placed, Unusable
 from stepnet.importers.pointwise import OPERATORS
-from stepnet.importers.shaping import expand
+from stepnet.importers.shaping import expand, squeeze, unsqueeze
 from stepnet.importers.sizes import SEQUENCES, Size
 from stepnet.importers.values import reshaped
 from stepnet.model.recurrence import RNN
@@ -47,6 +47,7 @@ class PlacedCellStep:
     bound: the bound on the arguments of activations; None for none.
     reset_after: whether a GRU resets after the product.
     coupled: whether an LSTM's forget gate is 1 - i.
+    product: multiplies an LSTM's memory by its weights.
     """
 
     cell: str
@@ -54,6 +55,7 @@ class PlacedCellStep:
     bound: float | None = None
     reset_after: bool = False
     coupled: bool = False
+    product: Callable[[Any, Any], Any] = np.matmul
 
     @property
     def __name__(self) -> str:
@@ -73,10 +75,11 @@ class PlacedCellStep:
         """Computes a step of the cell; returns (output, memory after the step).
 
         x: inputs [rows, inputs]. memory: by name. params: the weights W and R, the biases b and d, and an
-        LSTM's peepholes p.
+        LSTM's peepholes p; without W for inputs that are projected already.
         """
         steps = {"rnn": self.rnn, "gru": self.gru, "lstm": self.lstm}
-        after = steps[self.cell](x @ params["W"] + params["b"], memory, params)
+        projected = x @ params["W"] if "W" in params else x
+        after = steps[self.cell](projected + params["b"], memory, params)
         return after["h"], after
 
     def rnn(self, x: Any, memory: Any, params: Any) -> Any:
@@ -104,7 +107,7 @@ class PlacedCellStep:
         i, o, f.
         """
         h, c = memory["h"], memory["c"]
-        i, o, f, g = np.split(x + h @ params["R"] + params["d"], 4, axis=-1)
+        i, o, f, g = np.split(x + self.product(h, params["R"]) + params["d"], 4, axis=-1)
         p_i, p_o, p_f = params.get("p", (0, 0, 0))
         i = self.activated(0, i + p_i * c)
         f = 1 - i if self.coupled else self.activated(0, f + p_f * c)
@@ -172,10 +175,19 @@ class PlacedLayer:
         """The number of units of each direction of the recurrent layer."""
         return self.arrays["R"].shape[-1]
 
-    def recurrence(self, number: int) -> RNN:
-        """Makes the recurrence of the direction with index `number`, with its weights; missing biases are
-        zeros.
+    def inputs(self, number: int, x: Placed, padded: bool) -> Traced:
+        """Returns what the direction with index `number` reads at each step. padded: whether the model has
+        padding.
         """
+        return x.value
+
+    def recurrence(self, number: int) -> RNN:
+        """Makes the recurrence of the direction with index `number`."""
+        memory = dict.fromkeys(SLOTS[self.cell], self.hidden)
+        return RNN(self.steps[number], self.params(number), memory=memory, reverse=self.reverse[number])
+
+    def params(self, number: int) -> dict[str, Any]:
+        """Returns the weights of the direction with index `number`; missing biases are zeros."""
         wide, W = len(GATES[self.cell]) * self.hidden, self.arrays["W"]
         biases = self.arrays["B"][number] if "B" in self.arrays else np.zeros(2 * wide, W.dtype)
         params: dict[str, Any] = {
@@ -186,8 +198,7 @@ class PlacedLayer:
         }
         if "P" in self.arrays:
             params["p"] = tuple(self.arrays["P"][number].reshape(3, self.hidden))
-        memory = dict.fromkeys(SLOTS[self.cell], self.hidden)
-        return RNN(self.steps[number], params, memory=memory, reverse=self.reverse[number])
+        return params
 
 
 # ---- layers over values ------------------------------------------------------------------------------------
@@ -203,18 +214,26 @@ def run_layer(
 ) -> list[Placed]:
     """Runs a recurrent layer; returns its outputs, followed by the final state of each memory. In a model
     with padding, outputs are known to be zero there if the layer has the lengths; else final states become
-    placeholders, which no operator may read.
+    placeholders, which no operator may read. Inputs of a single step, whose axis is a feature of size one,
+    are one step of the cell.
 
     initial: the initial state of each memory; None, and a missing one, for zeros. lengths: the lengths of the
     sequences, or the number of all steps; None if it runs over all steps. batch_first: whether the first axis
     is the sequences. padded: whether the model has padding.
     """
+    if x.letters == ("N__" if batch_first else "_N_") and x.axes[int(batch_first)] == ONE:
+        return run_step(layer, x, initial, lengths, batch_first, padded)
     x = as_sequences(x, batch_first)
     has_lengths = reads_lengths(lengths, x)
     initial_states = [initial_state(value, batch_first) for value in initial]
     all_states = [*initial_states, *[None] * (len(SLOTS[layer.cell]) - len(initial_states))]
     directions = [
-        run_direction(layer, number, x.value, [state_for(value, number) for value in all_states])
+        run_direction(
+            layer,
+            number,
+            layer.inputs(number, x, padded),
+            [state_for(value, number) for value in all_states],
+        )
         for number in range(len(layer.steps))
     ]
     results = outputs(layer.cell, x, directions, batch_first)
@@ -223,6 +242,30 @@ def run_layer(
     if has_lengths:  # with lengths the outputs at padding steps are zero
         return [replace(results[0], fact=ArrayInPadding(np.zeros((), x.value.dtype))), *results[1:]]
     return [results[0], *padded_ends(results[1:], any(layer.reverse))]
+
+
+def run_step(
+    layer: PlacedLayer,
+    x: Placed,
+    initial: Sequence[Placed | None],
+    lengths: Placed | None,
+    batch_first: bool,
+    padded: bool,
+) -> list[Placed]:
+    """Runs one step of a recurrent layer; returns its outputs and the state of each memory. The arguments are
+    those of `run_layer`, with an axis of size one in place of the steps.
+    """
+    if lengths is not None or x.is_constant:
+        raise ModelError("it runs over one step, of a constant or with lengths")
+    one = squeeze(x, [int(batch_first)])
+    states = [initial_state(value, batch_first) for value in initial]
+    states += [None] * (len(SLOTS[layer.cell]) - len(states))
+    directions = list[tuple[Any, dict[str, Any]]]()
+    for number, step in enumerate(layer.steps):
+        memory = memory_of(layer, x.value, [state_for(value, number) for value in states])
+        directions.append(step(layer.inputs(number, one, padded), memory, layer.params(number)))
+    last = outputs(layer.cell, x, directions, batch_first)[1:]
+    return [unsqueeze(last[0], [int(batch_first)]), *last]
 
 
 def as_sequences(x: Placed, batch_first: bool) -> Placed:
@@ -298,12 +341,19 @@ def run_direction(
     number: the index of the direction. x: the inputs, a value per step. initial: the initial state of each
     memory; None for zeros.
     """
-    initial_memory = {
+    has_initial = any(value is not None for value in initial)
+    return layer.recurrence(number)(x, initial=memory_of(layer, x, initial) if has_initial else None)
+
+
+def memory_of(layer: PlacedLayer, x: Traced, initial: Sequence[Any]) -> dict[str, Traced]:
+    """Returns the memory of a recurrent layer by name, for each sequence of the input x.
+
+    initial: the state of each memory: a value per sequence, an array, or None for zeros.
+    """
+    return {
         slot: value if isinstance(value, Traced) else rows_of(x, value, layer.hidden)
         for slot, value in zip(SLOTS[layer.cell], initial, strict=True)
     }
-    has_initial = any(value is not None for value in initial)
-    return layer.recurrence(number)(x, initial=initial_memory if has_initial else None)
 
 
 def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:

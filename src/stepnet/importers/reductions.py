@@ -15,18 +15,24 @@ from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
+    BATCH,
     ONE,
     Axes,
     AxesError,
     axis_error,
     extent_of,
     features_of,
+    innermost,
+    is_feature,
     is_time,
     symbols_in,
+    text_of,
 )
+from stepnet.importers.broadcasting import applied
 from stepnet.importers.facts import ArrayInPadding
 from stepnet.importers.padding import check_idle, padding_values
-from stepnet.importers.placed import Placed, applied, constant
+from stepnet.importers.placed import Placed, constant
+from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import Array, as_dtype, part_of, repeated_at, reshaped
 from stepnet.model.counting import length_of, running_total
 from stepnet.model.nested import expand, softmax_over_steps
@@ -46,6 +52,7 @@ def reduce(
     x: Placed, axes: Sequence[int], how: str, keep: bool, like: Traced | None = None, padded: bool = False
 ) -> Placed:
     """Reduces a value over features, over the steps of each sequence, or over both, in the operand's dtype.
+    In a model whose file states one sequence, it may be over the sequences too: each is alone.
 
     axes: the axes that are reduced. how: the name of a reduction, such as "sum". keep: whether features of
     size one take the place of the axes. like: a value per step, at whose steps a constant is repeated.
@@ -53,11 +60,12 @@ def reduce(
     maximum or minimum of empty sequences.
     """
     axes = sorted(x.axis(axis) for axis in axes)
-    check_reducible(x, axes)
-    over_time = [axis for axis in axes if is_time(x.axes[axis])]
+    alone = [axis for axis in axes if x.axes[axis] == BATCH and dict(x.stated).get(SEQUENCES) == 1]
+    check_reducible(x, [axis for axis in axes if axis not in alone])
+    over_time = [axis for axis in axes if is_over_steps(x, axis)]
     if over_time:
         check_idle(x, how, padded)
-    features = tuple(x.feature(axis) for axis in axes if axis not in over_time)
+    features = tuple(x.feature(axis) for axis in axes if axis not in (*over_time, *alone))
     value = REDUCTIONS[how](x.value, axis=features, keepdims=keep) if features else x.value
     if over_time:
         value = over_steps(at_steps(value, like, x.axes), how)
@@ -76,6 +84,16 @@ def reduce(
     return result.with_value(for_empty(result.value, padding, like))
 
 
+def variance(x: Placed, axes: Sequence[int], keep: bool) -> Placed:
+    """Computes the mean of the squared distances from the mean, over features, steps or both.
+
+    axes: the axes that are reduced. keep: whether features of size one take the place of the axes.
+    """
+    axes = [x.axis(axis) for axis in axes]
+    centred = applied(np.subtract, x, reduce(x, axes, "mean", True))
+    return reduce(applied(np.multiply, centred, centred), axes, "mean", keep)
+
+
 def for_empty(value: Traced, others: Array, like: Any) -> Any:
     """Returns `value`, the result of a reduction over the steps of each sequence, with the numbers `others`
     where a sequence is empty. stepnet gives 0 there; the model of the file, which also reduces padding, gives
@@ -89,8 +107,15 @@ def check_reducible(x: Placed, axes: Sequence[int]) -> None:
     """Raises `ModelError` for a reduction over sequences, or over steps joined with others (`axes` of x)."""
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
-        if symbols and not is_time(x.axes[axis]):
+        if symbols and not is_over_steps(x, axis):
             raise axis_error(min(symbols), x.axes)
+
+
+def is_over_steps(x: Placed, axis: int) -> bool:
+    """Tells whether a reduction over an axis is over the steps of each sequence, or over the keys of each
+    query of pairs of steps.
+    """
+    return not is_feature(x.axes[axis]) and x.axes[axis] == innermost(x.axes)
 
 
 def at_steps(value: Any, like: Traced | None, axes: Axes) -> Any:
@@ -135,7 +160,7 @@ def softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
     result there is known to be 0.
     """
     check_reducible(x, [axis])
-    if is_time(x.axes[axis]):
+    if is_over_steps(x, axis):
         check_idle(x, "max", padded)
         result = x.with_value(softmax_over_steps(x.value))
         return replace(result, fact=ArrayInPadding(np.zeros((), result.value.dtype))) if padded else result
@@ -148,7 +173,7 @@ def log_softmax(x: Placed, axis: int, padded: bool = False) -> Placed:
     padded: whether the model has padding; values there must then be low enough to change nothing.
     """
     check_reducible(x, [axis])
-    if is_time(x.axes[axis]):
+    if is_over_steps(x, axis):
         check_idle(x, "max", padded)
         shifted = x.value - expand(reduced_steps(x.value, "max"), x.value)
         return x.with_value(shifted - expand(np.log(reduced_steps(np.exp(shifted), "sum")), x.value))
@@ -242,3 +267,27 @@ def batch_norm(x: Placed, axis: int, scale: Array, shift: Array, mean: Array, de
     factor = scale / deviation
     scaled = applied(np.multiply, x, constant(factor.reshape(-1, *ones)))
     return applied(np.add, scaled, constant((shift - mean * factor).reshape(-1, *ones)))
+
+
+def group_norm(x: Placed, groups: int, epsilon: float, padded: bool = False) -> Placed:
+    """Normalises a value [sequences, channels, ...] to mean 0 and variance 1 over the channels of each group
+    and all further axes: features, and the steps of each sequence.
+
+    groups: their number, which divides that of the channels. epsilon: added to the variance. padded: whether
+    the model has padding, for which `ModelError` is raised.
+    """
+    (channels,) = features_of(x.axes[1:2]) or (0,)
+    if groups < 1 or channels % groups or not is_feature(x.axes[1]):
+        raise ModelError(f"{groups} groups of channels of {text_of(x.axes)} are not of one size")
+    apart = ((part,) for axis in x.axes[2:] for part in axis)
+    grouped = x.shaped((x.axes[0], (groups,), (channels // groups,), *apart))
+    over = [*range(2, len(grouped.axes))]
+
+    def centre(value: Placed) -> Placed:
+        """Computes the mean of each group, which is repeated at each of its numbers."""
+        return reduce(value, over, "mean", keep=True, padded=padded)
+
+    centred = applied(np.subtract, grouped, centre(grouped))
+    variance = centre(applied(np.multiply, centred, centred))
+    deviation = variance.with_value(np.sqrt(variance.value + epsilon))
+    return applied(np.divide, centred, deviation).shaped(x.axes)

@@ -1,8 +1,10 @@
 """Selects parts of values and joins them.
 
-Any part of the features can be selected; of the steps all, the first or the last; of the sequences only all.
+Any part of the features can be selected; of the steps all, the first or the last, or all but some at the
+ends; of the sequences only all.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
@@ -10,14 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
-from stepnet.importers.axes import ONE, Axes, Axis, features_of, is_feature, is_time, size_of, text_of
+from stepnet.importers.axes import (
+    ONE,
+    Axes,
+    AxesError,
+    Axis,
+    features_of,
+    is_feature,
+    is_time,
+    size_of,
+    text_of,
+)
+from stepnet.importers.convolving import at_steps, window_of, zero_steps
 from stepnet.importers.padding import check_no_padding
 from stepnet.importers.placed import Placed, constant, stated_by
 from stepnet.importers.reductions import filled
-from stepnet.importers.shaping import broadcast_to
-from stepnet.importers.sizes import Last, Size
+from stepnet.importers.shaping import broadcast_to, transpose
+from stepnet.importers.sizes import STEPS, Last, Size
 from stepnet.importers.values import (
     Array,
     at_one_extent,
@@ -27,7 +40,9 @@ from stepnet.importers.values import (
     repeated_at,
     reshaped,
     shape_of,
+    to_extent,
 )
+from stepnet.model.counting import index_of
 from stepnet.model.nested import reduce as over_steps
 
 HIGHEST = (2**31 - 1, 2**63 - 1)
@@ -54,6 +69,8 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
         return stacked_value.shaped(
             (*stacked_value.axes[:axis], (len(stacked), *joined_axis), *stacked_value.axes[axis + 2 :])
         )
+    if is_time(joined_axis) or any(is_time(x.axes[axis]) for x in values[1:]):
+        return ahead_of_steps(values, axis)
     sizes = [x.features[x.feature(axis)] for x in values]
     parts = [broadcast_to(x, with_axis(like.axes, axis, size)) for x, size in zip(values, sizes, strict=True)]
     return Placed(
@@ -61,6 +78,24 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
         with_axis(like.axes, axis, sum(sizes)),
         stated_by(values),
     )
+
+
+def ahead_of_steps(values: Sequence[Placed], axis: int) -> Placed:
+    """Puts the entries of a feature ahead of the steps of each sequence, as a stream does with the last steps
+    of the piece before. Raises `ModelError` for other values than one of a feature and one of steps.
+    """
+    first, x = values if len(values) == 2 else (values[0], values[0])
+    if not is_feature(first.axes[axis]) or not is_time(x.axes[axis]):
+        raise AxesError(f"it joins {' and '.join(text_of(value.axes) for value in values)} along axis {axis}")
+    count = first.axes[axis][0]
+    made = zero_steps(x, axis, int(count), 0)
+    place = index_of(made.value)
+    for number in range(int(count)):
+        own = part_of(first.value, len(features_of(first.axes[:axis])), number)
+        own = to_extent(own, made.value.type.extent) if isinstance(own, Traced) else own
+        at = reshaped(place == number, (1,) * len(made.features))
+        made = made.with_value(np.where(at, own, made.value))
+    return made
 
 
 def with_axis(axes: Axes, axis: int, size: int) -> Axes:
@@ -107,7 +142,10 @@ def take_constant(x: Placed, axis: int, indices: Array) -> Placed:
 
 def take_computed(table: Placed, at: Placed) -> Placed:
     """Takes rows of a constant table at computed indices `at`, as an embedding does."""
-    literal = Traced(at.value.builder, at.value.builder.constant(table.array, "table"))
+    array = table.array
+    if array.dtype.kind in "iu" and array.dtype.itemsize < np.dtype("int32").itemsize:
+        array = array.astype("int32")  # a net has no integers of fewer bits
+    literal = Traced(at.value.builder, at.value.builder.constant(array, "table"))
     return at.with_value(literal[at.value], at.axes + table.axes[1:])
 
 
@@ -153,9 +191,19 @@ def slice_axis(x: Placed, axis: int, start: Any, end: Any, step: int = 1, padded
         return x
     if is_time(sliced_axis) and (how := step_of(start, end, step, sliced_axis)):
         return step_at(x, axis, how, True, padded)
+    if is_time(sliced_axis) and step == 1 and (count := last_steps(start, end, sliced_axis)):
+        check_no_padding(padded)
+        window = window_of(count, 1, 1, count - 1, 0)
+        made = over_steps(apply("windows", x.value, **window.attributes), "last")
+        entries = x.with_value(made, ((count,), *x.axes[:axis], *x.axes[axis + 1 :]))
+        return transpose(entries, [*range(1, axis + 1), 0, *range(axis + 1, len(x.axes))])
+    if is_time(sliced_axis) and (cuts := cuts_of(start, end, sliced_axis)) and step > 0:
+        check_no_padding(padded)
+        return cut(x, axis, *cuts, step)
     selected = f"{text_of((sliced_axis,)).strip('[]')} {start} to {end} in steps of {step}"
     raise ModelError(
-        f"it selects {selected}: of sequences only all can be selected; of steps all, the first or the last"
+        f"it selects {selected}: of sequences only all can be selected; of steps all, the first or the last, "
+        "or all but some at the ends"
     )
 
 
@@ -195,6 +243,44 @@ def bound(number: Any) -> int:
     if isinstance(number, Size | Last):
         raise ModelError("a bound of its slice of features is the number of sequences or of steps")
     return int(number)
+
+
+MORE_STEPS = re.compile(STEPS + r"\[[+](\d+)/1\]")
+"""The name of an axis of more steps than the inputs have, by a fixed number."""
+
+
+def last_steps(start: Any, end: Any, axis: Axis) -> int | None:
+    """Returns how many of the last steps a slice takes, if every sequence has as many; None for other slices.
+
+    An axis of more steps than the inputs, such as after a cache of a stream, has so many at least.
+    """
+    more = MORE_STEPS.fullmatch(str(axis[0]))
+    if more is None or not is_end(end, axis) or isinstance(start, Size):
+        return None
+    count = start.back if isinstance(start, Last) else -int(start)
+    return count if 0 < count <= int(more[1]) else None
+
+
+def cuts_of(start: Any, end: Any, axis: Axis) -> tuple[int, int] | None:
+    """Returns how many steps a slice from `start` to `end` leaves out ahead and behind; None for a slice that
+    counts the steps that it keeps.
+    """
+    if isinstance(start, Last | Size) or start < 0:
+        return None
+    if is_end(end, axis):
+        return int(start), 0
+    behind = end.back if isinstance(end, Last) else None if isinstance(end, Size) else -int(end)
+    return (int(start), behind) if behind is not None and behind > 0 else None
+
+
+def cut(x: Placed, axis: int, before: int, after: int, step: int = 1) -> Placed:
+    """Leaves entries of an axis, of steps or of a feature, out at both ends, and takes each `step`-th one of
+    the others.
+    """
+    if is_feature(x.axes[axis]):
+        return sliced(x, axis, slice(before, max(x.sizes[axis] - after, before), step))
+    window = window_of(before + after + 1, step, 1, 0, 0)
+    return at_steps(x, axis, window, before)
 
 
 def is_end(end: Any, axis: Axis) -> bool:

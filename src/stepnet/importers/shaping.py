@@ -23,8 +23,9 @@ from stepnet.importers.axes import (
     size_of,
     text_of,
 )
+from stepnet.importers.broadcasting import broadcastable
 from stepnet.importers.facts import STEP, ArrayInPadding
-from stepnet.importers.placed import Placed, broadcastable, constant
+from stepnet.importers.placed import Placed, constant
 from stepnet.importers.sizes import STEPS, Last, Size, is_number, product
 from stepnet.importers.values import Array, broadcast, check_room, to_extent, transposed
 from stepnet.model.counting import index_of

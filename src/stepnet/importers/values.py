@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.types import CONST, Extent
+from stepnet.compiler.net.types import CONST, Extent, is_pairs
 from stepnet.compiler.trace import traced
 from stepnet.compiler.trace.numpy_shapes import broadcast_to_features
 from stepnet.compiler.trace.traced import Traced, apply
@@ -63,7 +63,11 @@ def part_of(value: Any, feature: int, part: Any) -> Any:
 
 def to_extent(value: Traced, extent: Extent) -> Traced:
     """Repeats a traced value to an extent, such as each step, unless it is at this extent or a deeper one."""
-    return value if len(value.type.extent) >= len(extent) else apply("expand", value, extent=extent)
+    if len(value.type.extent) >= len(extent):
+        return value
+    if is_pairs(extent) and value.type.extent == extent[:1]:
+        value = apply("expand", value, extent=extent[:-1])
+    return apply("expand", value, extent=extent)
 
 
 def deepest(values: Sequence[Any]) -> Extent:

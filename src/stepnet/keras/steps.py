@@ -16,6 +16,7 @@ from stepnet.compiler.trace import draws
 from stepnet.compiler.trace.lines import line_of
 from stepnet.compiler.trace.reads import Reads
 from stepnet.errors import StepError, StepnetError
+from stepnet.keras.cells import cells_in
 from stepnet.keras.dropout import use_dropout_masks
 from stepnet.keras.installed import installed
 from stepnet.keras.packed_inputs import pack_features, unpack_features
@@ -242,18 +243,19 @@ def step_errors() -> Generator[None]:
 
 @contextmanager
 def unchanged_attributes(cell: Any) -> Generator[None]:
-    """Context for a trace: if attributes of a cell that its step reads have changed, restores the cell's own
-    attributes and raises `StepError`, as a step must not change them.
+    """Context for a trace: if attributes of a cell that its step reads have changed, restores those of the
+    cell and of all cells and layers in it, and raises `StepError`, as a step must not change them.
     """
-    before, held = reads_of_cell(cell), dict(attributes(cell))
+    owners = [cell, *cells_in(cell), *(flat_layers(cell) if isinstance(cell, keras.layers.Layer) else ())]
+    before, held = reads_of_cell(cell), [(attributes(owner), dict(attributes(owner))) for owner in owners]
     try:
         yield
     finally:
-        changed, now = before.changes(reads_of_cell(cell)), attributes(cell)
-        if changed:
-            for name in now.keys() - held.keys():
+        changed = before.changes(reads_of_cell(cell))
+        for now, own in held if changed else ():
+            for name in now.keys() - own.keys():
                 del now[name]
-            now.update(held)
+            now.update(own)
     if changed:
         raise StepError(f"the step of {type(cell).__name__} changes {changed} as it runs")
 

@@ -22,6 +22,10 @@ from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 ZEROS = "zeros"
+NO_FEATURES = (
+    "arrays are [batch, time, features], values of a Ragged [total, features]: one sequence is x[None], one "
+    "number per step is x[..., None]"
+)
 MOST_BEGUN = LARGEST // 2
 """The largest number of steps before a call, such that the number after it still fits an int64."""
 
@@ -136,7 +140,8 @@ class Batch:
             if array.shape[:2] != arrays[0].shape[:2]:
                 raise InputError(
                     f"inputs `{named[0][0]}` and `{name}` have different batch and time: "
-                    f"{arrays[0].shape[:2]} and {array.shape[:2]}"
+                    f"{arrays[0].shape[:2]} and {array.shape[:2]}; several sequences are one input: "
+                    "Ragged.from_list([...])"
                 )
         first, second = like = arrays[0].shape[:2]
         count, time = (second, first) if time_major else (first, second)
@@ -435,8 +440,10 @@ def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "r
     for (name, expected), array in zip(named_leaves(declared), leaves(given), strict=True):
         if expected.shape != array.shape:
             what = f"{kind} {name}".strip()
+            advice = "" if array.shape or kind != "input" else f"; {NO_FEATURES}"
             raise InputError(
                 f"{what} has features {list(array.shape)}; this {owner} was made for {list(expected.shape)}"
+                f"{advice}"
             )
 
 
@@ -460,3 +467,19 @@ def with_default_dtypes(specs: Any, inputs: Any, params: list[Array]) -> Any:
     """
     default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
     return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)
+
+
+def no_sequences(spec: Spec) -> Ragged:
+    """Returns a Ragged without sequences of these features and levels, to trace a model without data.
+
+    >>> no_sequences(Spec(3, "float32"))
+    Ragged(0 sequences, 3 features, float32)
+    """
+    return Ragged.from_list([], spec.dtype, spec.shape, 1 + spec.levels)
+
+
+def no_static(spec: Spec) -> Any:
+    """Returns a static of no sequences: a Ragged for a static sequence, else an array without rows."""
+    if spec.axis:
+        return Ragged.from_list([], spec.dtype, spec.shape)
+    return np.zeros((0, *spec.shape), spec.dtype)

@@ -2,26 +2,12 @@
 
 from typing import Any
 
-import numpy as np
-
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import named
+from stepnet.model.batch import no_sequences, no_static
 from stepnet.model.layers import Layer, LayerPrograms, LayersProgram
 from stepnet.model.recurrence import RNN
-from stepnet.ragged import Ragged
-
-NONE = np.zeros(1, np.int64)
-"""The offsets of a Ragged without sequences."""
-
-
-def no_sequences(spec: Spec) -> Ragged:
-    """Returns a Ragged without sequences of these features and levels, to trace a model without data.
-
-    >>> no_sequences(Spec(3, "float32"))
-    Ragged(0 sequences, 3 features, float32)
-    """
-    return Ragged(np.empty((0, *spec.shape), spec.dtype), (NONE,) * (1 + spec.levels))
 
 
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
@@ -58,10 +44,4 @@ def statics_of(layer: Layer) -> Any:
             with named(name):
                 parts.append(statics_of(part))
         return layer.joined(parts)
-
-    def blank(spec: Spec) -> Any:
-        """Returns one static without entries: a Ragged for a static sequence, else an array."""
-        values = np.zeros((0, *spec.shape), spec.dtype)
-        return Ragged(values, (NONE,)) if spec.axis else values
-
-    return transform(blank, layer.program.traced.statics)
+    return transform(no_static, layer.program.traced.statics)

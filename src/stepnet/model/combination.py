@@ -152,15 +152,16 @@ class Combination(Combined):
                 layers.append(part.with_params(one))
         return self.with_layers(layers, self.report)
 
-    def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
+    def schedules(self, inputs: Any, last_only: bool, engine: Order) -> list[Schedule]:
         """Returns the schedules (parts with plans) that a call runs: one per recurrence if sequences may end
         early.
 
-        sequences, last_only, engine: the arguments of the call.
+        inputs: the `Spec`s (features and dtypes) of the inputs.
+        last_only, engine: the arguments of the call.
         """
         if self.ends_early:
             return [rnn.program.schedule_for(engine) for rnn in recurrences_of(self)]
-        return super().schedules(sequences, last_only, engine)
+        return super().schedules(inputs, last_only, engine)
 
     def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
         """Returns the sections of the text of `explain`: the plan of each layer under its name.

@@ -18,8 +18,7 @@ from stepnet.compiler.values.arguments import kind, short_repr
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import transform
 from stepnet.errors import InputError, named
-from stepnet.model.batch import is_zeros
-from stepnet.model.blank import no_sequences
+from stepnet.model.batch import is_zeros, no_sequences
 from stepnet.model.combination import Combination
 from stepnet.model.layers import Combined, Layer, LayerPrograms, recurrences_of
 from stepnet.model.merge import checked_merge, merged
@@ -82,7 +81,9 @@ class Bidirectional(Combination):
 
     def for_stream(self, engine: Order) -> "StreamedRecurrence | Layers":
         """Raises `InputError`: a stream has no last step, at which the backward direction would begin."""
-        raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
+        raise InputError(
+            "a Bidirectional begins at a sequence's last step: it has no stream; its direction `forward` has"
+        )
 
     # ---- parts
 

@@ -340,8 +340,8 @@ def call_of_next_steps(
     ]
     statics: list[Any] = list(call.statics)
     others = types.others[: len(call.statics)]
-    still: list[Any]
-    still, beside = of_rows(statics, others, LevelSizes(where.rows, beside=where.beside), rows)
+    still: list[Any] = of_rows(statics, others, LevelSizes(where.rows, beside=where.beside), rows)
+    beside = {axis: offsets_of(np.diff(level)[rows]) for axis, level in where.beside.items()}
     positions = Positions.end_to_end(offsets_of(lengths), inner, beside)
     before = taken if call.step_offset is None else taken + call.step_offset[rows]
     return Call(positions, sequences, memories, still, step_offset=before)

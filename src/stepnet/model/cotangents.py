@@ -3,6 +3,8 @@
 The values that are saved between the two passes depend on how the gradient runs (`gradient_runs.py`).
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -90,7 +92,7 @@ class Vjp:
         checkpoint: Checkpoint = None,
         engine: Asked = "auto",
         **control: Unpack[Controls],
-    ) -> "tuple[Any, Backward | PreparedBackward]":
+    ) -> tuple[Any, Callable[..., Gradients]]:
         """Runs the model; returns its results, and a function from their cotangents to `Gradients`.
 
         The results are (outputs, final memories); of a graph, the outputs alone. The arguments are not
@@ -207,54 +209,12 @@ class Vjp:
         return explain_gradient(explanation, gradient_order(engine))
 
 
-class PreparedBackward:
-    """A function from the cotangents of one prepared call's results to its gradients.
-
-    It runs the prepared call of its form (key), or allocates its own arrays if that is in use or gone.
-    """
-
-    def __init__(
-        self,
-        calls: "GradientCalls",
-        form: Form,
-        layout: GradientLayout,
-        sequences: Any,
-        arrays: list[Any],
-        made: list[Array],
-    ) -> None:
-        """Stores a call for its backward pass.
-
-        calls, form: the cache of prepared calls, and the key of this one.
-        layout: the data that all calls with this key share.
-        sequences, arrays: the sequences of the call, and the arrays of the inputs of its net.
-        made: the results of its forward half.
-        """
-        self.calls, self.form, self.layout = calls, form, layout
-        self.sequences, self.inputs, self.made = sequences, arrays, made
-
-    def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
-        """Computes the gradients for cotangents of the outputs and final memories, in their structures.
-
-        None stands for zeros, for all cotangents or for a single one; those of integers are not used. Raises
-        `InputError` for cotangents of another shape.
-        """
-        if (taken := self.calls.take(self.form)) is not None:
-            executable, idle = taken
-            try:
-                made = executable.backward(self.sequences, self.inputs, self.made, outputs, final)
-            finally:
-                idle.append(executable)
-            if made is not None:
-                return made
-        return self.layout.backward(self.sequences, self.inputs, self.made)(outputs, final)
-
-
 class GradientCalls(Executables[GradientExecutable]):
     """The prepared gradients of a model, by form (shapes, dtypes and options of the arguments)."""
 
     def forward(
         self, form: Form, sequences: Any, initial: Any, params: Any
-    ) -> tuple[Any, PreparedBackward] | None:
+    ) -> tuple[Any, Callable[..., Gradients]] | None:
         """Runs a forward half that was prepared; returns the results of the call, and its backward pass.
 
         Returns None if none with this key is free, or if an argument needs a check or a conversion.
@@ -274,8 +234,39 @@ class GradientCalls(Executables[GradientExecutable]):
             return None
         both, arrays, made = run
         layout = executable.layout
-        backward = PreparedBackward(self, form, layout, sequences, arrays, made)
+        backward = partial(self.backward, form, layout, sequences, arrays, made)
         return both if layout.arguments.gives_final else both[0], backward
+
+    def backward(
+        self,
+        form: Form,
+        layout: GradientLayout,
+        sequences: Any,
+        arrays: list[Any],
+        made: list[Array],
+        outputs: Any = None,
+        final: Any = None,
+    ) -> Gradients:
+        """Computes the gradients of one call that ran on its prepared forward half.
+
+        It runs the prepared call of its form, or allocates its own arrays if that is in use or gone. Raises
+        `InputError` for cotangents of another shape.
+
+        form, layout: the key of the call, and the data that all calls with this key share.
+        sequences, arrays: the sequences of the call, and the arrays of the inputs of its net.
+        made: the results of its forward half.
+        outputs, final: the cotangents, in the structures of the outputs and of the final memories. None
+            stands for zeros, for all or for a single one; those of integers are not used.
+        """
+        if (taken := self.take(form)) is not None:
+            executable, idle = taken
+            try:
+                gradients = executable.backward(sequences, arrays, made, outputs, final)
+            finally:
+                idle.append(executable)
+            if gradients is not None:
+                return gradients
+        return layout.backward(sequences, arrays, made)(outputs, final)
 
     def prepare(self, form: Form, arguments: CallArguments, layout: GradientLayout, changes: bool) -> None:
         """Counts a call by its form (cache key); once enough came, prepares later calls of that form.

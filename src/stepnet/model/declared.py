@@ -10,10 +10,10 @@ from typing import Any, Self, Unpack
 
 import numpy as np
 
-from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.trace.step import Step, TracedStep, specs, trace_step
-from stepnet.compiler.values.arguments import checked_integer, choice, flag, function
+from stepnet.compiler.values.arguments import check_signature, checked_integer, choice, flag, function
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import InputError
@@ -52,7 +52,7 @@ class Declared(Model):
         step: Step,
         params: Any = None,
         *,
-        memory: Any,
+        memory: Any = None,
         inputs: Any = None,
         statics: Any = None,
         reverse: bool = False,
@@ -63,9 +63,10 @@ class Declared(Model):
         function(step, "step is a function step(x, memory, params)")
         if until is not None:
             function(until, "until is a function until(output, memory)")
+            check_signature(until, ("output", "memory"))
         self.step = step
         self.params = transform(parameter, params)
-        self.memory = specs(memory)
+        self.memory = [] if memory is None else specs(memory)
         if not leaves(self.memory):
             raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
         self.reverse = flag(reverse, "reverse")

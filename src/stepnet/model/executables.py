@@ -13,8 +13,8 @@ import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar, cast
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -143,32 +143,21 @@ def bytes_of(form: Form) -> int:
     return total
 
 
-@dataclass(frozen=True)
-class PreparedKernel:
-    """A prepared call, and its kernel (compiled code), whose parameters may be replaced before each run.
+def prepared_for(bound: Bound, parameters: Sequence[Array], call: Call, changes: bool) -> PreparedCall | None:
+    """Prepares later calls of a kernel (compiled code), with the bytes of its parameters among those of the
+    call; returns None if it cannot.
 
-    bytes: the number of bytes that are held between calls.
+    parameters: those that the kernel is bound to.
+    call: a call like those to come.
+    changes: whether the parameters may differ at each call: `bound.rebind` then replaces them before it.
     """
-
-    bound: Bound
-    prepared: PreparedCall
-    bytes: int
-
-    @classmethod
-    def of(cls, bound: Bound, parameters: Sequence[Array], call: Call, changes: bool) -> Self | None:
-        """Prepares later calls of a kernel (compiled code); returns None if it cannot.
-
-        parameters: those that the kernel is bound to.
-        call: a call like those to come.
-        changes: whether the parameters may differ at each call.
-        """
-        prepared = bound.prepare(call)
-        if prepared is None or (changes and not bound.rebind(parameters)):
-            return None
-        return cls(bound, prepared, prepared.bytes + sum(array.nbytes for array in parameters))
+    prepared = bound.prepare(call)
+    if prepared is None or (changes and not bound.rebind(parameters)):
+        return None
+    return replace(prepared, bytes=prepared.bytes + sum(array.nbytes for array in parameters))
 
 
-class Runs(Executables[PreparedKernel]):
+class Runs(Executables[tuple[Bound, PreparedCall]]):
     """Runs a kernel whose parameters may change at every call, as in training.
 
     A call packs its parameters into the memory of a prepared call, and sets the addresses of its arrays.
@@ -190,9 +179,10 @@ class Runs(Executables[PreparedKernel]):
         if (taken := self.take(form)) is None:
             return self.prepare(form, parameters, call) if self.is_due(form) else self.once(parameters, call)
         kernel, idle = taken
+        bound, prepared = kernel
         try:
-            if kernel.bound.rebind(parameters):
-                return kernel.prepared.run(call.given, None)
+            if bound.rebind(parameters):
+                return prepared.run(call.given, None)
         finally:
             idle.append(kernel)
         return self.once(parameters, call)
@@ -213,21 +203,21 @@ class Runs(Executables[PreparedKernel]):
         parameters: the parameters of this call.
         """
         bound = self.kernel.bind(parameters)
-        kernel = PreparedKernel.of(bound, parameters, call, changes=True)
-        if kernel is None:
+        prepared = prepared_for(bound, parameters, call, changes=True)
+        if prepared is None:
             return bound(call)
-        results = kernel.prepared.run(call.given, None)
-        self.keep(form, kernel, kernel.bytes)
+        results = prepared.run(call.given, None)
+        self.keep(form, (bound, prepared), prepared.bytes)
         return results
 
 
 def form_of(call: Call) -> Form | None:
     """Returns the key by which prepared calls are found, for a call; None if such a call is never prepared.
 
-    Such are calls with inner or static sequences, with a count of earlier steps, or for last outputs alone.
+    Such are calls with a count of earlier steps, or for last outputs alone.
     """
     positions = call.positions
-    if positions.inner or positions.beside or call.step_offset is not None or call.last_only:
+    if call.step_offset is not None or call.last_only:
         return None
     if positions.key is None:
         return None

@@ -29,6 +29,7 @@ from stepnet.compiler.values.arguments import array_of, dtype_name, file_path, f
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
 from stepnet.errors import InputError
+from stepnet.model.batch import no_sequences, no_static, with_default_dtypes, with_dtypes
 from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.executables import Form
 from stepnet.model.jax_arrays import called_on_arrays, has_jax_arrays
@@ -36,6 +37,7 @@ from stepnet.model.program import Asked, Program
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
+    from stepnet.compiler.targets.library import CallSpecification
     from stepnet.explain.document import TitledSection
     from stepnet.model.gradients import CallArguments, Cut, Places
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
@@ -55,6 +57,17 @@ class Declaration(NamedTuple):
     inputs: Any
     statics: Any
     params: Any
+
+    @property
+    def typed(self) -> "Declaration":
+        """The declaration with a dtype for each value: by default the floating dtype of the parameters, of
+        statics that of inputs and parameters.
+        """
+        if self.inputs is None:
+            return self
+        arrays = leaves(self.params)
+        inputs = with_dtypes(self.inputs, arrays)
+        return Declaration(inputs, with_default_dtypes(self.statics, inputs, arrays), self.params)
 
 
 class Model(ABC):
@@ -313,13 +326,49 @@ class Model(ABC):
         """The parts of the model in the order they run, each with its plan; often there is a single part."""
         return self.program.schedule
 
-    def schedules(self, sequences: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the schedules (parts with plans) that a call on these sequences runs, in order.
+    def schedules(self, inputs: Any, last_only: bool, engine: Order) -> list[Schedule]:
+        """Returns the schedules (parts with plans) that a call on such inputs runs, in order.
 
+        inputs: the `Spec`s (features and dtypes) of the inputs.
         last_only: whether the call returns only the last output of each sequence.
         engine: the engines in order of preference.
         """
-        return [self.reading(sequences, None, last_only).running.schedule_for(engine)]
+        return [self.reading(transform(no_sequences, inputs), None, last_only).running.schedule_for(engine)]
+
+    def specification(self, declared: Declaration, engine: Order) -> "CallSpecification":
+        """Returns the arrays that a call takes and gives, with its schedule and its parameters.
+
+        declared: the inputs and statics of the call, with dtypes.
+        engine: the engines in order of preference.
+        """
+        with IMPORTS:  # late: few processes build a library
+            from stepnet.model.specification import specification_of
+
+        inputs, statics = transform(no_sequences, declared.inputs), transform(no_static, declared.statics)
+        program = self.reading(inputs, statics).running
+        return specification_of(program, program.schedule_for(engine))
+
+    def digest(self, inputs: Any, last_only: bool, engine: Order) -> str:
+        """Returns a digest that identifies the function that a call on such inputs computes.
+
+        The arguments are those of `schedules`.
+        """
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.model.specification import digest_of
+
+        return digest_of(self.schedules(inputs, last_only, engine), leaves(self.declaration.params))
+
+    def bytes_between(self, inputs: Any, last_only: bool, engine: Order) -> list[tuple[int, int]]:
+        """Returns (level, bytes per entry) of each value that a call holds between its parts.
+
+        Level 0 has an entry per sequence, level 1 one per step, level -1 one per pair of steps of a sequence.
+        The arguments are those of `schedules`.
+        """
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.model.specification import bytes_between
+
+        schedules = self.schedules(inputs, last_only, engine)
+        return [held for schedule in schedules for held in bytes_between(schedule)]
 
     def gradient_call(self, call: UncheckedCall) -> "CallArguments":
         """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net."""

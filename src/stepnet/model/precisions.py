@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.encodings import Precision
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.layers import Layer
 from stepnet.model.recurrence import RNN

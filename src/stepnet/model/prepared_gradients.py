@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.compiler.net.types import STEPS
-from stepnet.compiler.targets import Call, Order, Results
+from stepnet.compiler.targets import Bound, Call, Order, PreparedCall, Results
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.structure import leaves_as, rebuilder
 from stepnet.model.backward import GradientLayout
 from stepnet.model.batch import Batch
 from stepnet.model.control import Controls
-from stepnet.model.executables import Form, PreparedKernel
+from stepnet.model.executables import Form, prepared_for
 from stepnet.model.gradients import CallArguments, Gradients
 from stepnet.model.nets import Arrays, call_on, parameters
 from stepnet.model.program import NetProgram, Program
@@ -38,14 +38,15 @@ Shape = tuple[int, ...]
 class PreparedNet:
     """A net that is prepared for calls of one form (cache key).
 
-    kernel: the prepared call of the kernel (compiled net).
+    bound, prepared: the kernel (compiled net) and its prepared call.
     parameters: the positions of the parameters among the inputs of the net, if a call gives others than those
         of the model; else none.
     reads: the positions of the sequences, the memories and the statics among the inputs of the net, in order.
     order: for each result of the net, its position among those of the engine.
     """
 
-    kernel: PreparedKernel
+    bound: Bound
+    prepared: PreparedCall
     parameters: tuple[int, ...]
     reads: tuple[int, ...]
     order: tuple[int, ...]
@@ -74,25 +75,25 @@ class PreparedNet:
             return None
         held = parameters(program, arrays, call)
         bound = program.kernel(engine).bind(held)
-        kernel = PreparedKernel.of(bound, held, call_on(program, arrays, call, None), changes)
-        if kernel is None:
+        prepared = prepared_for(bound, held, call_on(program, arrays, call, None), changes)
+        if prepared is None:
             bound.release()
             return None
         places = [*ends.steps, *ends.rows, *ends.totals]
         order = tuple(places.index(place) for place in range(len(places)))
         reads = (*ends.sequences, *ends.memories, *ends.statics)
-        return cls(kernel, ends.parameters if changes else (), reads, order)
+        return cls(bound, prepared, ends.parameters if changes else (), reads, order)
 
     @property
     def bytes(self) -> int:
         """The number of bytes that are held between calls."""
-        return self.kernel.bytes
+        return self.prepared.bytes
 
     def __call__(self, arrays: Sequence[Any]) -> list[Array]:
         """Runs the net on the arrays of its inputs; returns its results in order."""
         if self.parameters:
-            self.kernel.bound.rebind([arrays[place] for place in self.parameters])
-        made = self.kernel.prepared.run([arrays[place] for place in self.reads], None)
+            self.bound.rebind([arrays[place] for place in self.parameters])
+        made = self.prepared.run([arrays[place] for place in self.reads], None)
         results = [*made.outputs, *made.final, *made.totals]
         return [results[place] for place in self.order]
 

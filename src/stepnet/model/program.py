@@ -12,9 +12,9 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import is_derived
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule

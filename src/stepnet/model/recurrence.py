@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import Spec, Step

@@ -23,8 +23,11 @@ from stepnet.model.graph.graph import Graph
 from stepnet.onnx.loading import loaded
 from stepnet.onnx.model import OnnxModel
 from stepnet.onnx.names import DTYPES, HALVES
+from stepnet.onnx.quantized import NUMBERS
 
 Array = np.ndarray
+STORED = {**HALVES, **NUMBERS}
+"""The dtypes, by ONNX's number, of values that are computed in another dtype."""
 base: Any = library("onnx.backend.base", "stepnet.onnx", "onnx")
 
 
@@ -80,6 +83,11 @@ class Prepared(base.BackendRep):
         statics = {input_.name: rows[input_.name] for input_ in model.statics}
         lengths = next((rows[input_.name] for input_ in model.inputs if input_.is_lengths), None)
         x = next(iter(sequences.values()))
+        if model.alone and len(x) > 1:
+            raise ModelError(
+                f"{self.model.graph.name}: it quantizes by the range of all sequences of a batch, and "
+                f"stepnet by that of each: run one sequence at a time\n  at {model.alone[0]}"
+            )
         given = x if len(sequences) == 1 else sequences
         results = graph(given, statics=statics or None, lengths=lengths, engine=self.engine)
         outputs = [results] if len(model.outputs) == 1 else [results[name] for name in model.outputs]
@@ -199,7 +207,7 @@ def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None
     leading = [letter for letter in "NT" if letter in axes]
     features = iter(range(len(leading), array.ndim))
     order = [leading.index(letter) if letter != "_" else next(features) for letter in axes]
-    stored = HALVES.get(elem_type, array.dtype)
+    stored = STORED.get(elem_type, array.dtype)
     with np.errstate(over="ignore"):
         return np.array(array.transpose(order).astype(stored), order="C")
 

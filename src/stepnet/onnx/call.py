@@ -49,9 +49,13 @@ class OnnxCall:
     @property
     def body(self) -> Any:
         """Object that runs the body of a Scan or Loop node, its graph `body`; `ModelError` if it has none."""
-        if "body" not in self.bodies:
-            raise ModelError("its attribute body is missing, or is not one graph")
-        return self.bodies["body"]
+        return self.graph("body")
+
+    def graph(self, name: str) -> Any:
+        """Returns the object that runs the graph in an attribute; raises `ModelError` if there is none."""
+        if name not in self.bodies:
+            raise ModelError(f"its attribute {name} is missing, or is not one graph")
+        return self.bodies[name]
 
     @property
     def x(self) -> Placed:

@@ -20,7 +20,7 @@ def expand(call: WrittenOperation) -> OnnxValue:
     """
     repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
-    if how is not None and call.type.extent != STEPS:
+    if how is not None and len(call.type.extent) != len(STEPS):
         raise ModelError("it writes to a single sequence of the batch, which an ONNX model cannot do")
     return repeated if how is None else call.scope.masked(repeated, how)
 
@@ -30,7 +30,7 @@ def reduce(call: WrittenOperation) -> OnnxValue:
     are computed as integers. Raises `ModelError` for a reduction over all sequences.
     """
     how = call.attribute("how")
-    if call.x.type.extent != STEPS:
+    if len(call.x.type.extent) != len(STEPS):
         raise ModelError(f"a {how} over all sequences of a batch cannot be an output per sequence")
     if call.type.dtype != "bool":
         return REDUCTIONS[how](call)
@@ -53,11 +53,12 @@ def mean(call: WrittenOperation) -> OnnxValue:
     scope, dtype = call.scope, call.type.dtype
     if not scope.lengths:
         return call.result("ReduceMean", call.x, axes=[0], keepdims=0)
-    most = scope.shared("at least one", "Max", scope.step_counts, np.array(1))
-    count = scope.shared(("count", dtype), "Cast", most, to=scope.kind(dtype))
+    axis = call.x.type.extent[-1]
+    most = scope.counted("Max", scope.step_counts(axis), 1)
+    count = scope.shared(("count", dtype, axis), "Cast", most, to=scope.kind(dtype))
     if call.x.rank:
         axes = 1 + np.arange(call.x.rank)
-        count = scope.shared(("count", dtype, call.x.rank), "Unsqueeze", count, axes)
+        count = scope.shared(("count", dtype, axis, call.x.rank), "Unsqueeze", count, axes)
     return call.result("Div", total(call), count)
 
 
@@ -70,7 +71,7 @@ def largest(call: WrittenOperation) -> OnnxValue:
     dtype = np.dtype(call.type.dtype)
     lowest = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
     maximum = call.result("ReduceMax", call.scope.masked(call.x, "steps", lowest), axes=[0], keepdims=0)
-    return call.scope.masked(maximum, "rows")
+    return call.scope.masked(maximum, "rows", axis=call.x.type.extent[-1])
 
 
 def end(how: str) -> Rule:
@@ -84,7 +85,8 @@ def end(how: str) -> Rule:
         if not scope.lengths:
             return call.result("Gather", call.x, np.array(0 if how == "first" else -1), axis=0)
         if how == "first":
-            return scope.masked(call.result("Gather", call.x, np.array(0), axis=0), "rows")
+            first = call.result("Gather", call.x, np.array(0), axis=0)
+            return scope.masked(first, "rows", axis=call.x.type.extent[-1])
         return call.result("ReduceSum", scope.masked(call.x, "last"), FIRST, keepdims=0)
 
     return rule

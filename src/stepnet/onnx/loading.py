@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from stepnet.errors import ModelError, named
+from stepnet.importers.quantizing import NARROW
 from stepnet.importers.sizes import STEPS
 from stepnet.layout.files.onnx.file import opened
 from stepnet.layout.files.onnx.graph import (
@@ -20,13 +21,13 @@ from stepnet.layout.files.onnx.graph import (
     Walk,
     find,
 )
-from stepnet.layout.files.onnx.node import GATES, INPUTS
+from stepnet.layout.files.onnx.node import INPUTS
 from stepnet.layout.files.onnx.tensor import Proto, text
 from stepnet.layout.files.store import Store
 from stepnet.model.graph.array_model import (
     MOST_WAYS,
     ModelInput,
-    axes_of_rank,
+    axes_of_sizes,
     check_agree,
     check_factor,
     check_names,
@@ -35,8 +36,9 @@ from stepnet.model.graph.array_model import (
     with_axes,
 )
 from stepnet.model.graph.graph import Graph
-from stepnet.onnx.model import OnnxModel, unsupported
-from stepnet.onnx.names import DTYPES
+from stepnet.onnx.dependencies import unsupported
+from stepnet.onnx.model import OnnxModel
+from stepnet.onnx.names import COMPARING, DTYPES
 
 Array = np.ndarray
 SLOTS = {
@@ -46,10 +48,10 @@ SLOTS = {
     "sequence_lens": ("lengths", "lengths"),
 }
 """The axes of an input that a recurrent node reads, by the node's attribute `layout`."""
-OF_WINDOWS = {"Conv", "ConvTranspose", "MaxPool", "AveragePool"}
+RECURRENT = {**INPUTS, "DynamicQuantizeLSTM": INPUTS["LSTM"]}
+"""The operands of recurrent nodes, by operator."""
+OF_WINDOWS = {"Conv", "ConvInteger", "ConvTranspose", "FusedConv", "MaxPool", "AveragePool", "QLinearConv"}
 """The operators over windows of steps, which read [sequences, features, steps]."""
-COMPARING = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
-"""The operators that compare lengths with step numbers, for a mask of steps."""
 MOVING = {"Add", "Cast", "Expand", "Identity", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
 """The operators through which lengths and step numbers may pass before they are compared."""
 
@@ -94,7 +96,7 @@ def loaded(
     outputs = [text(value.name) for value in proto.graph.output]
     if not outputs:
         raise ModelError(f"{path}: it has no outputs")
-    missing = unsupported(walk, outputs)
+    missing = unsupported(walk, walk.main, outputs)
     if missing:
         raise ModelError(unsupported_text(path, missing, walk))
     declared = declared_inputs(proto, walk, axes, constants)
@@ -193,18 +195,24 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
     value: the input as the model declares it. walk: the nodes of the model.
     """
     rank = len(value.type.tensor_type.shape.dim)
-    if rank == 1 and is_compared_with_steps(walk, (walk.main, text(value.name))):
-        return ["lengths"]
     name = text(value.name)
-    read = {axes for node in walk.nodes if node.op in GATES for axes in read_as(node, name, walk)}
-    if rank == 3 and any(reads_windows(node, name, walk) for node in walk.nodes):
-        read.add("N_T")
-    return sorted(read) if read else axes_of_rank(rank)
+    is_sorted = any(
+        node.op == "TopK" and before_casts(node, node.inputs[0]) == (walk.main, name) for node in walk.nodes
+    )
+    if rank == 1 and (is_sorted or is_compared_with_steps(walk, (walk.main, name))):
+        return ["lengths"]
+    read = {axes for node in walk.nodes if node.op in RECURRENT for axes in read_as(node, name, walk)}
+    if any(reads_windows(node, name, walk) for node in walk.nodes):
+        read |= {3: {"N_T"}, 4: {"N__T", "N_T_"}}.get(rank, set[str]())
+    return (
+        sorted(read) if read else axes_of_sizes([size.dim_value for size in value.type.tensor_type.shape.dim])
+    )
 
 
 def reads_windows(node: GraphNode, name: str, walk: Walk) -> bool:
     """Returns whether a node is over windows of the steps of a model's input, called `name`."""
-    return node.op in OF_WINDOWS and before_casts(node, node.inputs[0]) == (walk.main, name)
+    is_read = node.op in OF_WINDOWS and bool(node.inputs)
+    return is_read and before_casts(node, node.inputs[0]) == (walk.main, name)
 
 
 def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
@@ -214,7 +222,7 @@ def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
     name: the input of the model. walk: the nodes of the model.
     """
     batch_first = "layout" in node.attributes and node.attributes["layout"].i == 1
-    for slot, operand in zip(INPUTS[node.op], node.inputs, strict=False):
+    for slot, operand in zip(RECURRENT[node.op], node.inputs, strict=False):
         if slot in SLOTS and operand and before_casts(node, operand) == (walk.main, name):
             yield SLOTS[slot][batch_first]
 
@@ -260,6 +268,7 @@ def model_input(value: Proto, axes: str) -> ModelInput:
     if tensor.elem_type not in DTYPES:
         raise ModelError(f"input {name!r} is of ONNX's type {tensor.elem_type}, which is not supported")
     dtype = DTYPES[tensor.elem_type]
+    dtype = "int32" if dtype in NARROW else dtype
     if axes == "lengths":
         return ModelInput(name, axes, (), dtype)
     return with_axes(name, sizes, dtype, axes)

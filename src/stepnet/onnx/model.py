@@ -1,6 +1,6 @@
 """Runs an ONNX model as a function of sequences, which `sn.Graph` traces."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +15,12 @@ from stepnet.importers.counts import with_counts
 from stepnet.importers.facts import LENGTH
 from stepnet.importers.padding import MISFITS, as_list, with_facts
 from stepnet.importers.placed import Placed, Unusable, check_apart, constant
+from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import repeated_at, to_extent
 from stepnet.layout.files.onnx.graph import (
-    DOMAINS,
+    DEPTH,
     Constant,
+    ConstantFolder,
     GraphNode,
     GraphScope,
     Key,
@@ -27,12 +29,16 @@ from stepnet.layout.files.onnx.graph import (
     find,
     value_of,
 )
+from stepnet.layout.files.onnx.node import GATES
 from stepnet.layout.files.onnx.tensor import array_of, text
 from stepnet.layout.files.store import Store
 from stepnet.model.counting import length_of
 from stepnet.model.graph.array_model import ArrayModel, ModelInput
 from stepnet.onnx.call import OnnxCall
-from stepnet.onnx.names import ONNX
+from stepnet.onnx.dependencies import needed, outer_reads, unsupported, within
+from stepnet.onnx.names import COMPARING, OnnxOperator, row_of
+from stepnet.onnx.orders import check_batch_order, in_batch_order, may_read, named, order_in, reordered
+from stepnet.onnx.sequences import READERS, Listed
 
 Array = np.ndarray
 Values = dict[Key, Placed]
@@ -46,12 +52,14 @@ class OnnxModel(ArrayModel):
     store: the limit on memory.
     constants: the arrays of inputs that are constants.
     ends: the value of each output; filled in when the model is traced.
+    alone: the nodes whose results are those of a batch of one sequence; filled in when the model is traced.
     """
 
     walk: Walk
     store: Store
     constants: Mapping[str, Array] = field(default_factory=dict[str, Array])
     ends: dict[str, Placed] = field(default_factory=dict[str, Placed])
+    alone: list[str] = field(default_factory=list[str])
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
         """Computes the outputs of the model, by name if there are several.
@@ -95,6 +103,7 @@ def result(name: str, value: Placed, like: Traced) -> Any:
     sequences or steps. name: that of the output. like: a value per step, whose steps are used.
     """
     check_apart(f"output {name!r}", value.axes)
+    check_batch_order(name, value)
     if not value.is_constant:
         return value.value
     if value.value.dtype.kind == "O":
@@ -139,7 +148,12 @@ class NodeRun:
     def run(self, node: GraphNode) -> None:
         """Computes the results of a node and stores them by name; adds the node and the file to errors."""
         with located(self.model.path, node), written_at(node_name(node, self.model.path)):
-            results = results_of(self.call(node))
+            row = row_of(node.domain, node.op)
+            if row is None:
+                raise ModelError(f"{node.op} is not supported")
+            if row.alone:
+                self.model.alone.append(node_name(node, self.model.path))
+            results = results_of(row, self.call(node, row))
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
                     self.env[node.scope, name] = self.at_steps(value)
@@ -151,21 +165,24 @@ class NodeRun:
             return value
         return replace(value, value=to_extent(traced, extent_of(value.axes)))
 
-    def call(self, node: GraphNode) -> OnnxCall:
+    def call(self, node: GraphNode, row: OnnxOperator) -> OnnxCall:
         """Makes the argument of an operator's rule for a node: its operands, attributes and bodies (graphs as
-        attributes, of a Scan or Loop).
+        attributes, of an If, Scan or Loop). row: the row of the operator.
 
         In a model without lengths, the number of steps becomes each sequence's length where the operator may
         compute with it. Raises `ModelError` for an operand that is a placeholder for a value that stepnet
-        does not have; only a Cast may read it, and a Conv, which knows some.
+        does not have; only a Cast and a Shape may read it, and a Conv, which knows some.
         """
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
-        for operand in operands if node.op not in ("Cast", "Conv") else ():
-            if operand is not None and isinstance(operand.value, Unusable):
+        for operand in operands if node.op not in ("Cast", "Conv", "Shape") else ():
+            if operand is None or not isinstance(operand.value, Unusable):
+                continue
+            reads_list = isinstance(operand.value, Listed) and node.op in READERS
+            if not reads_list and not may_read(node.op, operand):
                 raise ModelError(operand.value.reason)
-        if ONNX[node.op].counts and self.like is not None and not self.model.has_lengths:
-            operands = with_counts(operands, self.like)
+        if row.counts and self.like is not None and not self.model.has_lengths:
+            operands = with_counts(operands, self.like, node.op in COMPARING)
         attributes = {
             name: value_of(attribute, self.model.store)
             for name, attribute in node.attributes.items()
@@ -176,12 +193,18 @@ class NodeRun:
         return OnnxCall(node.op, operands, attributes, *counts, bodies, self.model.has_lengths, self.like)
 
 
-def results_of(call: OnnxCall) -> list[Placed]:
-    """Computes the results of a node by the rule of its operator, for a model that is being traced.
+def results_of(row: OnnxOperator, call: OnnxCall) -> list[Placed]:
+    """Computes the results of a node by the row of its operator, for a model that is being traced.
 
     In a model with padding (steps after a sequence's end), the results also have what is known of them there.
     """
-    row = ONNX[call.op]
+    moved = reordered(call)
+    if moved is not None:
+        return moved
+    order = order_in(call.operands) if call.op in GATES else SEQUENCES
+    if order != SEQUENCES:
+        made = results_of(row, in_batch_order(call, order))
+        return [replace(value, axes=named(value.axes, SEQUENCES, order)) for value in made]
     if not call.padded:
         return as_list(row.rule(call))
 
@@ -224,13 +247,14 @@ class ScopedBody:
     made of it.
 
     run_: the run of the nodes around it. op: the operator of the node. graph, scope: the body, and its scope
-    of names.
+    of names. still: the values of the body that are computed once, outside of it.
     """
 
     run_: NodeRun
     op: str
     graph: Any
     scope: GraphScope
+    still: set[Key] = field(default_factory=set[Key])
 
     @property
     def name(self) -> str:
@@ -239,10 +263,38 @@ class ScopedBody:
 
     def outside(self) -> Values:
         """Returns the computed values outside the body that the body reads, by (scope, name)."""
-        walk, keys = self.run_.model.walk, set[Key]()
-        for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
-            keys |= {find(node.scope, name)[:2] for name in node.inputs if name}
+        reads = outer_reads(self.run_.model.walk, self.graph, self.scope)
+        keys = {*self.still, *(entry[:2] for entry in reads)}
         return {key: self.run_.env[key] for key in sorted(keys, key=name_of_key) if key in self.run_.env}
+
+    def hoist(self) -> None:
+        """Computes what the body computes from values outside of it alone, once, outside of it."""
+        walk = self.run_.model.walk
+        for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
+            sources = [find(node.scope, name) for name in node.inputs if name]
+            is_still = all(
+                isinstance(source, Constant) or not within(scope, self.scope) or (scope, name) in self.still
+                for scope, name, source in sources
+            )
+            if is_still and node not in walk.bodies:
+                self.run_.run(node)
+                self.still.update((node.scope, name) for name in node.outputs if name)
+
+    def inlined(self, operands: Sequence[Placed | None] = ()) -> list[Placed]:
+        """Computes the outputs of the body as a part of the graph around it: those of a branch of an If, or
+        of one iteration of a Loop.
+
+        operands: the values of its inputs. Raises `ModelError` for operators that are not supported.
+        """
+        model, env = self.run_.model, self.run_.env
+        missing = unsupported(model.walk, self.scope, self.outputs)
+        if missing:
+            raise ModelError(f"{', '.join(dict.fromkeys(node.op for node in missing))} not supported")
+        if operands:
+            names = [text(value.name) for value in self.graph.input]
+            given = zip(names, operands, strict=False)
+            env = env | {(self.scope, name): value for name, value in given if value is not None}
+        return NodeRun(model, env, self.run_.like).values(self.scope, self.outputs)
 
     def gathered(self, iteration: int) -> dict[Key, tuple[Key, int]]:
         """Finds values of a Loop's body that are slices of outer values at the index of the iteration.
@@ -258,6 +310,32 @@ class ScopedBody:
             axis = node.attributes["axis"].i if "axis" in node.attributes else 0
             slices[node.scope, node.outputs[0]] = find(node.scope, node.inputs[0])[:2], axis
         return slices
+
+    def reads(self, position: int, besides: Sequence[Key]) -> bool:
+        """Tells whether a Loop's body reads its input at a position, for more than the values `besides`, by
+        key.
+        """
+        walk, key = self.run_.model.walk, (self.scope, text(self.graph.input[position].name))
+        keys = {find(self.scope, name)[:2] for name in self.outputs}
+        for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
+            if not any((node.scope, name) in besides for name in node.outputs):
+                keys |= {find(node.scope, name)[:2] for name in node.inputs if name}
+                inner = walk.bodies.get(node, {}).values()
+                keys |= {entry[:2] for graph, body in inner for entry in outer_reads(walk, graph, body)}
+        return key in keys
+
+    def passes_on(self, output: int, position: int) -> bool:
+        """Tells whether the output of a Loop's body at an index is its input at a position, or is true."""
+        key = (self.scope, text(self.graph.input[position].name))
+        scope, name, source = find(self.scope, self.outputs[output])
+        known = ConstantFolder(self.run_.model.store).value(scope, name)
+        if known is not None:
+            return known.size == 1 and bool(known.all())
+        for _ in range(DEPTH):
+            if not isinstance(source, Output) or source.node.op not in ("Cast", "Identity"):
+                break
+            scope, name, source = find(source.node.scope, source.node.inputs[0])
+        return (scope, name) == key
 
     @property
     def outputs(self) -> list[str]:
@@ -283,62 +361,3 @@ class ScopedBody:
 def name_of_key(key: Key) -> str:
     """Returns the name in the key (scope, name) of a value, to sort values by."""
     return key[1]
-
-
-def needed(
-    walk: Walk,
-    scope: GraphScope,
-    names: Iterable[str],
-    known: Mapping[Key, Any],
-    inside: GraphScope | None = None,
-) -> list[GraphNode]:
-    """Lists the nodes on which values depend, in the order of the file, which is an order of execution.
-
-    walk: all nodes of the model. scope, names: the values, by the graph whose names these are. known: values
-    that exist already, whose nodes are not needed, by (scope, name). inside: a body (the graph of a Scan or
-    Loop); nodes outside of it are left out. None for all nodes.
-    """
-    required, pending = set[GraphNode](), [find(scope, name) for name in names]
-    seen = set[Key]()
-    while pending:
-        scope_of_value, name, source = pending.pop()
-        if (scope_of_value, name) in known or (scope_of_value, name) in seen:
-            continue
-        seen.add((scope_of_value, name))
-        if isinstance(source, Output) and (inside is None or within(scope_of_value, inside)):
-            required.add(source.node)
-            pending += [find(source.node.scope, operand) for operand in source.node.inputs if operand]
-            for graph, body in walk.bodies.get(source.node, {}).values():
-                pending += outer_reads(walk, graph, body)
-    return [node for node in walk.nodes if node in required]
-
-
-def within(scope: GraphScope | None, body: GraphScope) -> bool:
-    """Tells whether a scope of names is that of a body (the graph of a Scan or Loop), or nested in it."""
-    while scope is not None and scope is not body:
-        scope = scope.outer
-    return scope is body
-
-
-def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
-    """Lists the values outside a Scan's or Loop's body that it reads, as (scope, name, source): the graph
-    that has the name, and the node output or array behind it. walk: the nodes of the model. graph, body: the
-    body, and its scope of names.
-    """
-    nodes = needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body)
-    ends = [find(body, text(value.name)) for value in graph.output]
-    sources = [find(node.scope, name) for node in nodes for name in node.inputs if name]
-    return [entry for entry in (*sources, *ends) if not within(entry[0], body)]
-
-
-def unsupported(walk: Walk, names: Iterable[str]) -> list[GraphNode]:
-    """Lists the nodes on which outputs depend and whose operators have no rule, to refuse a model with them.
-
-    walk: the nodes of the model. names: the outputs.
-    """
-    nodes = set(needed(walk, walk.main, names, {}))
-    for owner, bodies in walk.bodies.items():  # outer bodies precede their inner ones
-        for graph, body in bodies.values() if owner in nodes else ():
-            nodes |= set(needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body))
-    supported = {node for node in walk.nodes if node.op in ONNX and node.domain in DOMAINS}
-    return [node for node in walk.nodes if node in nodes - supported]

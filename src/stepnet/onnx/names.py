@@ -11,40 +11,40 @@ of `importers`, which know no format.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.windows import Window
-from stepnet.compiler.values.arguments import is_one_of, short_repr
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
 from stepnet.importers import padding, pointwise, reductions, selecting, shaping
 from stepnet.importers.axes import features_of, is_time, symbols_in
-from stepnet.importers.convolving import (
-    ZerosAround,
-    convolve,
-    convolve_transposed,
-    pool,
-    window_of,
-    with_zeros,
-)
+from stepnet.importers.convolving import with_zeros
 from stepnet.importers.padding import Special
-from stepnet.importers.placed import Placed, Unusable, constant
+from stepnet.importers.placed import Placed, constant
 from stepnet.importers.pointwise import OPERATORS
 from stepnet.importers.products import matmul
 from stepnet.importers.sizes import product
-from stepnet.model.convolution import windowed_max, windowed_mean
+from stepnet.layout.files.onnx.node import FUNCTIONS
+from stepnet.onnx import quantized, sequences
+from stepnet.onnx.attention import attention
+from stepnet.onnx.branches import branch
 from stepnet.onnx.call import OnnxCall, Rule
+from stepnet.onnx.channels import average_of_steps, einsummed, group_norm, instance_norm, largest_of_steps
+from stepnet.onnx.convolving import average_pool, conv, conv_transpose, max_pool
+from stepnet.onnx.loops import loop
+from stepnet.onnx.orders import no_sort, product_of_sizes
 from stepnet.onnx.recurrent import recurrence
-from stepnet.onnx.scans import loop, scan
+from stepnet.onnx.scans import scan
 
 DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float32",
-    11: "float64", 12: "uint32", 13: "uint64", 16: "float32",
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
+    10: "float32", 11: "float64", 12: "uint32", 13: "uint64", 16: "float32",
 }  # fmt: skip
 """The dtypes in which ONNX's types are computed, by number; float16 and bfloat16 are computed in float32."""
+COMPARING = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+"""The operators that compare numbers, such as lengths with step numbers for a mask of steps."""
 HALVES = {10: "float16", 16: "bfloat16"}
 """The types to which a Cast rounds although they are computed in float32."""
 
@@ -57,11 +57,13 @@ class OnnxOperator:
     fact: finds what is known of them at padding steps (after a sequence's end) if only some operands are
     known there.
     counts: whether an operand may be the number of steps, as a symbolic size.
+    alone: whether the result of a sequence is that of a batch without others.
     """
 
     rule: Rule
     fact: Special | None = None
     counts: bool = False
+    alone: bool = False
 
 
 def elementwise(operator: str, **attributes: float) -> OnnxOperator:
@@ -107,6 +109,20 @@ def gelu(call: OnnxCall) -> Placed:
     """Computes the result of a Gelu node, exactly or approximated by tanh."""
     by_tanh = call.attributes.get("approximate", "none") == "tanh"
     return pointwise.elementwise("gelu", call.x, numbers=[by_tanh])
+
+
+def gelu_of_sum(call: OnnxCall) -> Placed:
+    """Computes the result of onnxruntime's BiasGelu, exactly, or FastGelu, by tanh: the gelu of a sum."""
+    return pointwise.elementwise(
+        "gelu", pointwise.folded("add", call.present), numbers=[call.op == "FastGelu"]
+    )
+
+
+def quick_gelu(call: OnnxCall) -> Placed:
+    """Computes the result of onnxruntime's QuickGelu: x times the sigmoid of alpha x."""
+    alpha = constant(np.float32(call.attributes.get("alpha", 1.702)))
+    inner = pointwise.elementwise("sigmoid", pointwise.elementwise("multiply", call.x, alpha))
+    return pointwise.elementwise("multiply", call.x, inner)
 
 
 def clip(call: OnnxCall) -> Placed:
@@ -166,6 +182,50 @@ def gemm(call: OnnxCall) -> Placed:
     factor = constant(np.asarray(beta, b.array.dtype))
     scaled = c if beta == 1 else pointwise.elementwise("multiply", c, factor)
     return pointwise.elementwise("add", result, scaled)
+
+
+def fused_matmul(call: OnnxCall) -> Placed:
+    """Computes the result of onnxruntime's FusedMatMul: alpha A B, with the last axes of both transposed if
+    stated.
+    """
+    if call.flag("transBatchA") or call.flag("transBatchB"):
+        raise ModelError(
+            "it transposes the axes of a batch (transBatchA, transBatchB): that is not supported"
+        )
+    a, b = (
+        shaping.swapped(call.operand(at)) if call.flag(name) else call.operand(at)
+        for at, name in enumerate(("transA", "transB"))
+    )
+    result, alpha = matmul(a, b, call.padded), call.attributes.get("alpha", 1.0)
+    factor = constant(np.asarray(alpha, pointwise.dtype_of(result)))
+    return result if alpha == 1 else pointwise.elementwise("multiply", result, factor)
+
+
+def activated(rule: Rule) -> Rule:
+    """Makes the rule of an operator of onnxruntime that is another one, followed by an activation.
+
+    rule: that of the other one. Its activations are those of a recurrence.
+    """
+
+    def fused(call: OnnxCall) -> Placed:
+        """Computes an operator and its activation; raises `ModelError` for an unknown one."""
+        (result,) = padding.as_list(rule(call))
+        name: Any = call.attributes.get("activation", "")
+        numbers = [float(number) for number in call.attributes.get("activation_params") or ()]
+        numbers += [
+            float(call.attributes[key])
+            for key in ("activation_alpha", "activation_beta")
+            if key in call.attributes
+        ]
+        if name == "Clip":
+            return pointwise.clip(result, *numbers)
+        if name not in FUNCTIONS:
+            raise ModelError(
+                f"its activation {short_repr(name)} is not supported: {', '.join(FUNCTIONS)} are"
+            )
+        return pointwise.elementwise(FUNCTIONS[name], result, numbers=numbers)
+
+    return fused
 
 
 # ---- over axes ---------------------------------------------------------------------------------------------
@@ -249,6 +309,11 @@ def batch_norm(call: OnnxCall) -> Placed:
 def shape(call: OnnxCall) -> Placed:
     """Computes the result of a Shape node: the sizes of the operand's axes, which may be symbolic."""
     return shaping.shape_of_axes(call.x, call.attributes.get("start", 0), call.attributes.get("end"))
+
+
+def size(call: OnnxCall) -> Placed:
+    """Computes the result of a Size node: the number of elements of the operand, which may be symbolic."""
+    return constant(shaping.sizes_array([product(call.x.sizes)]).reshape(()))
 
 
 def transpose(call: OnnxCall) -> Placed:
@@ -350,112 +415,6 @@ def pad(call: OnnxCall) -> Placed:
     return selecting.pad(x, every, number)
 
 
-def conv(call: OnnxCall) -> Placed:
-    """Computes the result of a Conv node over the steps of sequences."""
-    x, weight = call.x, kernel_of(call)
-    zeros = ZerosAround("", x, 0, 0)
-    if isinstance(x.value, ZerosAround):
-        zeros, x = x.value, x.value.source
-    elif isinstance(x.value, Unusable):
-        raise ModelError(x.value.reason)
-    window = window_of_kernel(call, weight.features[-1], zeros.before, zeros.after)
-    return convolve(x, weight, call.optional(2), window, call.attributes.get("group", 1), call.padded)
-
-
-def kernel_of(call: OnnxCall) -> Placed:
-    """Returns the weight of a convolution; raises `ModelError` unless it is over one axis."""
-    weight = call.operand(1)
-    if len(weight.axes) != 3:
-        raise ModelError(
-            f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps alone"
-        )
-    return weight
-
-
-def window_of_kernel(call: OnnxCall, size: int, before: int = 0, after: int = 0) -> Window:
-    """Returns the steps that the kernel of a convolution or of a pooling reads.
-
-    size: the length of the kernel. before, after: the steps of zeros that the operand has already.
-    """
-    (stride,), (dilation,) = of_one_axis(call, "strides", (1,)), of_one_axis(call, "dilations", (1,))
-    if of_one_axis(call, "kernel_shape", (size,)) != (size,):
-        raise ModelError(f"its kernel_shape is not that of its weight, which has {size} steps")
-    auto = auto_pad(call)
-    if auto.startswith("SAME") and not (before or after):
-        return window_of(size, stride, dilation, 0, 0, auto.removeprefix("SAME_").lower())
-    if auto.startswith("SAME"):
-        raise ModelError(
-            f"its zeros follow from the length by auto_pad={auto}, and a Pad put others around it"
-        )
-    pads = (0, 0) if auto == "VALID" else of_one_axis(call, "pads", (0, 0))
-    return window_of(size, stride, dilation, before + pads[0], after + pads[1])
-
-
-def auto_pad(call: OnnxCall) -> str:
-    """Returns the attribute auto_pad; raises `ModelError` for a text that ONNX does not have."""
-    auto: Any = call.attributes.get("auto_pad", "NOTSET")
-    if not is_one_of(auto, ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")):
-        raise ModelError(f"its auto_pad is {short_repr(auto)}: NOTSET, VALID, SAME_UPPER or SAME_LOWER")
-    return auto
-
-
-def of_one_axis(call: OnnxCall, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns an attribute with the numbers of one axis, as many as the default has, or the default; raises
-    `ModelError` for others.
-    """
-    value: Any = call.attributes.get(name)
-    if value is None:
-        return default
-    numbers: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else ()
-    if len(numbers) != len(default) or not all(isinstance(number, int) for number in numbers):
-        raise ModelError(f"its {name} are {short_repr(value)}: of one axis there are {len(default)}")
-    return numbers
-
-
-def conv_transpose(call: OnnxCall) -> Placed:
-    """Computes the result of a ConvTranspose node over the steps of sequences."""
-    auto = auto_pad(call)
-    if auto.startswith("SAME") or call.attributes.get("output_shape"):
-        raise ModelError(
-            "its pads follow from the number of results, by auto_pad or output_shape: state them"
-        )
-    before, after = (0, 0) if auto == "VALID" else of_one_axis(call, "pads", (0, 0))
-    pads = before, after
-    (stride,), (dilation,) = of_one_axis(call, "strides", (1,)), of_one_axis(call, "dilations", (1,))
-    more, groups = call.integer("output_padding", 0), call.attributes.get("group", 1)
-    return convolve_transposed(
-        call.x, kernel_of(call), call.optional(2), stride, dilation, pads, more, groups, call.padded
-    )
-
-
-def max_pool(call: OnnxCall) -> Placed:
-    """Computes the result of a MaxPool node over the steps of sequences."""
-    return pool(call.x, partial(windowed_max, window=pool_window(call)), call.padded)
-
-
-def average_pool(call: OnnxCall) -> Placed:
-    """Computes the result of an AveragePool node over the steps of sequences."""
-    counts = bool(call.attributes.get("count_include_pad", 0))
-    return pool(call.x, partial(windowed_mean, window=pool_window(call), counts_zeros=counts), call.padded)
-
-
-def pool_window(call: OnnxCall) -> Window:
-    """Returns the windows of a pooling node; raises `ModelError` for one over several axes, or with windows
-    that end beyond the zeros.
-    """
-    if call.attributes.get("ceil_mode", 0):
-        raise ModelError("its ceil_mode is 1, which has windows that end beyond the sequence: it must be 0")
-    if call.outputs > 1:
-        raise ModelError("it gives the places of the maxima too, which are no steps of a model")
-    if call.attributes.get("kernel_shape") is None:
-        raise ModelError("it has no kernel_shape")
-    (size,) = of_one_axis(call, "kernel_shape", (1,))
-    window = window_of_kernel(call, size)
-    if not window.same and max(window.before, window.reach - window.before - window.lost) > window.reach:
-        raise ModelError(f"its pads are beyond its kernel of {size}, so that some windows have no step")
-    return window
-
-
 def split(call: OnnxCall) -> list[Placed]:
     """Computes the results of a Split node: parts of a feature, of equal sizes if none are stated."""
     x, axis, parts = call.x, call.axis(0), call.integers(1, "split")
@@ -482,11 +441,20 @@ def gather(call: OnnxCall) -> Placed:
 
 
 ONNX: Mapping[str, OnnxOperator] = {
+    "DynamicQuantizeLinear": OnnxOperator(quantized.dynamic_quantize_linear, alone=True),
+    "If": OnnxOperator(branch),
+    "DequantizeLinear": OnnxOperator(quantized.dequantize_linear),
+    "QuantizeLinear": OnnxOperator(quantized.quantize_linear),
+    "QLinearMatMul": OnnxOperator(quantized.qlinear_matmul),
+    "MatMulInteger": OnnxOperator(quantized.matmul_integer),
+    "QLinearConv": OnnxOperator(quantized.qlinear_conv),
+    "ConvInteger": OnnxOperator(quantized.conv_integer),
     "Abs": elementwise("absolute"),
     "Add": elementwise("add"),
     "And": elementwise("logical_and"),
     "ArgMax": OnnxOperator(argmax),
     "Atan": elementwise("arctan"),
+    "Attention": OnnxOperator(attention),
     "BatchNormalization": OnnxOperator(batch_norm),
     "Cast": OnnxOperator(cast, padding.converted),
     "CastLike": OnnxOperator(cast_like),
@@ -504,6 +472,7 @@ ONNX: Mapping[str, OnnxOperator] = {
     "CumSum": OnnxOperator(cumsum),
     "Div": elementwise("quotient"),
     "Dropout": OnnxOperator(dropout),
+    "Einsum": OnnxOperator(einsummed),
     "Elu": elementwise("elu", alpha=1.0),
     "Equal": elementwise("equal"),
     "Erf": elementwise("erf"),
@@ -517,9 +486,11 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Gemm": OnnxOperator(gemm),
     "Greater": elementwise("greater"),
     "GreaterOrEqual": elementwise("greater_equal"),
+    "GroupNormalization": OnnxOperator(group_norm),
     "HardSigmoid": elementwise("hard_sigmoid", alpha=0.2, beta=0.5),
     "HardSwish": elementwise("hard_swish"),
     "Identity": OnnxOperator(lambda call: call.x),
+    "InstanceNormalization": OnnxOperator(instance_norm),
     "LSTM": OnnxOperator(recurrence),
     "LayerNormalization": OnnxOperator(layer_norm),
     "LeakyRelu": elementwise("leaky_relu", alpha=0.01),
@@ -543,6 +514,11 @@ ONNX: Mapping[str, OnnxOperator] = {
     "RNN": OnnxOperator(recurrence),
     "Range": OnnxOperator(range_),
     "Reciprocal": elementwise("reciprocal"),
+    "ReduceProd": OnnxOperator(product_of_sizes),
+    "ScatterElements": OnnxOperator(no_sort),
+    "TopK": OnnxOperator(no_sort),
+    "GlobalAveragePool": OnnxOperator(average_of_steps),
+    "GlobalMaxPool": OnnxOperator(largest_of_steps),
     "ReduceMax": reduction("max"),
     "ReduceMean": reduction("mean"),
     "ReduceMin": reduction("min"),
@@ -551,6 +527,11 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Reshape": OnnxOperator(reshape, padding.moved),
     "Round": elementwise("rint"),
     "Scan": OnnxOperator(scan),
+    "ConcatFromSequence": OnnxOperator(sequences.concat_from_sequence),
+    "SequenceAt": OnnxOperator(sequences.sequence_at),
+    "SequenceConstruct": OnnxOperator(sequences.sequence_construct),
+    "SequenceEmpty": OnnxOperator(sequences.sequence_empty),
+    "SequenceInsert": OnnxOperator(sequences.sequence_insert),
     "Selu": elementwise("selu", alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
     "Shape": OnnxOperator(shape),
     "Sigmoid": elementwise("sigmoid"),
@@ -558,6 +539,7 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Sin": elementwise("sin"),
     "Sinh": elementwise("sinh"),
     "Slice": OnnxOperator(slice_),
+    "Size": OnnxOperator(size),
     "Softmax": over_axis(reductions.softmax),
     "Softplus": elementwise("softplus"),
     "Softsign": elementwise("softsign"),
@@ -575,3 +557,24 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Xor": elementwise("logical_xor"),
 }
 """The rows of all supported operators of ONNX, by name."""
+
+MICROSOFT: Mapping[str, OnnxOperator] = {
+    "BiasGelu": OnnxOperator(gelu_of_sum),
+    "DynamicQuantizeLSTM": OnnxOperator(quantized.dynamic_quantize_lstm, alone=True),
+    "DynamicQuantizeMatMul": OnnxOperator(quantized.dynamic_quantize_matmul, alone=True),
+    "FastGelu": OnnxOperator(gelu_of_sum),
+    "FusedConv": OnnxOperator(activated(conv)),
+    "FusedGemm": OnnxOperator(activated(gemm)),
+    "FusedMatMul": OnnxOperator(fused_matmul),
+    "Gelu": OnnxOperator(gelu),
+    "MatMulIntegerToFloat": OnnxOperator(quantized.matmul_integer_to_float),
+    "QuickGelu": OnnxOperator(quick_gelu),
+}
+"""The rows of operators of onnxruntime, to which it optimizes and quantizes models."""
+DOMAINS: Mapping[str, Mapping[str, OnnxOperator]] = {"": ONNX, "ai.onnx": ONNX, "com.microsoft": MICROSOFT}
+"""The operators by the domain of their names."""
+
+
+def row_of(domain: str, op: str) -> OnnxOperator | None:
+    """Returns the row of an operator; None for one that is not supported."""
+    return DOMAINS.get(domain, {}).get(op)

@@ -1,19 +1,24 @@
 """Writes a net into a graph of ONNX, node by node, by the table of operations."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net, Node, ancestors
-from stepnet.compiler.net.types import CONST, Extent, is_derived
+from stepnet.compiler.net.types import CONST, STEPS, Extent, is_derived, is_pairs
 from stepnet.errors import ModelError
+from stepnet.onnx.convolutions import Finder
 from stepnet.onnx.extents import EXTENTS
 from stepnet.onnx.operators import OPERATORS, Rule, WrittenOperation
 from stepnet.onnx.scope import OnnxValue, Scope
+from stepnet.onnx.windows import WINDOWS
 
 NodeRule = Callable[[Scope, Node, Sequence[OnnxValue]], list[OnnxValue]]
 """A rule that writes a node with several results."""
 NONE: Mapping[str, NodeRule] = {}
-RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS}
+PAIRS = "attention between steps is not written"
+NESTED = "ONNX has no nested sequences"
+RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS, **WINDOWS}
 
 
 def refused(node: Node, reason: str) -> ModelError:
@@ -22,14 +27,15 @@ def refused(node: Node, reason: str) -> ModelError:
     return ModelError(f"{node.operation} cannot be written as ONNX: {reason}{line}")
 
 
-def check_extents(net: Net, known: Sequence[Extent]) -> None:
-    """Raises `ModelError` for a net with a value at another extent (axes before the features) than those in
-    `known`, such as values of sequences inside sequences, which ONNX does not have.
+def check_extents(net: Net, deepest: Extent = STEPS) -> None:
+    """Raises `ModelError` for a net with a value at a deeper extent (axes before the features) than
+    `deepest`, such as values of sequences inside sequences, which ONNX does not have.
     """
     for node in net.nodes:
-        if any(type_.extent not in known for type_ in node.types):
-            derived = any(is_derived(type_.extent) for type_ in node.types)
-            why = "other numbers of steps are not written" if derived else "ONNX has no nested sequences"
+        known = [deepest[:depth] for depth in range(len(deepest) + 1)]
+        fits = (own.extent in known or (deepest == STEPS and is_derived(own.extent)) for own in node.types)
+        if not all(fits):
+            why = PAIRS if any(is_pairs(type_.extent) for type_ in node.types) else NESTED
             raise refused(node, f"its result is {', '.join(map(str, node.types))}: {why}")
 
 
@@ -58,8 +64,14 @@ def written(
     """
     values: dict[int, list[OnnxValue]] = {number: [value] for number, value in inputs.items()}
     values |= {number: [value] for number, value in constants(net, inputs).items()}
-    needed = ancestors(net.nodes, net.results)
-    for number, node in enumerate(net.nodes):
+    known = {number: value for number, (value,) in values.items()}
+    fused = Finder(net, known, bool(scope.lengths)).fused()
+    nodes = [
+        replace(node, inputs=(fused[number].operand,)) if number in fused else node
+        for number, node in enumerate(net.nodes)
+    ]
+    needed = ancestors(nodes, net.results)
+    for number, node in enumerate(nodes):
         if number in values or number not in needed:
             continue
         if node.operation == "result":
@@ -67,7 +79,9 @@ def written(
             continue
         operands = tuple(values[operand][0] for operand in node.inputs)
         try:
-            if node.operation in rules:
+            if number in fused:
+                values[number] = [fused[number].rule(WrittenOperation(scope, node, operands))]
+            elif node.operation in rules:
                 values[number] = rules[node.operation](scope, node, operands)
             elif node.operation in RULES:
                 values[number] = [RULES[node.operation](WrittenOperation(scope, node, operands))]

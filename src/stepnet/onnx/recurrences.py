@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import Node, Recur
-from stepnet.compiler.net.types import CONST, ROWS, Type
+from stepnet.compiler.net.types import ROWS, Type
 from stepnet.compiler.plan.recognise import Recognised, check, recognise
 from stepnet.errors import ConversionError
 from stepnet.layout.convert import convert
@@ -105,7 +105,7 @@ def recurrent(
     inputs = {"X": concatenated_features(scope, [by_kind.sequences[index] for index in recognised.sequences])}
     inputs |= {name: scope.name(array) for name, array in layer.arrays.items()}
     if scope.lengths:
-        inputs["sequence_lens"] = scope.lengths
+        inputs["sequence_lens"] = scope.sequence_lens(by_kind.sequences[0].type.extent[-1])
     for slot, index in slots.items():
         initial = by_kind.memories[index]
         if initial.array is not None and not initial.array.any():
@@ -155,7 +155,8 @@ def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxVa
     """
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
-    check_extents(body, (CONST, ROWS))
+    check_extents(body, ROWS)
+    axis = by_kind.sequences[0].type.extent[-1]
     steps = dict(zip(recur.sequences, by_kind.sequences, strict=True))
     before = [OnnxValue(body.type_of(number), scope.fresh("memory")) for number in recur.memories]
     inside = {number: OnnxValue(body.type_of(number), scope.fresh("step")) for number in steps}
@@ -164,8 +165,8 @@ def scan(scope: Scope, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxVa
     scanned = {value.name: (value.type, scope.name(steps[number])) for number, value in inside.items()}
     masked = {"is step": scope.fresh("is_step")} if scope.lengths else {}
     indexed = {"index": scope.fresh("index")} if any(n.operation == "index" for n in body.nodes) else {}
-    extra = {name: (Type(ROWS, (), "bool"), scope.mask("steps", 0)) for name in masked.values()}
-    extra |= {name: (Type(ROWS, (), "int64"), step_indices(scope, recur)) for name in indexed.values()}
+    extra = {name: (Type(ROWS, (), "bool"), scope.mask("steps", 0, axis)) for name in masked.values()}
+    extra |= {name: (Type(ROWS, (), "int64"), step_indices(scope, recur, axis)) for name in indexed.values()}
     with scope.inside() as nodes:
         for number, node_ in enumerate(body.nodes):
             if node_.operation == "index":
@@ -226,8 +227,11 @@ def masked_memory(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) ->
     return scope.chosen(mask, new, old)
 
 
-def step_indices(scope: Scope, recur: Recur) -> str:
+def step_indices(scope: Scope, recur: Recur, axis: str) -> str:
     """Adds nodes for the index of each step, [time, batch or 1], in the order in which a recurrence runs: the
     last step of a sequence has index 0 if it runs in reverse. Returns the name of the result.
+
+    axis: that of the steps.
     """
-    return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions
+    positions = scope.positions(axis)
+    return scope.node("Sub", scope.last(axis), positions) if recur.reverse else positions

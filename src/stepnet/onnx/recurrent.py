@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from stepnet.errors import ModelError
 from stepnet.importers.placed import Placed
 from stepnet.importers.recurrent import SLOTS, Activation, PlacedCellStep, PlacedLayer, run_layer
@@ -24,16 +26,26 @@ def recurrence(call: OnnxCall) -> list[Placed]:
     """Computes the results of an RNN, GRU or LSTM node: [Y, Y_h, Y_c], where only an LSTM has Y_c."""
     operands = dict(zip(INPUTS[call.op], call.operands, strict=False))
     arrays = {name: value.array for name in WEIGHTS if (value := operands.get(name)) is not None}
-    try:
-        attributes = filled(call.op, call.attributes, arrays["R"].shape[-1])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(str(error)) from None
-    if problem := misfit(call.op, arrays, attributes):
-        raise ModelError(problem)
+    attributes = filled_attributes(call.op, arrays, call.attributes)
     cell, batch_first = call.op.lower(), bool(attributes["layout"])
     initial = [operands.get(name) for name in STATES[: len(SLOTS[cell])]]
     layer = PlacedLayer(arrays, *steps_of(cell, attributes))
     return run_layer(layer, call.x, initial, operands.get("sequence_lens"), batch_first, call.padded)
+
+
+def filled_attributes(op: str, arrays: Mapping[str, np.ndarray], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns all attributes of a recurrent node, with ONNX's defaults; raises `ModelError` for arrays that
+    do not fit.
+
+    op: RNN, GRU or LSTM. arrays: its weights by ONNX's names. stated: the attributes in the model.
+    """
+    try:
+        attributes = filled(op, stated, arrays["R"].shape[-1])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(str(error)) from None
+    if problem := misfit(op, arrays, attributes):
+        raise ModelError(problem)
+    return attributes
 
 
 def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCellStep, ...], tuple[bool, ...]]:

@@ -63,7 +63,7 @@ def save(
     lengths, force = flag(lengths, "lengths"), flag(force, "force")
     program = graph_of(model).program
     net = sink(program.traced.net)
-    check_extents(net, (CONST, ROWS, STEPS))
+    check_extents(net)
     ends = ModelEnds(library("onnx", "an .onnx file", "onnx"), layout)
     values = ends.inputs(net, program.params, lengths)
     names = [ends.scope.fresh(name_of(name)) for name, _ in named_leaves(program.traced.output)]
@@ -172,8 +172,9 @@ class ModelEnds:
         to zero if the model has lengths, and its axes get the order of the layout.
         """
         axes = ("batch",)
-        if value.type.extent == STEPS:
-            axes = LAYOUTS[self.layout]
+        if len(value.type.extent) == len(STEPS):
+            steps = value.type.extent[-1].replace(STEPS[-1], "time")
+            axes = tuple(steps if axis == "time" else axis for axis in LAYOUTS[self.layout])
             value = self.swapped_axes(self.scope.masked(value, "steps") if self.scope.lengths else value)
         self.scope.drawing.node("Identity", [self.scope.name(value)], name)
         self.made.append(self.scope.declared(name, value.type, axes))

@@ -1,4 +1,4 @@
-"""Reads Scan, and Loop over the steps of a sequence, as recurrences of a graph."""
+"""Reads Scan as a recurrence of a graph, and has what a Loop over the steps of sequences needs too."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +9,11 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.dtypes import computed
 from stepnet.errors import ModelError
-from stepnet.importers.axes import BATCH, TIME, AxesError, text_of
+from stepnet.importers.axes import BATCH, TIME, AxesError, Axis, is_time, text_of
 from stepnet.importers.facts import UNKNOWN, StateInPadding
 from stepnet.importers.padding import fact_of
-from stepnet.importers.placed import Placed, constant
+from stepnet.importers.placed import Placed, Unusable
 from stepnet.importers.recurrent import padded_ends
-from stepnet.importers.sizes import STEPS, Size
 from stepnet.model.recurrence import RNN
 from stepnet.onnx.call import OnnxCall
 
@@ -34,14 +33,6 @@ class Body(Protocol):
         """Returns the traced values outside the Scan's or Loop's body that it reads, by (scope, name)."""
         ...
 
-    def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the iteration's index, by which a Loop's body reads a sequence.
-
-        iteration: the position of the body's input that is this index. Returns, by the key of the slice, (key
-        of the outer value, axis); a key is (scope, name).
-        """
-        ...
-
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
         """Runs the Scan's or Loop's body (the graph of one step) and returns its outputs.
 
@@ -59,6 +50,7 @@ class BodyStep:
     arranged: orders memories and inputs as the body's operands.
     inputs, memory: the axes of the inputs and memories of a step.
     still: the outer values that the body reads and that are the same at all steps, by key.
+    whole: placeholders for those that are sequences, of which a step cannot read all steps, by key.
     sliced: the keys of the outer values of which each step reads a slice.
     results: the results of each run of the body; the last is the one that counts.
     kept: for each memory, the fact that it is unchanged in the padding.
@@ -69,6 +61,7 @@ class BodyStep:
     inputs: tuple[Placed, ...]
     memory: tuple[Placed, ...]
     still: dict[Any, Placed]
+    whole: dict[Any, Placed]
     sliced: tuple[Any, ...]
     results: list[list[Placed]]
     kept: tuple[StateInPadding, ...]
@@ -96,8 +89,11 @@ class BodyStep:
             key: replace(like, value=value)
             for (key, like), value in zip(self.still.items(), statics or (), strict=True)
         }
-        others |= dict(zip(self.sliced, inputs, strict=False))
+        others |= self.whole | dict(zip(self.sliced, inputs, strict=False))
         results = self.body.run(self.arranged(before, inputs), others)
+        for value in results:
+            if isinstance(value.value, Unusable):
+                raise ModelError(value.value.reason)
         count = len(self.memory)
         self.results.append(results)
         values = [value.value for value in results]
@@ -123,7 +119,9 @@ def scan(call: OnnxCall) -> list[Placed]:
         return old_scan(call, states, scanned)
     axes = list(call.attributes.get("scan_input_axes", [0] * count))
     reverse = is_reverse(call, "scan_input_directions", len(states))
-    inputs = [without_steps(required_operand(value), axis) for value, axis in zip(scanned, axes, strict=True)]
+    values = [required_operand(value) for value in scanned]
+    time = steps_at(values[0], axes[0])
+    inputs = [without_steps(value, axis, time) for value, axis in zip(values, axes, strict=True)]
     results = recurrence(
         call.body,
         [required_operand(state) for state in states],
@@ -133,7 +131,7 @@ def scan(call: OnnxCall) -> list[Placed]:
     )
     placed = call.attributes.get("scan_output_axes", [0] * (len(results) - len(states)))
     final, outputs = results[: len(states)], results[len(states) :]
-    outputs = [with_steps(value, axis) for value, axis in zip(outputs, placed, strict=True)]
+    outputs = [with_steps(value, axis, time) for value, axis in zip(outputs, placed, strict=True)]
     return [*last_states(call, final, reverse), *outputs]
 
 
@@ -179,7 +177,7 @@ def old_scan(
     states: the initial states. scanned: the values of which each step reads one entry. Returns final states
     and outputs.
     """
-    inputs = [without_batch(without_steps(required_operand(value), 1)) for value in scanned]
+    inputs = [without_batch(without_steps(required_operand(value), 1, TIME)) for value in scanned]
     before = [without_batch(required_operand(state)) for state in states]
     reverse = is_reverse(call, "directions", len(states))
     results = recurrence(call.body, before, inputs, reverse, lambda h, x: [*h, *x])
@@ -204,20 +202,28 @@ def required_operand(value: Placed | None) -> Placed:
     return value
 
 
-def without_steps(value: Placed, axis: int) -> Placed:
+def steps_at(value: Placed, axis: int) -> Axis:
+    """Returns the axis of steps that a value has at a position; raises `AxesError` if it is another axis."""
+    axis = value.axis(axis)
+    if not is_time(value.axes[axis]):
+        raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
+    return value.axes[axis]
+
+
+def without_steps(value: Placed, axis: int, time: Axis) -> Placed:
     """Removes the axis `axis` of a value, which must be that of the steps, as the body of a Scan reads one
-    step; raises `AxesError` if it is another axis.
+    step; raises `AxesError` if it is another axis. time: the axis of the steps over which the body runs.
     """
     axis = value.axis(axis)
-    if value.axes[axis] != TIME:
-        raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
+    if steps_at(value, axis) != time:
+        raise AxesError(f"it runs over {text_of((time,))}, and axis {axis} is of {text_of(value.axes)}")
     return replace(value, axes=value.axes[:axis] + value.axes[axis + 1 :])
 
 
-def with_steps(value: Placed, axis: int) -> Placed:
-    """Inserts the axis of steps at position `axis` of a Scan output, which the body computes for one step."""
+def with_steps(value: Placed, axis: int, time: Axis) -> Placed:
+    """Inserts an axis of steps at position `axis` of a Scan output, which the body computes for one step."""
     axis = value.axis(axis, 1)
-    return replace(value, axes=(*value.axes[:axis], TIME, *value.axes[axis:]))
+    return replace(value, axes=(*value.axes[:axis], time, *value.axes[axis:]))
 
 
 def recurrence(
@@ -239,15 +245,17 @@ def recurrence(
     traced = next((value.value for value in inputs if isinstance(value.value, Traced)), None)
     if traced is None:
         raise ModelError("it runs over a constant")
-    statics = {
-        key: value
-        for key, value in body.outside().items()
-        if isinstance(value.value, Traced) and key not in sliced and value.value.type.extent == ROWS
-    }
+    outside = {key: value for key, value in body.outside().items() if isinstance(value.value, Traced)}
+    outside = {key: value for key, value in outside.items() if key not in sliced}
+    statics = {key: value for key, value in outside.items() if value.value.type.extent == ROWS}
+    deeper = {key: value for key, value in outside.items() if len(value.value.type.extent) > len(ROWS)}
+    whole = {key: all_steps(key, value) for key, value in deeper.items()}
     initial = [as_rows(traced, state) for state in states]
     owner = object()
     unchanged = tuple(StateInPadding(owner, index, value.type.dtype) for index, value in enumerate(initial))
-    step = BodyStep(body, arranged, tuple(inputs), tuple(states), statics, tuple(sliced), [], unchanged)
+    step = BodyStep(
+        body, arranged, tuple(inputs), tuple(states), statics, whole, tuple(sliced), [], unchanged
+    )
     memory = tuple(Spec(value.type.shape, value.type.dtype) for value in initial)
     outputs, final = RNN(step, memory=memory, reverse=reverse)(
         tuple(value.value for value in inputs if isinstance(value.value, Traced)),
@@ -264,6 +272,18 @@ def recurrence(
     return [replace(like, value=value, fact=fact) for like, value, fact in placed_results]
 
 
+def all_steps(key: Any, value: Placed) -> Placed:
+    """Makes the placeholder for a sequence of which each step of a body would read all steps, as attention
+    does; its sizes alone can be read.
+    """
+    return value.with_value(
+        Unusable(
+            f"each step of a body reads all steps of {key[1]!r}, {text_of(value.axes)}, as attention does: a "
+            "body reads one step of a sequence at a time"
+        )
+    )
+
+
 def as_rows(first: Traced, state: Placed) -> Traced:
     """Makes an initial state a value per sequence, by repeating a constant; raises `AxesError` for a state
     with an axis of steps.
@@ -276,75 +296,3 @@ def as_rows(first: Traced, state: Placed) -> Traced:
         raise AxesError("the initial value of a state has an axis of steps")
     literal = Traced(first.builder, first.builder.constant(computed(state.value)))
     return apply("expand", literal, extent=ROWS)
-
-
-# ---- loops -------------------------------------------------------------------------------------------------
-
-
-def loop(call: OnnxCall) -> list[Placed]:
-    """Converts a Loop node over the steps of a sequence to a recurrence; returns its final states and
-    outputs. Raises `AxesError` or `ModelError` for any other Loop: one with another count or a computed
-    condition, or whose body does not index a sequence.
-    """
-    times, condition = call.optional(0), call.optional(1)
-    if times is None or not times.is_constant or not is_steps(times.array.item()):
-        raise AxesError("it does not run once for each step of a sequence: only such a Loop is a recurrence")
-    if condition is not None and not (condition.is_constant and bool(condition.array)):
-        raise ModelError("its condition is computed, and only a Loop over all steps is a recurrence")
-    body: Body = call.body
-    slices, outer_values = body.gathered(0), body.outside()
-    inputs, keys = list[Placed](), list[Any]()
-    for key, (source, axis) in slices.items():
-        if source in outer_values and TIME in outer_values[source].axes:
-            inputs.append(without_steps(outer_values[source], axis))
-            keys.append(key)
-    if not inputs:
-        raise ModelError("its body does not index a sequence by its iteration number")
-    results = recurrence(
-        LoopBody(body),
-        [required_operand(state) for state in call.operands[2:]],
-        inputs,
-        reverse=False,
-        arranged=lambda before, x: [None, constant(True), *before],
-        sliced=keys,
-    )
-    count = len(call.operands) - 2
-    final = last_states(call, results[:count], reverse=False)
-    return [*final, *(with_steps(value, 0) for value in results[count:])]
-
-
-def is_steps(size: Any) -> bool:
-    """Tells whether a size is the number of steps, for which a Loop is a recurrence."""
-    return isinstance(size, Size) and size == Size((STEPS,))
-
-
-@dataclass(frozen=True)
-class LoopBody:
-    """Body of a Loop without its first output, the condition; then it can be run as the body of a Scan."""
-
-    body: Body
-
-    @property
-    def name(self) -> str:
-        """Name of the Loop's body (the graph of one step), for messages."""
-        return self.body.name
-
-    def outside(self) -> dict[Any, Placed]:
-        """Returns the traced values outside the Loop's body that it reads, by (scope, name)."""
-        return self.body.outside()
-
-    def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of values outside the Loop's body at the index of the iteration, which is its input at
-        position `iteration`. Returns, by the key (scope, name) of the slice, (key of the outer value, axis).
-        """
-        return self.body.gathered(iteration)
-
-    def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the Loop's body (the graph of one step) and returns its outputs without the condition.
-
-        Raises `ModelError` if the condition is computed, as the Loop may then end early.
-        """
-        goes_on, *others = self.body.run(operands, outside)
-        if not goes_on.is_constant or not bool(goes_on.value):
-            raise ModelError("its condition is computed, and only a Loop over all steps is a recurrence")
-        return others

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.types import CONST, STEPS, Extent, Type
+from stepnet.compiler.net.windows import Lengths, split
 from stepnet.errors import ModelError
 from stepnet.layout.files.onnx.drawing import GraphBuilder
 from stepnet.layout.files.onnx.tensor import Proto
 
 Array = np.ndarray
-TIME, BATCH = 0, 1
-"""The axes of the sequences."""
+BATCH, TIME = STEPS
+"""The axes of sequences and of steps, in ONNX's tensors the second and the first."""
 
 
 @dataclass(frozen=True)
@@ -158,57 +159,108 @@ class Scope:
                 self._shared[what] = self.node(op, *inputs, **attributes)
         return self._shared[what]
 
-    def size(self, axis: int) -> str:
-        """Adds a node for the number of steps (`TIME`) or sequences (`BATCH`), [1]; returns its name."""
-        return self.shared(("size", axis), "Shape", self.frames, start=axis, end=axis + 1)
+    def counted(self, op: str, *inputs: "str | int", **attributes: Any) -> str:
+        """Adds a node that computes with whole numbers of the batch, once for equal inputs; returns its name.
 
-    @property
-    def positions(self) -> str:
-        """Adds the nodes for the index of each step, [time, 1]; returns the name of their output."""
-        time = self.shared("time", "Squeeze", self.size(TIME), np.array([0]))
-        steps = self.shared("steps", "Range", np.array(0), time, np.array(1))
-        return self.shared("positions", "Unsqueeze", steps, np.array([1]))
+        inputs: the names of values int64, and numbers.
+        """
+        operands = [value if isinstance(value, str) else np.array(value) for value in inputs]
+        return self.shared((op, *inputs, *attributes.items()), op, *operands, **attributes)
 
-    @property
-    def step_counts(self) -> str:
-        """Adds a node for the length of each sequence, [batch], or [1] without lengths; returns its name."""
+    def size(self, axis: str) -> str:
+        """Adds nodes for the number of entries of an axis, as `BATCH` or `TIME`, [1]; returns its name. Of
+        steps it is that of the longest sequence.
+        """
+        if axis in STEPS:
+            at = STEPS[::-1].index(axis)
+            return self.shared(("size", axis), "Shape", self.frames, start=at, end=at + 1)
+        return self.derived(axis, self.size(TIME))
+
+    def derived(self, axis: str, counts: str) -> str:
+        """Adds nodes for the lengths along a derived axis; returns their name.
+
+        counts: the name of the lengths along the axis of the steps, which are returned for this axis itself.
+        """
+        for own in split(axis)[1]:
+            counts = self.following(own, counts)
+        return counts
+
+    def following(self, lengths: Lengths, counts: str) -> str:
+        """Adds nodes for the lengths that follow from others, called `counts`, as `Lengths.of` computes them;
+        returns their name.
+        """
+        more, factor, multiplies = lengths
+        times = self.counted("Mul", counts, factor) if multiplies else counts
+        made = self.counted("Max", self.counted("Add", times, more), 0)
+        if not multiplies:
+            made = self.counted("Div", self.counted("Add", made, factor - 1), factor)
+        if more <= 0:
+            return made
+        return self.counted("Where", self.counted("Greater", counts, 0), made, 0)
+
+    def positions(self, axis: str) -> str:
+        """Adds the nodes for the index of each entry of an axis of steps, [time, 1]; returns the name of
+        their output.
+        """
+        steps = self.shared(("range", axis), "Range", np.array(0), self.scalar(axis), np.array(1))
+        return self.shared(("positions", axis), "Unsqueeze", steps, np.array([1]))
+
+    def scalar(self, axis: str) -> str:
+        """Adds nodes for the number of entries of an axis as a number without axes; returns its name."""
+        return self.shared(("scalar", axis), "Squeeze", self.size(axis), np.array([0]))
+
+    def step_counts(self, axis: str) -> str:
+        """Adds nodes for the length of each sequence along an axis of steps, [batch], or [1] without lengths;
+        returns its name.
+        """
         if not self.lengths:
-            return self.size(TIME)
-        return self.shared("counts", "Cast", self.lengths, to=self.kind("int64"))
+            return self.size(axis)
+        return self.derived(axis, self.shared("counts", "Cast", self.lengths, to=self.kind("int64")))
 
-    @property
-    def last(self) -> str:
-        """Adds a node for the index of each sequence's last step, [batch] or [1]; returns its name."""
-        return self.shared("last", "Sub", self.step_counts, np.array(1))
+    def sequence_lens(self, axis: str) -> str:
+        """Adds nodes for the lengths along an axis of steps as recurrent operators read them, int32; returns
+        the name, "" in a model without lengths.
+        """
+        if not self.lengths or axis == TIME:
+            return self.lengths
+        return self.shared(("lengths", axis), "Cast", self.step_counts(axis), to=self.kind("int32"))
 
-    def mask(self, what: str, rank: int) -> str:
+    def last(self, axis: str) -> str:
+        """Adds a node for the index of each sequence's last entry along an axis of steps, [batch] or [1];
+        returns its name.
+        """
+        return self.shared(("last", axis), "Sub", self.step_counts(axis), np.array(1))
+
+    def mask(self, what: str, rank: int, axis: str) -> str:
         """Adds nodes for a mask of steps or sequences; returns its name.
 
         what: "steps" is true at steps that are not padding [time, batch]; "first" or "last" only at these
         steps; "rows" for the sequences that have a step [batch]. rank: the number of axes of length 1 to add
-        for features.
+        for features. axis: that of the steps.
         """
         if what == "rows":
-            mask_name = self.shared("has steps", "Greater", self.step_counts, np.array(0))
+            mask_name = self.shared(("has steps", axis), "Greater", self.step_counts(axis), np.array(0))
         elif what == "steps":
-            mask_name = self.shared("is step", "Less", self.positions, self.step_counts)
+            mask_name = self.shared(("is step", axis), "Less", self.positions(axis), self.step_counts(axis))
         else:
-            position = np.array(0) if what == "first" else self.last
-            mask_name = self.shared(("is", what), "Equal", self.positions, position)
+            position = np.array(0) if what == "first" else self.last(axis)
+            mask_name = self.shared(("is", what, axis), "Equal", self.positions(axis), position)
         lead = 1 if what == "rows" else 2
         return (
             mask_name
             if not rank
-            else self.shared(("mask", what, rank), "Unsqueeze", mask_name, lead + np.arange(rank))
+            else self.shared(("mask", what, rank, axis), "Unsqueeze", mask_name, lead + np.arange(rank))
         )
 
     # ---- values
 
-    def masked(self, value: OnnxValue, what: str, other: Any = 0) -> OnnxValue:
+    def masked(self, value: OnnxValue, what: str, other: Any = 0, axis: str = "") -> OnnxValue:
         """Adds nodes that select a value where a mask is true, else the number `other`. what: the mask:
-        "steps" (not padding), "first", "last", or "rows" (sequences that have a step).
+        "steps" (not padding), "first", "last", or "rows" (sequences that have a step). axis: that of the
+        steps; "" for the value's own.
         """
-        return self.chosen(self.mask(what, value.rank), value, OnnxValue.of(other, value.type.dtype))
+        mask = self.mask(what, value.rank, axis or value.type.extent[-1])
+        return self.chosen(mask, value, OnnxValue.of(other, value.type.dtype))
 
     def chosen(self, condition: "OnnxValue | str", value: OnnxValue, other: OnnxValue) -> OnnxValue:
         """Adds nodes that select `value` where a condition is true, else `other`, of equal dtype. For dtypes
@@ -259,17 +311,13 @@ class Scope:
         if value.array is not None:
             return OnnxValue(type_, array=value.array)
         repeated = self.apply("Unsqueeze", type_, value, np.array([0]))
-        return self.apply("Expand", type_, repeated, self.sizes(STEPS[:1], 1 + value.rank, TIME))
+        return self.apply("Expand", type_, repeated, self.sizes(extent[-1:], 1 + value.rank))
 
-    def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
-        """Adds nodes for the sizes of the axes of an extent (steps or sequences), followed by `ones` ones, as
-        the shape for an Expand; returns the name of the shape.
-
-        first: the axis of a value [time, batch, ...] from which the first size is taken, `TIME` or `BATCH`;
-        None for that of the extent.
+    def sizes(self, extent: Extent, ones: int) -> str:
+        """Adds nodes for the sizes of the axes of an extent, steps before sequences, followed by `ones` ones,
+        as the shape for an Expand; returns the name of the shape.
         """
-        first_axis = (TIME if extent == STEPS else BATCH) if first is None else first
-        axes = [self.size(first_axis + index) for index in range(len(extent))]
+        axes = [self.size(axis) for axis in extent[::-1]]
         if len(axes) + ones == 1:
             return axes[0]
         rest = [np.ones(ones, np.int64)] if ones else []

@@ -13,7 +13,7 @@ from stepnet.layout.files.paths import existing
 from stepnet.layout.files.store import Store
 from stepnet.model.graph.array_model import (
     ModelInput,
-    axes_of_rank,
+    axes_of_sizes,
     check_agree,
     check_names,
     first_fitting,
@@ -161,7 +161,7 @@ def possible(variable: Variable, program: PaddleProgram) -> list[str]:
             "one is supported"
         )
     rank = len(variable.sizes)
-    return ["S" + FEATURE * (rank - 1)] if variable.levels else axes_of_rank(rank)
+    return ["S" + FEATURE * (rank - 1)] if variable.levels else axes_of_sizes(variable.sizes)
 
 
 def model_input(variable: Variable, axes: str) -> ModelInput:

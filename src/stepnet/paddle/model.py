@@ -1,16 +1,18 @@
 """Runs a program of PaddlePaddle as a function of sequences, which `sn.Graph` traces."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
 from stepnet.errors import ModelError
+from stepnet.importers.convolving import ZerosAround, with_zeros
 from stepnet.importers.placed import Placed, constant
 from stepnet.layout.files.paddle.program import PaddleOperation, PaddleProgram
 from stepnet.model.graph.array_model import OperatorModel, located
 from stepnet.paddle.call import PaddleCall
+from stepnet.paddle.convolving import CONVOLUTIONS
 from stepnet.paddle.names import PADDLE
 
 Array = np.ndarray
@@ -50,7 +52,7 @@ class PaddleModel(OperatorModel):
                 slot: tuple(self.value(env, name) for name in names)
                 for slot, names in operation.inputs.items()
             }
-            results_of_rule = PADDLE[operation.type](PaddleCall(operation, operands, self.has_lengths))
+            results_of_rule = evaluated(PaddleCall(operation, operands, self.has_lengths))
         slots = (
             cast("dict[str, Any]", results_of_rule)
             if isinstance(results_of_rule, dict)
@@ -61,6 +63,24 @@ class PaddleModel(OperatorModel):
             for slot, values in slots.items()
             for name, value in zip(operation.outputs.get(slot, ()), as_list(values), strict=False)
         }
+
+
+def evaluated(call: PaddleCall) -> Any:
+    """Computes the result of an operation by its rule, or its results by slot.
+
+    Steps of zeros around sequences stay there through the operations that add and remove axes of size one;
+    a convolution reads them, and no other operation may.
+    """
+    kind = call.operation.type
+    given = [value for values in call.operands.values() for value in values]
+    zeros = [value.value for value in given if isinstance(value.value, ZerosAround)]
+    if not zeros or kind in CONVOLUTIONS:
+        return PADDLE[kind](call)
+    if kind not in ("squeeze2", "unsqueeze2"):
+        raise ModelError(zeros[0].reason)
+    (inner,) = zeros
+    made = PADDLE[kind](replace(call, operands={**call.operands, "X": (inner.source,)}))
+    return with_zeros(made, inner.before, inner.after)
 
 
 def as_list(values: Any) -> Sequence[Placed]:

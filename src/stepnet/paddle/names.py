@@ -24,6 +24,7 @@ from stepnet.importers.sizes import product as joint
 from stepnet.paddle import constants, sequences
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.constants import dtype
+from stepnet.paddle.convolving import CONVOLVING
 from stepnet.paddle.recurrent import SEQUENCE_OPERATORS
 
 Rule = Callable[[PaddleCall], Any]
@@ -362,6 +363,7 @@ def same(call: PaddleCall) -> Placed:
 
 PADDLE: Mapping[str, Rule] = {
     **SEQUENCE_OPERATORS,
+    **CONVOLVING,
     "abs": unary("absolute"),
     "arg_max": arg_max,
     "assign": same,

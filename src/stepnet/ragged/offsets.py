@@ -180,7 +180,7 @@ def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
     kind = level.dtype.newbyteorder("=") if isinstance(value, np.ndarray) else None
     if kind != np.int64 or level.ndim != 1 or not level.size:
         raise InputError(
-            f"{name} must be a one-dimensional int64 array that starts with 0, and is {_kind(value)}"
+            f"{name} must be a one-dimensional int64 array of NumPy that starts with 0, and is {_kind(value)}"
         )
     if level[0] != 0:
         raise InputError(
@@ -263,4 +263,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         array = cast("Array", value)
         return f"an array of shape {array.shape} and dtype {array.dtype}"
-    return f"a {type(value).__name__}" if value != () else "an empty tuple"
+    if is_jax_array(value):
+        return f"an array of JAX, of shape {value.shape} and dtype {value.dtype}"
+    name = f"a {type(value).__name__}"
+    return "an empty tuple" if isinstance(value, tuple) and not value else name

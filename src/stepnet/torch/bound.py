@@ -8,7 +8,6 @@ bytes are compared at each call; that takes a small part of the time that packin
 import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from stepnet.compiler.net.types import ROWS, STEPS
@@ -173,33 +172,6 @@ class DifferentiableLayers:
         return positions
 
 
-@dataclass(frozen=True)
-class BoundParameters:
-    """Net that is bound to a copy of a module's parameters, with its prepared calls.
-
-    bits: the copied parameters as integers, to find changes of the module's parameters.
-    """
-
-    runnable: DifferentiableLayers
-    bits: list[Any]
-    net: FixedNet
-
-    @classmethod
-    def of(cls, runnable: DifferentiableLayers, tensors: list[Any]) -> "BoundParameters":
-        """Copies a module's parameters (`tensors`) and binds its compiled form (`runnable`) to the copies."""
-        copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        net = runnable.net.fixed([array_of(tensor) for tensor in copies])
-        return cls(runnable, [bits_of(tensor) for tensor in copies], net)
-
-    def equal(self, runnable: DifferentiableLayers, tensors: list[Any]) -> bool:
-        """Tells whether a module's compiled form is still `runnable`, and its parameters (`tensors`) equal
-        the bound copies bit by bit.
-        """
-        return self.runnable is runnable and all(
-            torch.equal(bits_of(tensor), known) for tensor, known in zip(tensors, self.bits, strict=True)
-        )
-
-
 def bits_of(tensor: Any) -> Any:
     """Views a tensor of floats as integers, so that comparisons find NaNs equal, and zeros of different sign
     not; other tensors are returned as they are.
@@ -208,20 +180,28 @@ def bits_of(tensor: Any) -> Any:
 
 
 class BoundModule:
-    """Runs a module without gradients, by machine code that is bound to a copy of its latest parameters."""
+    """Runs a module without gradients, by machine code that is bound to a copy of its latest parameters.
+
+    latest: the compiled module, the copied parameters as integers, and the net that is bound to them, with
+        its prepared calls; None before the first call.
+    """
 
     def __init__(self) -> None:
         """Starts without a bound program; the first call makes it."""
-        self.latest: BoundParameters | None = None
+        self.latest: tuple[DifferentiableLayers, list[Any], FixedNet] | None = None
 
-    def parameters(self, runnable: DifferentiableLayers, tensors: list[Any]) -> BoundParameters:
+    def bound(self, runnable: DifferentiableLayers, tensors: list[Any]) -> FixedNet:
         """Returns the compiled module (`runnable`) bound to its parameters (`tensors`): as in the last call,
-        or bound anew if either has changed since.
+        or bound anew to copies of them if either has changed since. Parameters are compared bit by bit.
         """
-        latest = self.latest
-        if latest is None or not latest.equal(runnable, tensors):
-            latest = self.latest = BoundParameters.of(runnable, tensors)
-        return latest
+        if (latest := self.latest) is not None and latest[0] is runnable:
+            pairs = zip(tensors, latest[1], strict=True)
+            if all(torch.equal(bits_of(tensor), known) for tensor, known in pairs):
+                return latest[2]
+        copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
+        net = runnable.net.fixed([array_of(tensor) for tensor in copies])
+        self.latest = runnable, [bits_of(tensor) for tensor in copies], net
+        return net
 
     def __call__(
         self,
@@ -245,7 +225,7 @@ class BoundModule:
         statics: the inputs that are the same at all steps.
         engine: an engine, or several in order of preference.
         """
-        net, form, results = self.parameters(runnable, tensors).net, None, None
+        net, form, results = self.bound(runnable, tensors), None, None
         if not place.tensors and not statics and [each.dtype for each in (data, *states)] in runnable.given:
             array, time_major = array_of(data), place.form == "time"
             form, results = net.prepared(array, memory_of(net, states), False, engine, "repeat", time_major)

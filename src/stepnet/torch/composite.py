@@ -304,6 +304,24 @@ def largest(x: Any) -> Any:
     return x.amax(-1, keepdim=True)
 
 
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Replaces `torch.nn.functional.scaled_dot_product_attention` in a trace: adds a graph node, and returns
+    its result. enable_gqa: ignored, as fewer heads of keys are seen by their number.
+    """
+    if dropout_p > 0:
+        raise StepError(RANDOM)
+    return torch.ops.stepnet.attended(query, key, value, attn_mask, is_causal, scale)
+
+
 CONVOLUTION = "a convolution over two or three axes is no operation of a model: run it before the graph"
 RANDOM = "dropout draws random numbers: call .eval() on the module"
 
@@ -331,6 +349,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.conv1d: conv1d,
     torch.conv_transpose1d: conv_transpose1d,
     torch.nn.functional.pad: padded_steps,
+    torch.nn.functional.scaled_dot_product_attention: attention,
     **{getattr(torch, f"conv{count}d"): refused(CONVOLUTION) for count in (2, 3)},
     **{
         function: pooled(function, reduced)
@@ -377,6 +396,11 @@ def sorted_shapes(x: Any) -> Any:
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.int64)
 
 
+def attended_shapes(query: Any, key: Any, value: Any, *_: Any) -> Any:
+    """Returns an empty tensor like the result of the operator `attended`, for traces."""
+    return query.new_empty(*query.shape[:-1], value.shape[-1])
+
+
 def layer_shapes(
     number: int, time: int, data: Any, states: Any, statics: Any, weights: Any, like: Sequence[Any]
 ) -> Any:
@@ -403,6 +427,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         transposed_shapes
     ),
     "pooled(Tensor x, str how, int[] window) -> Tensor": pooled_shapes,
+    "attended(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale) "
+    "-> Tensor": attended_shapes,
     "layer(int number, int time, Tensor data, Tensor[] states, Tensor[] statics, Tensor[] weights, "
     "Tensor[] like) -> Tensor[]": layer_shapes,
 }

@@ -140,6 +140,12 @@ CASES: dict[str, Callable[[Values], int]] = {
     "windows": lambda v: v.tanh(v.windows(v.x(3), size=3, dilation=1, before=2)),
     "windows of matrices": lambda v: v.windows(v.x(2, 3), size=2, dilation=2, before=1),
     "overlap": lambda v: v.tanh(v.overlap(v.x(4, 3), size=4, dilation=2, before=3)),
+    "scores, mix": lambda v: v.mix(
+        v.tanh(v.scores(v.x(2, 3), v.x(2, 3), causal=False)), v.x(2, 4), over="keys"
+    ),
+    "scores, mix over the queries": lambda v: v.mix(
+        v.tanh(v.scores(v.x(3), v.x(3), causal=True)), v.x(2), over="queries"
+    ),
     **{
         f"reduce {how}": lambda v, how=how: v.reduce(v.x(3), how=how)
         for how in ("sum", "mean", "max", "first", "last")

@@ -35,6 +35,7 @@ def cuts(operands: Graph, cut: Iterable[int], sources: list[int], sinks: list[in
     return True
 
 
+@pytest.mark.long(examples=20)
 @given(graphs(), st.booleans())
 def test_no_other_cut_is_lighter(
     graph: tuple[Graph, dict[int, int], list[int], list[int]], latest: bool

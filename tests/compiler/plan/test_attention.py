@@ -51,6 +51,7 @@ def sequences(lengths: list[int], features: int) -> sn.Ragged:
     )
 
 
+@pytest.mark.long(examples=6)
 @settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=4),

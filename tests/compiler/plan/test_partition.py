@@ -67,6 +67,18 @@ def test_elementwise_work_is_shared_by_rows_alone():
     assert partition(elementwise, call(8), 2, MACHINE).chosen.how == "rows"
 
 
+def test_the_steps_of_one_sequence_are_shared_where_none_depends_on_another():
+    work = load("gru", 128).others
+    plain = Load(StageLoad((), 0, 0), work)
+    assert {way.how for way in partition(plain, call(1), 2, MACHINE).weighed} == {"alone", "steps"}
+    chosen = partition(plain, call(1), 2, MACHINE).chosen
+    assert (chosen.how, chosen.parts, chosen.sets, chosen.threads_per_step) == ("steps", 2, 1, 1)
+    assert str(chosen) == "2 threads share the steps"
+    halves = plain.seconds(call(1), 1, 2, MACHINE) - MACHINE.handover
+    assert 0.45 < halves / plain.seconds(call(1), 1, 1, MACHINE) < 0.6
+    assert partition(plain, call(1, 1), 2, MACHINE).chosen.how == "alone"
+
+
 def test_a_slow_barrier_or_handover_leaves_the_work_to_one_thread():
     gru = load("gru", 128)
     assert partition(gru, call(1), 2, MACHINE).chosen.how == "units"

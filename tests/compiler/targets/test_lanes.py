@@ -22,6 +22,7 @@ def check(lanes: Lanes, lengths: np.ndarray, sequences: list[int]) -> None:
     assert (np.diff(lanes.steps) <= 0).all()
 
 
+@pytest.mark.long(examples=15)
 @given(LENGTHS, st.integers(1, 12))
 def test_every_sequence_that_has_steps_is_in_one_lane(lengths: np.ndarray, most: int) -> None:
     lanes = lanes_for(lengths, most)
@@ -30,6 +31,7 @@ def test_every_sequence_that_has_steps_is_in_one_lane(lengths: np.ndarray, most:
     assert lanes.count == min(most, len(filled))
 
 
+@pytest.mark.long(examples=15)
 @given(LENGTHS, st.integers(1, 12), st.sampled_from([2, MANY]))
 @example(np.array([9, 1, 1, 1]), 2, 2)
 @example(np.array([9, 8, 5, 4]), 2, 2)
@@ -46,6 +48,7 @@ def test_each_sequence_is_in_the_lane_that_had_the_fewest_steps(
     check(lanes, lengths, np.flatnonzero(lengths).tolist())
 
 
+@pytest.mark.long(examples=15)
 @given(LENGTHS, st.integers(1, 12), st.integers(1, 4))
 def test_parts_share_the_lanes_out(lengths: np.ndarray, most: int, parts: int) -> None:
     lanes = lanes_for(lengths, most)

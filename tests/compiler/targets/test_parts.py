@@ -18,6 +18,7 @@ from stepnet.ragged import offsets_of
 Array = np.ndarray
 
 
+@pytest.mark.long(examples=15)
 @given(
     st.sampled_from(sorted(meanings.REDUCTIONS)),
     st.lists(st.integers(0, 4), max_size=6),

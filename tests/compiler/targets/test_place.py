@@ -150,7 +150,7 @@ def test_all_parts_on_one_engine_are_that_engine() -> None:
 class Choosy:
     """An engine that refuses plans with some operation, and runs others as the interpreter does."""
 
-    name, memory, runs_gradients, has_same_bits, builds_libraries = "choosy", HOST, True, False, False
+    name, memory, runs_gradients, has_same_bits = "choosy", HOST, True, False
     pipeline, costs = CPU.pipeline, CPU.costs
 
     def __init__(self, *operations: str) -> None:

@@ -112,6 +112,9 @@ class ToyMemory:
     def windowed(self, operation: str, buffer: Handle, made: Array, offsets: Array, window: Any) -> Handle:
         return Handle(HOST.windowed(operation, array_of(buffer), made, offsets, window))
 
+    def paired(self, operation: str, first: Handle, second: Handle, pairs: Any, over: str) -> Handle:
+        return Handle(HOST.paired(operation, array_of(first), array_of(second), pairs, over))
+
 
 class ToyBound(CalledKernel):
     """The code of one part with its parameters, which runs on the device."""
@@ -181,7 +184,6 @@ class ToyTarget:
     memory: ToyMemory = ToyMemory()
     runs_gradients: bool = True
     has_same_bits: bool = False
-    builds_libraries: bool = False
     devices: tuple[str, ...] = ("meta",)
 
     def refuse(self, schedule: Schedule) -> str | None:
@@ -325,6 +327,17 @@ def graph() -> Callable[[str], Any]:
     return lambda engine: made(X, engine=engine)
 
 
+def attention_between_steps() -> Callable[[str], Any]:
+    rnn = gru(3)
+
+    def model(x: Any, params: Any) -> Any:
+        h, _ = rnn(x)
+        return sn.attention(h, h @ params, h, heads=2, causal=True)
+
+    made = sn.Graph(model, RANDOM.normal(size=(4, 4)).astype("f4"))
+    return lambda engine: made(X, engine=engine)
+
+
 def gradient() -> Callable[[str], Any]:
     layers = sn.Stack([sn.Bidirectional(gru(3), gru(3, reverse=True)), gru(8)])
 
@@ -400,6 +413,7 @@ MODELS = [
     training,
     training_in_blocks,
     stream,
+    attention_between_steps,
 ]
 
 
@@ -741,6 +755,7 @@ def test_names_of_installed_targets(toy: str) -> None:
     assert engines.engine_named("llvm").name == "llvm"
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
 @pytest.mark.parametrize("how", ["sum", "max", "first", "last"])
 @pytest.mark.parametrize("offsets", [[0, 2, 3], [0, 0, 3]], ids=["filled", "one empty"])

@@ -305,12 +305,14 @@ def cases(*tables: dict[str, Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", every.values(), ids=every.keys())
 
 
+@pytest.mark.long(each=True)
 @cases(ARITHMETIC, FLOATS, FEATURES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_floats(case: Case, dtype: str) -> None:
     check(case, dtype)
 
 
+@pytest.mark.long(each=True)
 @cases(ARITHMETIC, FEATURES)
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_integers(case: Case, dtype: str) -> None:
@@ -374,6 +376,7 @@ def test_python_numbers_are_weak() -> None:
 OPEN = ("reshape with an open size",)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("rows", [0, 1])
 @cases(ARITHMETIC, {name: case for name, case in FEATURES.items() if name not in OPEN})
 def test_no_rows_and_one(case: Case, rows: int) -> None:

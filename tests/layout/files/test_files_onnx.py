@@ -104,6 +104,7 @@ def same(found: Any, right: Any) -> None:
 # ---- what exporters write
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize(
     ("op", "function", "layers", "both"),
@@ -586,6 +587,7 @@ def session(path: Path) -> Callable[..., list[np.ndarray]]:
     return lambda **inputs: made.run(None, inputs)
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize(("op", "function"), CELLS)

@@ -365,13 +365,13 @@ def test_a_refusal_of_recurrent_layers_alone_names_the_file_once(tmp_path: Path,
 def test_a_model_whose_only_recurrent_layer_has_no_layout_is_refused_by_its_class(
     tmp_path: Path, ending: str
 ):
-    entrance = keras.Input((TIME, 6, INPUTS))
+    entrance = keras.Input((TIME, 3, 3, 3, INPUTS))
     path = tmp_path / f"model{ending}"
-    keras.Model(entrance, layers.ConvLSTM1D(2, 3, name="waves")(entrance)).save(path)
+    keras.Model(entrance, layers.ConvLSTM3D(2, 3, name="waves")(entrance)).save(path)
     for command in ("explain", "show"):
         said = refusal(command, path)
         assert said.startswith(
-            f"{path}: no recurrent layer of a known layout is here: the file has waves (ConvLSTM1D)"
+            f"{path}: no recurrent layer of a known layout is here: the file has waves (ConvLSTM3D)"
         )
 
 

@@ -62,6 +62,7 @@ ADDED = ("sum", "mul", "ave")  # which no ONNX node does
 CASES = [(name, ending) for name in MADE for ending in RUNS if ending == ".keras" or name not in ADDED]
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("name", "ending"), CASES)
 def test_a_new_model_gives_the_last_output(tmp_path: Path, name: str, ending: str):
     source, out = saved(tmp_path, MADE[name]()), tmp_path / f"out{ending}"

@@ -88,6 +88,7 @@ def test_a_layer_becomes_the_same_again(
     assert_close(found, y, length=max(ROWS, TIME), width=INPUTS + HIDDEN, dtype=np.float32)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("bias", [True, False])
 def test_what_is_written_out_step_by_step_is_refused(tmp_path: Path, bias: bool):
     source = exported(tmp_path / "model.onnx", First(nn.RNN(INPUTS, HIDDEN, bias=bias, batch_first=True)))

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -14,8 +15,10 @@ import pyarrow.parquet as parquet
 import pytest
 from command_line import stepnet
 from tolerance import assert_close
+from torch_code import Code
 
 import stepnet as sn
+from stepnet import arrow
 from stepnet.errors import FileError, ModelError, StepnetError
 from stepnet.layout.files.pickles.export_whole import EXPORTED
 
@@ -31,19 +34,6 @@ pytestmark = pytest.mark.filterwarnings(
 LENGTHS = (2, 7, 13)
 ROWS = torch.export.Dim("rows")
 STEPS = torch.export.Dim("steps")
-
-
-class Code(nn.Module):
-    """A model of given modules and a given forward."""
-
-    def __init__(self, forward: Callable[..., Any], **modules: Any) -> None:
-        super().__init__()
-        self.code = forward
-        for name, module in modules.items():
-            setattr(self, name, module)
-
-    def forward(self, x: Any) -> Any:
-        return self.code(self, x)
 
 
 def first(**kind: Any) -> dict[str, Any]:
@@ -152,12 +142,55 @@ MODELS: dict[str, Any] = {
         rnn=gru(),
     ),
 }
+
+
+def backwards(s: Any, x: Any) -> Any:
+    turned = F.relu(s.back(torch.tanh(x.flip(1)))[0])
+    return {"both": torch.cat([s.rnn(x)[0], turned.flip(1)], -1), "first": turned[:, -1], "end": turned[:, 0]}
+
+
+def einsums(s: Any, x: Any) -> Any:
+    y, _ = s.rnn(x)
+    weights = torch.einsum("...d, hd -> ...h", y, s.queries).softmax(1)
+    pooled = torch.einsum("bth,btd->bhd", weights, y)
+    outer = torch.einsum("bti,btj->btij", y, x)
+    return {"pooled": pooled, "outer": outer, "total": torch.einsum("btd->bd", y)}
+
+
+def normalised(s: Any, x: Any) -> Any:
+    y = s.rnn(x)[0].transpose(1, 2)
+    y = s.slopes(s.groups(y)) + s.slope(s.single(y))
+    return F.glu(y.transpose(1, 2)), y.std(2), y.std(1, unbiased=False), y.var(dim=1)
+
+
+OTHERS: dict[str, Any] = {
+    "steps in reverse order": Code(backwards, rnn=gru(), back=nn.LSTM(4, 5, 2, **first())),
+    "einsum": Code(einsums, rnn=gru(), queries=nn.Parameter(torch.rand(3, 5))),
+    "norms of groups, slopes, deviations": Code(
+        normalised,
+        rnn=nn.GRU(4, 6, **first()),
+        groups=nn.GroupNorm(3, 6),
+        single=nn.GroupNorm(1, 6, affine=False),
+        slopes=nn.PReLU(6),
+        slope=nn.PReLU(),
+    ),
+}
 FREE: dict[str, Any] = {  # without recurrent layers, so that the number of steps is a symbol too
     "layers at each step": Code(
         lambda s, x: s.b(torch.tanh(s.a(x))).softmax(-1), a=nn.Linear(4, 6), b=nn.Linear(6, 3)
     ),
     "a mean of words": Code(
         lambda s, x: s.tag(s.embed(x).mean(1)), embed=nn.Embedding(20, 6), tag=nn.Linear(6, 2)
+    ),
+    "causal attention": Code(
+        lambda s, x: F.scaled_dot_product_attention(s.q(x), s.k(x), x, is_causal=True),
+        q=nn.Linear(4, 6),
+        k=nn.Linear(4, 6),
+    ),
+    "a layer of a transformer": Code(
+        lambda s, x: s.norm(x + s.att(x, x, x, need_weights=False)[0] + s.att(x, x, x)[0]),
+        att=nn.MultiheadAttention(4, 2, **first()),
+        norm=nn.LayerNorm(4),
     ),
     "a bank of convolutions": Code(
         lambda s, x: torch.cat([F.relu(c(x.transpose(1, 2))).amax(-1) for c in (s.a, s.b)], -1),
@@ -220,12 +253,14 @@ def pairs_of(found: Any, right: Any) -> list[tuple[Any, Any]]:
     return [(found, right)]
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_program_with_fixed_sizes_is_read_whole(name: str, tmp_path: Path):
     model = MODELS[name]
     check_same(saved(tmp_path / "m.pt2", model), model)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_program_with_any_number_of_sequences_is_read_whole(name: str, tmp_path: Path):
     model = MODELS[name]
@@ -233,6 +268,12 @@ def test_a_program_with_any_number_of_sequences_is_read_whole(name: str, tmp_pat
     check_same(saved(tmp_path / "m.pt2", model, {axis: ROWS}), model)
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_programs_with_further_operations_are_read_whole(name: str, tmp_path: Path):
+    check_same(saved(tmp_path / "m.pt2", OTHERS[name], {0: ROWS}), OTHERS[name])
+
+
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", FREE)
 @pytest.mark.parametrize("dynamic", [None, {0: ROWS}, {1: STEPS}, {0: ROWS, 1: STEPS}])
 def test_programs_without_recurrent_layers_are_read_whole(name: str, dynamic: Any, tmp_path: Path):
@@ -243,6 +284,7 @@ UNCLEAR = {"several outputs by name", "time first, last state"}
 """Models that take one of several states, where as many sequences as features leave the axis open."""
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("rows", "steps"), [(1, 7), (5, 5), (4, 10)])
 def test_sizes_that_are_equal_to_those_of_features_are_told_apart(
@@ -260,8 +302,9 @@ def test_sizes_that_are_equal_to_those_of_features_are_told_apart(
 # ---- refusals ----------------------------------------------------------------------------------------------
 
 LOOP = Code(lambda s, x: torch.stack([x[:, t].tanh() for t in range(x.size(1))], 1), a=gru())
-PICKS = ("6", "-7", "1:", "6:", "-2:", ":6", "-7:1", "::7", ":8", ":-1")
+PICKS = ("6", "-7", "-2:", ":6", "-7:1", ":8")
 """Steps that no sequences of other lengths have in the same place, of a program with 7 steps."""
+CUTS = ("1:", "6:", ":-1", "::3", "1:-2:2")
 ADVICE = r"; its other \d+ are: say --recurrent-only \(Python: recurrent_only=True\)"
 REFUSED: dict[str, tuple[Any, str]] = {
     "an operator without a row": (
@@ -281,9 +324,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
         Code(lambda s, x: s.rnn(x)[0].sum(1) / x.size(1), rnn=gru()),
         r"aten.div.Tensor: it has the factor 7, and the file fixes the number of steps to 7",
     ),
-    "attention": (
-        Code(lambda s, x: s.att(x, x, x)[0], att=nn.MultiheadAttention(4, 2, batch_first=True)),
-        r"aten.bmm.default: .* pairs each step of a sequence with each other one",
+    "attention weights as an output": (
+        Code(lambda s, x: s.att(x, x, x)[1], att=nn.MultiheadAttention(4, 2, batch_first=True)),
+        r"is a value at each pair of steps, of which a model returns none",
     ),
     "a mean over the sequences": (
         Code(lambda s, x: s.rnn(x)[0].mean(0), rnn=gru()),
@@ -293,15 +336,35 @@ REFUSED: dict[str, tuple[Any, str]] = {
         Code(lambda s, x: s.out(s.rnn(x)[0].flatten(1)), rnn=gru(), out=nn.Linear(35, 2)),
         r"aten.linear.default: axis 1 of \[sequences, steps x 5\] is not a feature",
     ),
-    "numbers of the steps": (
-        Code(
-            lambda s, x: s.rnn(x + s.place(torch.arange(x.size(1))))[0], rnn=gru(), place=nn.Embedding(9, 4)
-        ),
-        r"aten.add.Tensor: .* at add \(aten.add.Tensor\) of .*m.pt2",
-    ),
     "windows of all steps": (
         Code(over_channels(lambda s, x: F.avg_pool1d(x, 7, stride=1, padding=3)), **{**CONV, "rnn": gru()}),
         r"aten.avg_pool1d.default: its windows are of 7 steps, which is all of them in the file",
+    ),
+    "steps in reverse order, with those in order": (
+        Code(lambda s, x: s.rnn(x)[0] + s.rnn(x.flip(1))[0], rnn=gru()),
+        r"aten.add.Tensor: it combines steps in reverse order, as flip gives them, with steps in order",
+    ),
+    "steps in reverse order, both ways": (
+        Code(lambda s, x: s.rnn(x.flip(1))[1], rnn=gru(bidirectional=True)),
+        r"aten.gru.input: it runs both ways over steps in reverse order",
+    ),
+    "a convolution of steps in reverse order": (
+        Code(over_channels(lambda s, x: s.conv(x.flip(2))), conv=nn.Conv1d(4, 6, 1), **CONV),
+        r"aten.conv1d.default: the steps of sequences are reversed, which only recurrences may read",
+    ),
+    "a step in the middle of steps in reverse order": (
+        Code(lambda s, x: s.rnn(x.flip(1))[0][:, 2], rnn=gru()),
+        r"aten.select.int: of steps in reverse order, as flip gives them, a model takes the first or",
+    ),
+    "steps in reverse order as an output": (
+        Code(lambda s, x: s.rnn(x)[0].flip(1), rnn=gru()),
+        r"output 'flip' cannot be computed: the steps of sequences are reversed",
+    ),
+    "an einsum of a diagonal": (
+        Code(
+            lambda s, x: torch.einsum("btd,dd->bt", s.rnn(x)[0], s.w), rnn=gru(), w=nn.Parameter(torch.eye(5))
+        ),
+        r"aten.einsum.default: its equation 'btd,dd->bt' does not fit operands of 3, 2 axes, or names",
     ),
     "half precision": (
         Code(lambda s, x: s.rnn(x)[0].half(), rnn=gru()),
@@ -323,6 +386,40 @@ def test_what_is_not_read_is_refused_by_name(name: str, tmp_path: Path):
     model, words = REFUSED[name]
     with pytest.raises(ModelError, match=re.compile(words, re.DOTALL)):
         sn.load(saved(tmp_path / "m.pt2", model))
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_steps_are_left_out_at_both_ends_of_each_sequence(cut: str, tmp_path: Path):
+    chosen = slice(*(int(part) if part else None for part in cut.split(":")))
+    model = Code(lambda s, x: s.rnn(x)[0][:, chosen], rnn=gru())
+    check_same(saved(tmp_path / "m.pt2", model), model)
+
+
+def test_steps_are_left_out_where_their_number_is_open(tmp_path: Path):
+    model = Code(lambda s, x: (x[:, 1:] - x[:, :-1]).tanh()[:, ::2], a=nn.Linear(1, 1))
+    check_same(saved(tmp_path / "m.pt2", model, {0: ROWS, 1: torch.export.Dim("steps", min=4)}), model)
+
+
+def test_numbers_of_steps_that_a_file_fixes_are_those_of_each_sequence(tmp_path: Path):
+    def code(s: Any, x: Any) -> Any:
+        y = s.conv(x.transpose(1, 2))[:, :, : x.size(1)].transpose(1, 2)
+        y = s.rnn(y + s.place(torch.arange(x.size(1))))[0]
+        last = y[:, -1:].expand(-1, x.size(1), -1)
+        return {"all": s.rnn(last)[0], "pairs": y[:, 1:].reshape(x.size(0), 3, 4)}
+
+    model = Code(
+        code, rnn=nn.GRU(2, 2, **first()), conv=nn.Conv1d(4, 2, 3, padding=2), place=nn.Embedding(20, 2)
+    )
+    path = saved(tmp_path / "m.pt2", model, {0: ROWS})
+    xs = [each for each in inputs_of(model) if len(each) % 2]
+    found = sn.load(path)(sn.Ragged.from_list(xs))
+    for place, x in enumerate(xs):
+        y = model.rnn(
+            model.conv(torch.tensor(x.T)[None])[:, :, : len(x)].transpose(1, 2) + model.place.weight[: len(x)]
+        )[0]
+        right = {"all": model.rnn(y[:, -1:].expand(-1, len(x), -1))[0], "pairs": y[:, 1:].reshape(1, -1, 4)}
+        for name, value in right.items():
+            assert_close(found[name].to_list()[place], value[0].detach().numpy(), len(x), 20)
 
 
 @pytest.mark.parametrize("pick", PICKS)
@@ -409,7 +506,11 @@ HUGE = '{"as_int": 99999999999999999999}'
         ('_name": "norm.bias"', '_name": "none"', "reads 'none', which the file does not hold"),
         (SIZES + '[{"as_int": 3}', SIZES + '[{"as_int": -3}', "a shape that is negative or"),
         ('"as_ints": [5]', '"as_ints": [4, 5]', "do not fit|normalises over"),
-        ('"name": "normalized_shape"', '"name": "other"', "do not fit"),
+        (
+            '"name": "normalized_shape"',
+            '"name": "other"',
+            "arguments .*, not input, normal",
+        ),
     ],
 )
 def test_damaged_programs_are_refused(old: str, new: str, words: str, tmp_path: Path):
@@ -478,6 +579,30 @@ def test_a_program_is_saved_as_a_model_of_stepnet(tmp_path: Path):
     model = MODELS["several outputs by name"]
     sn.load(saved(tmp_path / "m.pt2", model)).save(tmp_path / "m.stepnet")
     check_same(tmp_path / "m.stepnet", model)
+
+
+def test_an_archive_of_older_versions_of_pytorch_is_read(tmp_path: Path):
+    model = MODELS["a tagger, LSTM both ways"]
+    with ZipFile(saved(tmp_path / "m.pt2", model)) as archive:
+        (program,) = (archive.read(name) for name in archive.namelist() if name.endswith("models/model.json"))
+    with ZipFile(tmp_path / "older.pt2", "w") as archive:
+        archive.writestr("serialized_exported_program.json", program)
+        for name, held in {"state_dict": dict(model.state_dict()), "constants": {}}.items():
+            torch.save(held, stream := BytesIO())
+            archive.writestr(f"serialized_{name}.pt", stream.getvalue())
+    check_same(tmp_path / "older.pt2", model)
+
+
+def test_a_program_is_converted_and_runs_over_a_folder(tmp_path: Path):
+    model = MODELS["a convolution and batch norm"]
+    path, lists = saved(tmp_path / "m.pt2", model), inputs_of(model)
+    assert "largest difference 0" in ran("convert", path, tmp_path / "m.stepnet", "--verify")
+    (tmp_path / "in").mkdir()
+    parquet.write_table(pa.table({"x": [each.tolist() for each in lists]}), tmp_path / "in" / "a.parquet")
+    arrow.run(tmp_path / "in", sn.load(path), tmp_path / "out", result="outputs")
+    found = parquet.read_table(tmp_path / "out" / "a.parquet").column(-1).to_pylist()
+    for x, ours in zip(lists, found, strict=True):
+        assert_close(np.float32(ours), model(torch.tensor(x)[None])[0].detach().numpy(), len(x), 20)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -580,10 +705,19 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "any.dim": lambda x: (x > 1).any(-1),
     "slice.Tensor": lambda x: x[..., 1:3],
     "index_select.default": lambda x: x.index_select(-1, torch.tensor([2, 0])),
+    "flip.default": lambda x: x.flip(-1),
+    "einsum.default": lambda x: torch.einsum("...i,ij,kj->...k", x, W, W),
+    "glu.default": F.glu,
+    "prelu.default": lambda x: F.prelu(x, B[:1]),
+    "group_norm.default": channels(lambda x: F.group_norm(x, 2, B, D)),
+    "std.correction": lambda x: x.std(-1, correction=0),
+    "std.dim": lambda x: x.std(-1, unbiased=True),
+    "var.correction": lambda x: x.var(-1, correction=2),
+    "var.dim": lambda x: x.var(-1, unbiased=False, keepdim=True),
 }
 """A use of each operation: all that only files have, and some of those that traces have too."""
 WITHOUT = {
-    *("sum.default", "mean.default"),  # over all sequences
+    *("sum.default", "mean.default", "std.default", "var.default"),  # over all sequences
     *("_native_batch_norm_legit_no_training.default", "convolution.default"),  # of decomposed programs
     *("gru.input", "lstm.input", "rnn_tanh.input", "rnn_relu.input"),  # above
     *(

@@ -43,10 +43,13 @@ def names() -> list[str]:
 
 
 def rows() -> set[str]:
-    """The names of the rows of the table, as its file lists them."""
-    path = Path(sn.__file__).parent / "layout" / "files" / "openvino" / "operators.py"
-    text = path.read_text("utf-8").partition("\nOPENVINO: Mapping[str, Rule] = {\n")[2].partition("\n}")[0]
-    return set(re.findall(r"^    \"([\w.]+)\": ", text, flags=re.MULTILINE))
+    """The names of the rows of the tables, as their files list them."""
+    folder = Path(sn.__file__).parent / "layout" / "files" / "openvino"
+    names = set[str]()
+    for file, table in (("operators.py", "OPENVINO"), ("windows.py", "WINDOWS")):
+        text = (folder / file).read_text("utf-8").partition(f"\n{table}: Mapping[str, Rule] = {{\n")[2]
+        names |= set(re.findall(r"^    \"([\w.]+)\": ", text.partition("\n}")[0], flags=re.MULTILINE))
+    return names
 
 
 def test_every_row_of_the_table_has_an_output():
@@ -98,7 +101,7 @@ def test_a_setting_that_is_not_supported_is_refused_with_its_layer(folder: Path,
 def test_a_model_with_another_operator_is_refused_as_before(folder: Path, tmp_path: Path):
     path = edited(folder, tmp_path, lambda text: text.replace('type="Erf"', 'type="Mine"'))
     with pytest.raises(
-        LayoutError, match=r"not only recurrent layers: it has .* and 216 more; say --recurrent-only"
+        LayoutError, match=r"not only recurrent layers: it has .* and 246 more; say --recurrent-only"
     ):
         sn.load(path)
 

@@ -105,6 +105,7 @@ def state_of(graph: sn.Graph, rows: int, x: Array, statics: Any = None) -> Any:
     return stream.state
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_gradient_of_a_call(name: str, option: str) -> None:
@@ -175,6 +176,7 @@ LAYERS: dict[str, tuple[Any, Array, Any]] = {
 }
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("checkpoint", [None, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", LAYERS)
@@ -213,6 +215,7 @@ def squares(outputs: Any, targets: Any) -> Any:
     return np.sum((outputs - targets) ** 2, axis=-1)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("checkpoint", [None, 2, "sqrt"])
 @pytest.mark.parametrize("last_only", [False, True])
 def test_losses_and_checkpoints(last_only: bool, checkpoint: Any) -> None:

@@ -48,6 +48,7 @@ def test_the_gradient_of_a_random_model(model: RandomModel) -> None:
     assert_gradient(sn.Graph(model, model.structure, inputs=sn.Spec((), "int64")).net, segments_of())
 
 
+@pytest.mark.long(examples=2)
 @settings(max_examples=6)
 @given(model=random_models())
 def test_the_second_derivative_of_a_random_model(model: RandomModel) -> None:
@@ -154,6 +155,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", KINDS)
 def test_the_gradient_of_a_model(name: str) -> None:
     assert_model(*KINDS[name])

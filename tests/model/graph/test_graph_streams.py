@@ -124,6 +124,7 @@ def expected(graph: sn.Graph, words: Array, statics: Any, step: int) -> list[Arr
     return [at(output, step, level == 1) for output, level in zip(outputs, levels, strict=True)]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("rows", [1, 3, 20])
 @pytest.mark.parametrize("name", MODELS)
 def test_steps_have_the_bits_of_a_call(name: str, rows: int) -> None:
@@ -235,6 +236,10 @@ def test_calls_step_by_step_that_are_refused() -> None:
     message = r"with begun= a graph runs step by step: this model has no stream: it takes the mean over all"
     with pytest.raises(InputError, match=message):
         mean(words, begun=1)
+    top = sn.Graph(lambda x, params: sn.reduce(GRU(params["table"][x])[0], "max"), PARAMS)
+    for run in (top, sn.vjp(top)):
+        with pytest.raises(InputError, match="this model has no stream: it takes the max over all"):
+            run(words, begun=1, lengths=[3, 0])
     with pytest.raises(InputError, match="masked is 'repeat' or 'zero'"):
         mean(words, masked="one")
 

@@ -163,6 +163,7 @@ def test_a_model_of_documents(name: str, engine: Any) -> None:
     assert_values(name, sn.Graph(model, params_of(names))(x, engine=engine), x)
 
 
+@pytest.mark.long(examples=8)
 @settings(max_examples=25)
 @given(
     name=st.sampled_from([*MODELS]),

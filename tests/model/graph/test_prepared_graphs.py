@@ -28,6 +28,7 @@ MODELS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("time_major", [False, True])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", MODELS)

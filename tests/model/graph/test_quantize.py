@@ -75,6 +75,7 @@ BOTH = "onednn", "llvm"
 """oneDNN for the cells that it has in fewer bits, and llvm for all others."""
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
 def test_each_recurrence_gets_the_fewest_bits_that_do(engine: Any) -> None:
     needs("bfloat16")
@@ -148,6 +149,7 @@ def test_it_is_no_part_of_another_model() -> None:
         sn.Graph(lambda x, params: made(x))(SAMPLES[0])
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
 def test_it_is_a_graph_in_all_else(engine: Any) -> None:
     graph = model()

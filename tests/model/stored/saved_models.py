@@ -189,6 +189,18 @@ def strides() -> Case:
     return Case(sn.Graph(model, params), (sequences([9, 4], 3),))
 
 
+def self_attention() -> Case:
+    """A graph with attention of the steps of a sequence to one another."""
+    layer = rnn_of("gru", 3, 4)
+
+    def model(x: Any, params: Any) -> Any:
+        h, _ = layer(x)
+        q, k, v = (h @ params[name] for name in "qkv")
+        return sn.attention(q, k, v, heads=2, causal=True) + sn.attention(q, k, v)
+
+    return Case(sn.Graph(model, {name: normal(4, 6, seed=seed) for seed, name in enumerate("qkv")}), (X,))
+
+
 def half_graph() -> Case:
     """A graph of bfloat16, whose outputs are rounded."""
     layer = rnn_of("gru", 3, 4, dtype=ml_dtypes.bfloat16)
@@ -238,6 +250,7 @@ CASES: dict[str, Callable[[], Case]] = {
         graph,
         convolution,
         strides,
+        self_attention,
         half_graph,
         int8,
         products_in_bfloat16,

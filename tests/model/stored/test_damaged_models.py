@@ -244,6 +244,41 @@ def test_other_numbers_of_steps_that_there_are_not_are_refused(
         sn.load(path)
 
 
+def scores_as_result(net: Document, place: int) -> None:
+    net["results"] = [place]
+
+
+def input_at_pairs(net: Document, place: int) -> None:
+    net["nodes"][0]["with"]["type"]["extent"] = ["rows", "steps", "steps*"]
+
+
+def other_side(net: Document, place: int) -> None:
+    next(node for node in net["nodes"] if node["op"] == "mix")["with"] = {"over": "words"}
+
+
+def no_flag(net: Document, place: int) -> None:
+    net["nodes"][place]["with"] = {"causal": 2}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (scores_as_result, "a result of its net is %20, which is no single value of it"),
+        (input_at_pairs, "is at pairs of steps, where a net has no inputs"),
+        (other_side, "mix sums weights at pairs over one of keys, queries, not"),
+        (no_flag, "causal of scores"),
+    ],
+)
+def test_attention_that_there_is_not_is_refused(damage: Any, message: str, tmp_path: Path):
+    path = saved("self_attention", tmp_path)
+    document, arrays = parts(path)
+    net = document["model"]["net"]
+    damage(net, [node["op"] for node in net["nodes"]].index("scores"))
+    write(path, document, arrays)
+    with pytest.raises(ModelError, match=message):
+        sn.load(path)
+
+
 def test_other_files_are_refused(file: Path, tmp_path: Path):
     whole, arrays = file.read_bytes(), load_file(file)
     contents = {
@@ -328,6 +363,7 @@ def changed(document: Document, draw: random.Random) -> Document:
     return made
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(
     "name", ["gru", "structures", "inner_sequences", "early_ends", "stack", "graph", "convolution", "strides"]
 )

@@ -128,6 +128,7 @@ def test_statics_belong_to_rows_and_change_with_them(engine: str):
 # ---- rows that go on from others ---------------------------------------------------------------------------
 
 
+@pytest.mark.long(examples=8)
 @settings(max_examples=25)
 @given(st.data(), random_steps(), st.sampled_from(["interpret", "llvm"]))
 def test_reordered_rows_go_on_as_those_they_come_from(data: st.DataObject, step: RandomStep, engine: str):
@@ -215,6 +216,7 @@ WRONG_ORDERS: list[Any] = [
 ]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("order", WRONG_ORDERS)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_orders_that_there_are_not(layers: int, order: Any):

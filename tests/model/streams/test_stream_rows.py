@@ -377,6 +377,7 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
 ]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("call", "words"), WRONG)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_what_is_refused_changes_nothing(layers: int, call: Callable[[Any], Any], words: str):

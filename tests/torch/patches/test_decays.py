@@ -8,6 +8,7 @@ from random_decays import CASES, RULES, assert_as_near_as_a_loop
 each = pytest.mark.parametrize("rule", RULES)
 
 
+@pytest.mark.long(every=2)
 @each
 def test_gradients_are_as_near_as_those_of_a_loop(rule: str):
     cases = [("-8", 1.0), ("-0.1", 3.0), ("from -20 to 0", 1.0), ("seldom -20", 3.0)]

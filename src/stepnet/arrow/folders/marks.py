@@ -15,13 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from stepnet.arrow.folders.tables import FILES, kind_of, open_arrow, open_native, read_errors
-from stepnet.arrow.runnable import Runnable
-from stepnet.compiler.net.digest import digest
-from stepnet.compiler.trace.step import Spec
-from stepnet.model.blank import no_sequences
 from stepnet.ragged.arrow import pyarrow_module
 
 MARK, ROWS = b"stepnet", b"stepnet.rows"
@@ -63,18 +57,6 @@ class ResultRecord:
 def canonical_json(value: Any) -> bytes:
     """Converts a value to JSON so that equal values give equal bytes, for digests and comparisons."""
     return json.dumps(value, sort_keys=True).encode()
-
-
-def model_digest(runnable: Runnable, spec: Spec) -> str:
-    """Returns a digest of a model's equations and parameters, for steps of `spec`, to recognise the model."""
-    nets = (schedule.net for schedule in runnable.schedules(no_sequences(spec)))
-    values = map(np.ascontiguousarray, runnable.values())
-    return digest(*nets, *((value.dtype.name, value.shape, bits_of(value)) for value in values))
-
-
-def bits_of(array: np.ndarray) -> str:
-    """Returns a digest of the bytes of an array, to tell models with other parameters apart."""
-    return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
 
 
 def read_record(path: Path) -> ResultRecord | None:

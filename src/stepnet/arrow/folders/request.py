@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.arrow.folders.listing import ENDINGS, Listing
-from stepnet.arrow.folders.marks import model_digest
 from stepnet.arrow.folders.plan import ARROW_ENDINGS, Job, jobs_of
 from stepnet.arrow.folders.result_files import COMPRESSIONS
 from stepnet.arrow.folders.tables import FILES, TableFile
@@ -142,7 +141,7 @@ class RunRequest:
             "refuse_nan": predictor.refuse_nan,
             "compression": target.compression,
         }
-        digest = model_digest(predictor.runnable, selection.column.spec)
+        digest = predictor.runnable.digest(selection.column.spec)
         mark: dict[str, Any] = {"version": __version__, "model": digest, "options": options}
         if predictor.left_out:
             mark["left_out"] = list(predictor.left_out)

@@ -54,7 +54,7 @@ def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) 
     """
     pyarrow = pyarrow_module()
     array = batch.records.column(predictor.column)
-    for start, stop in cuts(row_sizes(array, selection.level_bytes), JOINED):
+    for start, stop in cuts(row_sizes(array, selection.level_bytes, selection.compiled.pair_bytes), JOINED):
         window = NumberedBatch(batch.name, batch.first + start, batch.records.slice(start, stop - start))
         results, bad, steps = list[Any](), list[BadRow](), 0
         for rows, outcome in outcomes(window, predictor, selection):

@@ -301,7 +301,8 @@ def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> in
     rows = source.metadata.row_group(group).num_rows
     steps = numbers_in(source, column, group) / max(1, prod(selection.column.spec.shape) * rows)
     outer, *inner = selection.level_bytes
-    return int(min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, outer + steps * sum(inner)))))
+    row = outer + steps * sum(inner) + steps**2 * selection.compiled.pair_bytes
+    return int(min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, row))))
 
 
 def numbers_in(source: Any, name: str, group: int) -> int:

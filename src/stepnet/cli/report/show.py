@@ -1,6 +1,6 @@
 """Shows the model of a file, and its recurrent layers: in the terminal, as plain values, and as a page."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,40 +29,94 @@ from stepnet.model.stored import ENDING
 MOST_SHOWN = 8
 
 
-def show_file(
-    file: Path,
-    choice: LayoutChoice,
-    target: str | None,
-    html: Path | None,
-    force: bool,
-    quiet: bool,
-    dtype: str | None = None,
-) -> dict[str, Any]:
-    """Prints the summary of the model of a file, and its recurrent modules, unless `quiet`; returns both as
-    plain values for --json: what `show_modules` returns, and the "summary".
+@dataclass(frozen=True)
+class ShownFile:
+    """A model file that is shown on a console, and as plain values for --json.
 
-    A .stepnet file and a program of PaddlePaddle have no modules; `html` is then a drawing of the model. A
-    file that is not read whole has no summary, and neither has one for which the user states layouts or
-    modules. The arguments are those of `show_modules`.
+    choice: the user's statements about the file: its layout, and the modules to show. target: a layout to
+    show the converted arrays in; None shows the arrays as they are. dtype: the dtype of the conversion; None
+    for that of the arrays. html: the path of a page to write with drawings of all modules; None for none.
+    force: whether to replace an existing page. console: where the text goes; nothing is drawn for a quiet
+    one.
     """
-    console = Console(highlight=False, quiet=quiet)
-    stated = choice != LayoutChoice() or target is not None or dtype is not None
-    if file.suffix == ENDING or (is_paddle_program(file) and not stated):
-        if stated:
-            raise LayoutError(f"{file}: a saved model has no layouts, and is shown whole")
-        model = read_model(file).model
-        summary = print_summary(model, console)
-        if html is not None:
-            model.draw(html, force=force)
-            console.print(f"{html}: the picture", markup=False)
-        return {"file": str(file), "summary": summary}
-    summary = None if stated else whole_summary(file, console)
-    return show_modules(file, choice, target, html, force, quiet, dtype) | {"summary": summary}
+
+    file: Path
+    choice: LayoutChoice
+    target: str | None
+    dtype: str | None
+    html: Path | None
+    force: bool
+    console: Console
+
+    def show(self) -> dict[str, Any]:
+        """Prints the summary of the model of the file, and its recurrent modules; returns both as plain
+        values: what `show_modules` returns, and the "summary".
+
+        A .stepnet file and a program of PaddlePaddle have no modules; `html` is then a drawing of the model.
+        A file that is not read whole has no summary, and neither has one for which the user states layouts or
+        modules.
+        """
+        stated = self.choice != LayoutChoice() or self.target is not None or self.dtype is not None
+        if self.file.suffix == ENDING or (is_paddle_program(self.file) and not stated):
+            if stated:
+                raise LayoutError(f"{self.file}: a saved model has no layouts, and is shown whole")
+            model = read_model(self.file).model
+            summary = print_summary(model, self.console)
+            if self.html is not None:
+                model.draw(self.html, force=self.force)
+                self.console.print(f"{self.html}: the picture", markup=False)
+            return {"file": str(self.file), "summary": summary}
+        summary = None if stated else whole_summary(self.file, self.console)
+        return self.show_modules() | {"summary": summary}
+
+    def show_modules(self) -> dict[str, Any]:
+        """Prints the recurrent modules of the file; returns them as plain values: the "file", its "modules",
+        the names of other arrays ("rest"), and arrays that are not needed ("spare"). A module with a missing
+        setting is listed with the message that asks for it.
+        """
+        model, console = read(self.file, self.choice.layout, self.choice.layouts), self.console
+        plain: list[dict[str, Any]] = []
+        parts: list[PageModule | UndrawnModule] = []
+        explained: dict[str, str] = {}
+        with named(str(self.file)):
+            for module in self.choice.modules(model):
+                with named(title(module)):
+                    if self.target is None and (reason := unsettled(module)):
+                        console.print(f"{title(module)}: {reason}", style="yellow", markup=False)
+                        plain.append(module_facts(module) | {"open": reason})
+                        parts.append(UndrawnModule(title(module), reason))
+                        continue
+                    conversion = converted(module, self.target, False, self.dtype) if self.target else None
+                    if not console.quiet:
+                        explained |= print_module(module, conversion, console)
+                    plain.append(module_facts(module) | settings_facts(module, conversion))
+                    if self.html is not None:
+                        drawn = conversion or identity_conversion(module)
+                        parts.append(PageModule(title(module), module.arrays, module.record, drawn))
+        if explained:
+            console.print(legend(explained))
+        if self.html is not None:
+            write_page(parts, self.file, self.html, self.force)
+            console.print(f"{self.html}: the picture", markup=False)
+        if model.rest:
+            more = ", ..." if len(model.rest) > MOST_SHOWN else ""
+            some = ", ".join(list(model.rest)[:MOST_SHOWN]) + more
+            console.print(f"{len(model.rest)} other arrays: {some}", markup=False)
+        if model.spare:
+            console.print(
+                f"{len(model.spare)} arrays that are not needed: {account.listed(model.spare)}", markup=False
+            )
+        return {
+            "file": str(self.file),
+            "modules": plain,
+            "rest": list(model.rest),
+            "spare": dict(model.spare),
+        }
 
 
 def whole_summary(file: Path, console: Console) -> dict[str, Any] | None:
     """Prints the summary of the model of a file; returns it as plain values, or None for a file that does not
-    specify a model, or one that is not read whole. Then `show_modules` says what the file has.
+    specify a model, or one that is not read whole. Then `ShownFile.show_modules` says what the file has.
     """
     try:
         model = read_model(file).model
@@ -77,59 +131,6 @@ def print_summary(model: Model, console: Console) -> dict[str, Any]:
     for item in as_table(summary):
         console.print(item, markup=False) if isinstance(item, str) else console.print(item)
     return asdict(summary)
-
-
-def show_modules(
-    file: Path,
-    choice: LayoutChoice,
-    target: str | None,
-    html: Path | None,
-    force: bool,
-    quiet: bool,
-    dtype: str | None = None,
-) -> dict[str, Any]:
-    """Prints the recurrent modules of a model file, unless `quiet`; returns them as plain values for --json:
-    the "file", its "modules", the names of other arrays ("rest"), and arrays that are not needed ("spare"). A
-    module with a missing setting is listed with the message that asks for it.
-
-    choice: the user's statements about the file: its layout, and the modules to show. target: a layout to
-    show the converted arrays in; None shows the arrays as they are. dtype: the dtype of the conversion; None
-    for that of the arrays. html: the path of a page to write with drawings of all modules; None for none.
-    force: whether to replace an existing page.
-    """
-    model = read(file, choice.layout, choice.layouts)
-    console = Console(highlight=False, quiet=quiet)
-    plain: list[dict[str, Any]] = []
-    parts: list[PageModule | UndrawnModule] = []
-    explained: dict[str, str] = {}
-    with named(str(file)):
-        for module in choice.modules(model):
-            with named(title(module)):
-                if target is None and (reason := unsettled(module)):
-                    console.print(f"{title(module)}: {reason}", style="yellow", markup=False)
-                    plain.append(module_facts(module) | {"open": reason})
-                    parts.append(UndrawnModule(title(module), reason))
-                    continue
-                conversion = converted(module, target, False, dtype) if target else None
-                if not quiet:
-                    explained |= print_module(module, conversion, console)
-                plain.append(module_facts(module) | settings_facts(module, conversion))
-                if html is not None:
-                    drawn = conversion or identity_conversion(module)
-                    parts.append(PageModule(title(module), module.arrays, module.record, drawn))
-    if explained:
-        console.print(legend(explained))
-    if html is not None:
-        write_page(parts, file, html, force)
-        console.print(f"{html}: the picture", markup=False)
-    if model.rest:
-        some = ", ".join(list(model.rest)[:MOST_SHOWN]) + (", ..." if len(model.rest) > MOST_SHOWN else "")
-        console.print(f"{len(model.rest)} other arrays: {some}", markup=False)
-    if model.spare:
-        console.print(
-            f"{len(model.spare)} arrays that are not needed: {account.listed(model.spare)}", markup=False
-        )
-    return {"file": str(file), "modules": plain, "rest": list(model.rest), "spare": dict(model.spare)}
 
 
 def write_page(parts: list[PageModule | UndrawnModule], file: Path, html: Path, force: bool) -> None:

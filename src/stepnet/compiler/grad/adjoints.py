@@ -79,6 +79,8 @@ ADJOINTS: dict[str, Adjoint | str] = {
     "reduce": extents.reduce,
     "windows": extents.windows,
     "overlap": extents.overlap,
+    "scores": extents.scores,
+    "mix": extents.mix,
     "contract": extents.contract,
     "input": SOURCE,
     "constant": SOURCE,

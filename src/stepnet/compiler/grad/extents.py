@@ -3,6 +3,8 @@
     expand    <->  reduce(sum)             a repeated value: the sum over the steps
     expand first | last  <->  reduce first | last
     windows   <->  overlap                 the steps that a convolution reads: the sum of what it reads
+    scores    ->   mix, mix                products at pairs of steps: for the queries, and for the keys
+    mix       ->   scores, mix             weighted sums over pairs: for the weights, and for the values
     matmul    ->   matmul, contract        for the value, and for the parameter
     contract  ->   matmul, matmul
     gather    <->  scatter
@@ -18,6 +20,7 @@ import numpy as np
 
 from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.pairs import is_causal
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.net.windows import Window
 
@@ -170,6 +173,23 @@ def windows(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 def overlap(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     """Returns the cotangent of the operand x of overlap: the windows of d, the cotangent of the result y."""
     return (d.apply("windows", **of_window(node), steps=x.type.extent[-1]),)
+
+
+def scores(node: Node, d: Value, y: Value, query: Value, key: Value) -> Cotangents:
+    """Returns the cotangents of the queries and the keys of scores: sums over the keys of each query, and
+    over the queries of each key, weighted by d, the cotangent of the result y at pairs.
+    """
+    return d.apply("mix", key, over="keys"), d.apply("mix", query, over="queries")
+
+
+def mix(node: Node, d: Value, y: Value, weights: Value, values: Value) -> Cotangents:
+    """Returns the cotangents of the weights and the values of a mix, from d, that of its result y: products
+    of d and the values at each pair, and a sum of d over the other side of the pairs.
+    """
+    causal, over_keys = is_causal(weights.type.extent), node.attributes["over"] == "keys"
+    queries, keys = (d, values) if over_keys else (values, d)
+    other = "queries" if over_keys else "keys"
+    return queries.apply("scores", keys, causal=causal), weights.apply("mix", d, over=other)
 
 
 def of_window(node: Node) -> dict[str, Any]:

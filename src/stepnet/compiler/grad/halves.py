@@ -4,7 +4,7 @@
                                  backward  dx, dW       of x, W, dy, saved...
 
 The saved values are those of the forward half that the backward half reads. Constants and their expansions
-are recomputed.
+are recomputed, and so are windows of steps: the values that they are windows of are saved.
 """
 
 from dataclasses import dataclass
@@ -42,17 +42,23 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
             late.add(number)
     once = known_once(net)
 
-    def is_made_again(number: int) -> bool:
-        """Tells whether both halves have a value without saving it: inputs, constants that each computes."""
-        node = net.nodes[number]
-        repeats = node.operation == "expand" and node.inputs[0] in once
-        return node.operation == "input" or repeats or (is_constant(node) and number in once)
-
     gradient_results = net.results[results:]
     needed = ancestors(net.nodes, gradient_results)
     read = {operand for number in needed & late for operand in net.nodes[number].inputs} | set(
         gradient_results
     )
+    windows = windows_among(net, read - late)
+    read |= {operand for number in windows for operand in net.nodes[number].inputs}
+
+    def is_made_again(number: int) -> bool:
+        """Tells whether both halves have a value without saving it: inputs, constants and windows that each
+        computes.
+        """
+        node = net.nodes[number]
+        repeats = node.operation == "expand" and node.inputs[0] in once
+        made = repeats or number in windows or (is_constant(node) and number in once)
+        return node.operation == "input" or made
+
     saved = sorted(number for number in read - late if not is_made_again(number))
     forward, backward = Builder(), Builder()
     copy_of = {n: forward.input(net.type_of(n), net.nodes[n].name) for n in net.inputs[:inputs]}
@@ -72,3 +78,19 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     return Halves(
         forward_net, with_inputs(backward, order, [copy_of[n] for n in gradient_results]), len(saved)
     )
+
+
+def windows_among(net: Net, numbers: set[int]) -> set[int]:
+    """Returns the nodes among `numbers` that are windows of steps, or such windows reshaped, and the windows
+    that these reshape.
+    """
+
+    def source(number: int) -> set[int]:
+        """Returns a node and those that it reshapes, if the last of these is windows; else nothing."""
+        node = net.nodes[number]
+        if node.operation == "windows":
+            return {number}
+        below = source(node.inputs[0]) if node.operation == "reshape" else set[int]()
+        return {number, *below} if below else below
+
+    return {found for number in numbers for found in source(number)}

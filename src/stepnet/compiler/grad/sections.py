@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
-from stepnet.compiler.net.type_rules import TOTALS
+from stepnet.compiler.net.type_rules import BETWEEN_STEPS, TOTALS
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.net.windows import WINDOWED
 from stepnet.errors import InputError
@@ -162,8 +162,9 @@ class Homes:
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
             what = node.attributes.get("how", node.operation)
             raise refused(node, f"the {what} over steps is known only after all steps")
-        if node.operation in WINDOWED:
-            raise refused(node, "a convolution reads steps of other pieces")
+        if node.operation in BETWEEN_STEPS:
+            what = "a convolution" if node.operation in WINDOWED else "attention"
+            raise refused(node, f"{what} reads steps of other pieces")
 
     def is_cut(self, number: int, index: int) -> bool:
         """Tells whether the section (part of the net) `index` takes a value as an input: from outside the net

@@ -1,10 +1,11 @@
 """Nets: types, the table of operations, the graph, and the interpreter that defines its meaning."""
 
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur
 from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.ops import OPERATIONS
-from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.pairs import PairPlaces
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.compiler.net.windows import Window
 
@@ -19,6 +20,7 @@ __all__ = [
     "LevelSizes",
     "Net",
     "Node",
+    "PairPlaces",
     "Precision",
     "Recur",
     "Type",

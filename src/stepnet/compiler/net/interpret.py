@@ -5,7 +5,7 @@ of all rows are laid end to end, [total, features...], with the offsets of the r
 extents.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -17,6 +17,7 @@ from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.meanings import REDUCTIONS, vectors
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
+from stepnet.compiler.net.pairs import PairPlaces, is_causal, keys_of, queries_of
 from stepnet.compiler.net.type_rules import recur_extent
 from stepnet.compiler.net.types import (
     AXES,
@@ -27,6 +28,7 @@ from stepnet.compiler.net.types import (
     Literal,
     Type,
     is_derived,
+    is_pairs,
     is_static_extent,
 )
 from stepnet.compiler.net.windows import Window, derived_offsets
@@ -47,6 +49,7 @@ class LevelSizes:
     first_steps: for each row, the number of its steps that ran in earlier calls; None for zeros.
     beside: the offsets of static sequences, by the name of their axis.
     derived: the offsets along derived axes (of windows with a stride, for instance) so far, by their name.
+    pairs: the places of pairs of steps so far, by their extent.
     """
 
     rows: int
@@ -54,6 +57,7 @@ class LevelSizes:
     first_steps: Array | None = None
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
     derived: dict[str, Array] = field(default_factory=dict[str, Array], repr=False)
+    pairs: dict[Extent, PairPlaces] = field(default_factory=dict[Extent, PairPlaces], repr=False)
 
     def count(self, extent: Extent) -> int:
         """Returns the number of entries that a value of this extent has in the call, such as one per row."""
@@ -66,12 +70,21 @@ class LevelSizes:
         extent: the axes along which a value has entries, such as rows and steps, or rows and a static axis
             (the steps of a sequence that each row has once, as the keys of attention).
         """
+        if is_pairs(extent):
+            return self.pairs_at(extent).offsets
         if is_derived(extent):
             axis = extent[-1]
             if axis not in self.derived:
                 self.derived[axis] = derived_offsets(axis, self.offsets[0])
             return self.derived[axis]
         return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
+
+    def pairs_at(self, extent: Extent) -> PairPlaces:
+        """Returns the places of the pairs of steps at an extent, such as rows/steps/steps*."""
+        if extent not in self.pairs:
+            queries, keys = self.into(queries_of(extent)), self.into(keys_of(extent))
+            self.pairs[extent] = PairPlaces.of(queries, keys, is_causal(extent))
+        return self.pairs[extent]
 
 
 def interpret(
@@ -235,6 +248,20 @@ def windowed(
     return memory.windowed(node.operation, operands[0], made, read, Window.of(node.attributes))
 
 
+def paired(
+    net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
+) -> Buffer:
+    """Computes a `scores` node, which multiplies queries and keys at their pairs, or a `mix` node, which sums
+    weighted values over the keys of each query or over the queries of each key.
+
+    segments: the numbers of rows, steps and deeper entries. memory: where the operands lie.
+    """
+    (first, second), scores = operands, node.operation == "scores"
+    at_pairs = node if scores else net.nodes[node.inputs[0]]
+    pairs, over = segments.pairs_at(at_pairs.type.extent), node.attributes.get("over", "")
+    return memory.paired(node.operation, first, second, pairs, over)
+
+
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
     """Computes a `contract` node: the sum over all rows and steps of outer products of two vectors, which are
     rounded to bfloat16 first if the attribute `weights` names an encoding. segments: not read here.
@@ -272,31 +299,21 @@ def by_steps(
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], node.attributes)
-    offsets = segments.into(deep)
-    starts, lengths = offsets[:-1], np.diff(offsets)
-    first_steps = segments.first_steps if deep == STEPS else None
     state = [memory.copy(value) for value in by_kind.memories]
     types = recur.operands_by_kind([body.type_of(number) for number in body.inputs])
     results = [body.type_of(number) for number in recur.outputs]
     outputs: list[Buffer] = []
     for type_ in node.types[: len(results)]:
         outputs.append(memory.zeros((segments.count(type_.extent), *type_.shape), type_.dtype))
-    for step in range(int(lengths.max(initial=0))):
-        alive = np.flatnonzero(lengths > step)
-        at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
-        indices, inside = entries_of_steps(
-            at, () if deep[-1] not in AXES else segments.offsets[len(deep) - 1 :]
-        )
+    for step in steps_of(recur.reverse, deep, segments):
+        alive, indices = step.alive, step.indices
         pairs = zip(by_kind.sequences, types.sequences, strict=True)
         inner = [memory.take(sequence, indices[len(type_.extent) - 1]) for sequence, type_ in pairs]
-        memories, _ = of_rows(state, types.memories, segments, alive, memory)
-        unchanged, beside = by_kind.others, segments.beside
-        if len(alive) < len(lengths):
-            unchanged, beside = of_rows(by_kind.others, types.others, segments, alive, memory)
-        index = np.full(len(alive), step) + (first_steps[alive] if first_steps is not None else 0)
-        step_results = run(
-            [*inner, *memories, *unchanged], LevelSizes(len(alive), inside, beside=beside), index
-        )
+        memories = of_rows(state, types.memories, segments, alive, memory)
+        unchanged = by_kind.others
+        if len(alive) < segments.count(deep[:-1]):
+            unchanged = of_rows(by_kind.others, types.others, segments, alive, memory)
+        step_results = run([*inner, *memories, *unchanged], step.sizes, step.index)
         step_results_by_kind = recur.results_by_kind(step_results)
         for output, type_, value in zip(outputs, results, step_results_by_kind.outputs, strict=True):
             memory.write(output, indices[len(type_.extent) - 1], value)
@@ -307,21 +324,55 @@ def by_steps(
     return (*outputs, *state)
 
 
+@dataclass(frozen=True)
+class StepEntries:
+    """The entries of one step of a recurrence.
+
+    alive: the rows that have this step.
+    indices: the indices of the step's entries among all, of the rows and of each level inside of the steps.
+    sizes: the numbers of rows, and of entries of inner and static sequences, that the step has.
+    index: for each row, the index of the step.
+    """
+
+    alive: Array
+    indices: list[Array]
+    sizes: LevelSizes
+    index: Array
+
+
+def steps_of(reverse: bool, deep: Extent, segments: LevelSizes) -> Iterator[StepEntries]:
+    """Yields the entries of each step of a recurrence, in the order in which the steps run.
+
+    reverse: whether sequences run from their last step. deep: the extent of the steps.
+    segments: the numbers of rows, steps and deeper entries.
+    """
+    offsets = segments.into(deep)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    first_steps = segments.first_steps if deep == STEPS else None
+    levels = () if deep[-1] not in AXES else segments.offsets[len(deep) - 1 :]
+    for step in range(int(lengths.max(initial=0))):
+        alive = np.flatnonzero(lengths > step)
+        at = starts[alive] + (lengths[alive] - 1 - step if reverse else step)
+        indices, inside = entries_of_steps(at, levels)
+        beside = segments.beside
+        if len(alive) < len(lengths):
+            beside = {axis: offsets_of(np.diff(level)[alive]) for axis, level in segments.beside.items()}
+        index = np.full(len(alive), step) + (first_steps[alive] if first_steps is not None else 0)
+        yield StepEntries(alive, indices, LevelSizes(len(alive), inside, beside=beside), index)
+
+
 def of_rows(
     arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: AnyMemory = HOST
-) -> tuple[list[Buffer], Mapping[str, Array]]:
+) -> list[Buffer]:
     """Selects the entries of some rows from memories and statics. Parameters, which are the same for all
     rows, are returned unchanged.
 
-    Returns the selected operands, and the offsets of the rows' static sequences by name of the axis.
-
     segments: the numbers of all rows, and the lengths of their static sequences.
     """
-    selected = [
+    return [
         array if type_.extent == CONST else memory.take(array, entry_indices(type_, segments, rows))
         for array, type_ in zip(arrays, types, strict=True)
     ]
-    return selected, {axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()}
 
 
 def entry_indices(type_: Type, segments: LevelSizes, rows: Array) -> Array:
@@ -357,6 +408,8 @@ ACROSS = {
     "reduce": reduce,
     "windows": windowed,
     "overlap": windowed,
+    "scores": paired,
+    "mix": paired,
     "contract": contract,
     "result": result,
     "recur": recur,

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from stepnet.compiler.net.encodings import ENCODINGS
+from stepnet.compiler.net.encodings import ENCODINGS, Precision
 from stepnet.compiler.net.ops import OPERATIONS, Operation
-from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.recur import OperandsByKind, Order, ResultsByKind
 from stepnet.compiler.net.text import net_lines
 from stepnet.compiler.net.types import Literal, Type

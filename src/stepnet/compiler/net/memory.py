@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from stepnet.compiler.net.pairs import PAIRED, PairPlaces
 from stepnet.compiler.net.reductions import REDUCTIONS
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.net.windows import WINDOWED, Window
@@ -82,6 +83,12 @@ class TargetMemory(Protocol[Kind]):
         """
         ...
 
+    def paired(self, operation: str, first: Kind, second: Kind, pairs: PairPlaces, over: str) -> Kind:
+        """Multiplies queries and keys at their pairs, for the operation "scores", or sums weighted values
+        over the keys of each query or the queries of each key, for "mix", as `over` says.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class HostMemory:
@@ -130,6 +137,10 @@ class HostMemory:
     def windowed(self, operation: str, buffer: Array, made: Array, offsets: Array, window: Window) -> Array:
         """Copies windows of rows, or adds them up: the operation "windows" or "overlap"."""
         return WINDOWED[operation](buffer, made, offsets, window)
+
+    def paired(self, operation: str, first: Array, second: Array, pairs: PairPlaces, over: str) -> Array:
+        """Computes values at pairs of steps, or sums over pairs: the operation "scores" or "mix"."""
+        return PAIRED[operation](first, second, pairs, over)
 
 
 HOST = HostMemory()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.meanings import REDUCTIONS
+from stepnet.compiler.net.pairs import OVER, PAIRED, keys_of, pairs_of, queries_of
 from stepnet.compiler.net.recur import Order
 from stepnet.compiler.net.types import (
     CONST,
@@ -19,6 +20,7 @@ from stepnet.compiler.net.types import (
     extent_of,
     extent_text,
     is_derived,
+    is_pairs,
     is_static_extent,
     joint_extent,
 )
@@ -31,6 +33,8 @@ ENDS = ("first", "last")
 """The single steps of a sequence to which `expand` can write; by default it writes to all."""
 TOTALS = ("contract", "scatter", "reduce")
 """Operations that reduce over all rows. A `reduce` does so only if its operand has one value per row."""
+BETWEEN_STEPS = (*WINDOWED, *PAIRED)
+"""Operations that read other steps of a sequence than that of their result."""
 Attributes = Mapping[str, Any]
 TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
 KEPT = 1024
@@ -92,14 +96,15 @@ def element_types(meaning: Callable[..., Array]) -> TypeRule:
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
         """Finds shape and dtype by applying the operation to arrays of zero rows."""
-        if any(operand.extent != operands[0].extent for operand in operands):
+        extent = joint_extent(operands)
+        if any(operand.extent != extent for operand in operands):
             raise NetError("the operands of an operation within elements must have the same extent")
         probes = [np.empty((0, *operand.shape), operand.dtype) for operand in operands]
         try:
             result = meaning(*probes, **attributes)
         except ValueError as error:
             raise NetError(str(error)) from None
-        return (Type(operands[0].extent, result.shape[1:], result.dtype.name),)
+        return (Type(extent, result.shape[1:], result.dtype.name),)
 
     return types
 
@@ -286,6 +291,39 @@ def window_of(operand: Type, attributes: Attributes) -> Window:
     return window
 
 
+def scores_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Returns the result type of scores: the features of queries and keys but the last axis, at pairs.
+
+    The attribute `causal` says whether a query is only with the keys up to its own index.
+    """
+    query, key = operands
+    if any(len(operand.extent) != len(STEPS) for operand in operands):
+        raise NetError(f"pairs are of the steps of two sequences of each row, unlike {query} and {key}")
+    if query.element != key.element or not query.shape or not query.is_float:
+        raise NetError(f"queries and keys have the same features, of floats, unlike {query} and {key}")
+    extent = pairs_of(query.extent, key.extent, attributes["causal"])
+    return (Type(extent, query.shape[:-1], query.dtype),)
+
+
+def mix_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Returns the result type of mix: the features of the values, at the queries of the pairs of the weights
+    or, summed over these, at their keys. The attribute `over` says what the sum goes over.
+    """
+    (weights, values), over = operands, attributes["over"]
+    if over not in OVER or not is_pairs(weights.extent):
+        raise NetError(f"mix sums weights at pairs over one of {', '.join(OVER)}, not {weights} over {over}")
+    given, made = keys_of(weights.extent), queries_of(weights.extent)
+    if over == "queries":
+        given, made = made, given
+    if values.extent != given or values.shape[:-1] != weights.shape or not values.shape:
+        raise NetError(
+            f"weights {weights} go with values at {extent_text(given)}, an axis more, not {values}"
+        )
+    if values.dtype != weights.dtype or not values.is_float:
+        raise NetError(f"weights and values are floats of one dtype, unlike {weights} and {values}")
+    return (values.at(made),)
+
+
 def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """Returns the result type of contract: [..., k] and [..., n] of one extent give a constant [k, n]."""
     left, right = operands
@@ -335,7 +373,7 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
             raise NetError(
                 f"a {node.operation} to const sums over all rows, which a body may not do: move it outside"
             )
-        if node.operation in WINDOWED:
+        if node.operation in BETWEEN_STEPS:
             raise NetError(
                 f"a body has one step at a time, and {node.operation} reads others: move it outside"
             )

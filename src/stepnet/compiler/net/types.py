@@ -8,6 +8,7 @@ The extent is the number of values, as a path of ragged axes:
     rows/steps/words      one per step of an inner sequence
     rows/keys             one per step of a static sequence
     rows/steps[+0/2]      one per window of two steps: an axis derived from that of the steps (`windows.py`)
+    rows/steps/steps*     one per pair of steps of a sequence (`pairs.py`)
 
 Axes are named by their depth, so the rows/steps of a body are the rows/steps/words of the outer net. A static
 sequence is a sequence that each row has once, such as the keys of an attention; its axis has a name of its
@@ -33,6 +34,8 @@ ROWS: Extent = AXES[:1]
 STEPS: Extent = AXES[:2]
 DERIVED = "steps["
 """The text that the names of axes derived from the steps begin with."""
+PAIRS, CAUSAL = "*", "<"
+"""The last letter of the name of an axis of pairs: with all steps, or with those up to its own index."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def is_static_extent(extent: Extent) -> bool:
     >>> is_static_extent(("rows", "keys")), is_static_extent(STEPS)
     (True, False)
     """
-    return bool(extent) and not is_sequence_axis(extent[-1])
+    return bool(extent) and not is_sequence_axis(extent[-1]) and not is_pairs(extent)
 
 
 def is_derived(extent: Extent) -> bool:
@@ -175,7 +178,16 @@ def is_derived(extent: Extent) -> bool:
     >>> is_derived(("rows", "steps[+0/2]")), is_derived(STEPS)
     (True, False)
     """
-    return bool(extent) and extent[-1].startswith(DERIVED)
+    return bool(extent) and extent[-1].startswith(DERIVED) and not is_pairs(extent)
+
+
+def is_pairs(extent: Extent) -> bool:
+    """Tells whether an extent is that of pairs of steps: of those of a sequence with those of another one.
+
+    >>> is_pairs(("rows", "steps", "steps*")), is_pairs(("rows", "steps", "words"))
+    (True, False)
+    """
+    return len(extent) == len(STEPS) + 1 and extent[-1].endswith((PAIRS, CAUSAL))
 
 
 def is_sequence_axis(axis: str) -> bool:

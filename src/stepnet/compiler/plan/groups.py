@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.type_rules import TOTALS, recur_extent
+from stepnet.compiler.net.type_rules import BETWEEN_STEPS, TOTALS, recur_extent
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
-from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.passes.lift import is_inner
 from stepnet.compiler.plan.passes.when import is_constant, known_once
+from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.totals import totals_by_recurrence
+
+ADDRESS_BYTES = 8
+"""The size in bytes of the address of a step. Steps that are no larger are copied."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,9 @@ def has_inner(body: Net) -> bool:
 def is_plain(node: Node) -> bool:
     """Tells whether a node works within one entry of an extent (such as one step), so that it can run
     together with other such nodes: it is no recurrence, expansion to an extent or reduction of one, and reads
-    no neighbouring steps.
+    no other steps.
     """
-    return node.operation not in ("recur", "expand", *WINDOWED, *TOTALS)
+    return node.operation not in ("recur", "expand", *BETWEEN_STEPS, *TOTALS)
 
 
 def results_of(net: Net, number: int) -> tuple[int, ...]:
@@ -205,3 +208,45 @@ def waves(net: Net, groups: Groups) -> list[int]:
             level = max(level, levels[operand] + (0 if same or node.operation == "result" else 1))
         levels.append(level)
     return levels
+
+
+# ---- windows of steps that products read in place ----------------------------------------------------------
+
+
+def windows_in_place(net: Net, reads: tuple[int, ...], plan: Plan) -> tuple[int, ...]:
+    """Returns the windows of steps that the products of a part can read in place, as nodes of the net: those
+    that nothing but products with matrices of plain weights reads. Such a product takes a window step by
+    step, by the addresses of the steps, so that no copy is needed.
+
+    net: the net of the schedule. reads: the nodes that the part reads, those with a value per step first.
+    """
+    return tuple(
+        number
+        for number, place in zip(reads, plan.ends.sequences, strict=False)
+        if net.nodes[number].operation == "windows"
+        and has_large_steps(plan.net, plan.net.inputs[place])
+        and is_multiplied_alone(plan.net, plan.net.inputs[place])
+    )
+
+
+def has_large_steps(net: Net, number: int) -> bool:
+    """Tells whether the steps of windows, of floats with one axis of features, are larger than addresses."""
+    type_ = net.type_of(number)
+    is_row = len(type_.shape) == 2 and type_.dtype in ("float32", "float64")
+    return is_row and type_.shape[1] * type_.itemsize > ADDRESS_BYTES
+
+
+def is_multiplied_alone(net: Net, number: int) -> bool:
+    """Tells whether a node is read as a left operand of products alone, as it is or reshaped to one axis."""
+    users = net.users()
+
+    def is_left(user: int, operand: int) -> bool:
+        """Tells whether node `user` multiplies `operand`, or reshapes it for nodes that do so."""
+        node = net.nodes[user]
+        if node.operation == "reshape":
+            return user not in net.results and all(is_left(reader, user) for reader in users[user])
+        lefts, rights = node.sides
+        is_plain = node.kind == "matmul" and node.attributes.get("weights") is None
+        return is_plain and operand in lefts and operand not in rights
+
+    return number not in net.results and all(is_left(user, number) for user in users[number])

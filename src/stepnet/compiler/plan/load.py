@@ -190,6 +190,11 @@ class StageLoad:
     blocks: tuple[int, ...] = ()
 
     @property
+    def is_empty(self) -> bool:
+        """Tells whether a stage of a plan has no work."""
+        return not (self.products or self.flops or self.waits or self.blocks)
+
+    @property
     def weights(self) -> int:
         """The bytes of the parameters of all products with matrices in a stage of a plan."""
         return sum(product.weights for product in self.products)
@@ -263,6 +268,11 @@ class Load:
     others: StageLoad
     inner_steps: tuple[InnerStepWork, ...] = ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Tells whether all work is besides the loop over the steps."""
+        return self.loop.is_empty and not self.inner_steps
+
     def seconds(self, size: CallSize, sets: int, together: int, machine: Machine, block: int = 0) -> float:
         """Estimates the seconds of a call on `sets` threads with sequences of their own, or `together`
         threads that share each step.
@@ -270,14 +280,17 @@ class Load:
         block: the number of steps that run at a time; 0 for as many as there is room for.
 
         A thread runs up to `machine.lanes` sequences at the same time, and each iteration of the loop does
-        one step of each.
+        one step of each. Without work in the loop, each thread has rows of its own in either case.
         """
         if not size.steps:
             return 0.0
+        threads = max(sets, together)
+        if self.is_plain:
+            rows = size.steps / threads
+            return self.others.seconds(rows, 1, machine) + machine.handover * (threads > 1)
         lanes = min(size.filled, machine.lanes * sets)
         iterations = max(size.longest, size.steps / lanes)
         rows = size.steps / iterations / sets
-        threads = max(sets, together)
         seconds = iterations * (self.loop.seconds(rows, together, machine) + machine.step)
         counts = size.inner_steps or (WORDS,) * len(self.inner_steps)
         for work, inner_steps in zip(self.inner_steps, counts, strict=True):

@@ -1,16 +1,17 @@
 """The sharing of a call between threads: each way is weighed by an estimate of its time.
 
-    alone     rows          units         at once           (threads a and b)
-    a a a a   a a a a       a a | b b     a a a a           a recurrence that does not
-    a a a a   a a a a       a a | b b     b b b b           depend on the first
-    a a a a   b b b b       a a | b b
-    a a a a   b b b b       a a | b b
+    alone     rows          units         steps      at once           (threads a and b)
+    a a a a   a a a a       a a | b b     a a b b    a a a a           a recurrence that does not
+    a a a a   a a a a       a a | b b     a a b b    b b b b           depend on the first
+    a a a a   b b b b       a a | b b     a a b b
+    a a a a   b b b b       a a | b b     a a b b
 
 By rows, each thread runs different sequences. It reads all parameters, and never waits. By units, all
 threads share each step of all sequences. Each thread reads a part of the parameters, which may fit its cache
 when all parameters do not, and multiplies it by more rows; the threads wait for one another at the end of
-each phase of a step. At once, recurrences that do not depend on each other, such as both directions of a
-layer, run on different threads.
+each phase of a step. By steps, if no step depends on another, each thread has steps of its own, also those of
+a single sequence. At once, recurrences that do not depend on each other, such as both directions of a layer,
+run on different threads.
 
 Layers of a stack run one after the other, each shared in one of these ways, or as a wavefront:
 
@@ -28,15 +29,15 @@ from typing import Literal
 
 from stepnet.compiler.plan.load import CallSize, Load, Machine
 
-How = Literal["alone", "rows", "units"]
+How = Literal["alone", "rows", "units", "steps"]
 
 
 @dataclass(frozen=True)
 class CallPartition:
     """One way to share a call between threads, and its estimated seconds.
 
-    how: "alone" (one thread), "rows" (threads have sequences of their own) or "units" (threads share each
-        step).
+    how: "alone" (one thread), "rows" (threads have sequences of their own), "units" (threads share each
+        step) or "steps" (threads have steps of their own of all sequences).
     blocks: for "units", the unit blocks of the thread that has most of them, in each product.
     waits: for "units", the number of barriers per step.
     """
@@ -56,10 +57,17 @@ class CallPartition:
 
     @property
     def threads_per_step(self) -> int:
-        """The number of threads that share each step in this way to share a call; 1 if they run sequences of
-        their own.
+        """The number of threads that share each step in this way to share a call; 1 if they run sequences or
+        steps of their own.
         """
         return self.threads if self.how == "units" else 1
+
+    @property
+    def parts(self) -> int:
+        """The number of threads that have steps of their own of all sequences; 1 if all threads run every
+        step of their sequences.
+        """
+        return self.threads if self.how == "steps" else 1
 
     def __str__(self) -> str:
         """Describes the way to share a call in words."""
@@ -67,6 +75,8 @@ class CallPartition:
             return "one thread"
         if self.how == "rows":
             return f"{self.threads} threads with sequences of their own"
+        if self.how == "steps":
+            return f"{self.threads} threads share the steps"
         blocks = ", ".join(map(str, self.blocks)) if len({*self.blocks}) > 1 else str(max(self.blocks))
         barriers = {0: "no barrier", 1: "a barrier"}.get(self.waits, f"{self.waits} barriers")
         return f"{self.threads} threads share the units (up to {blocks} blocks each), {barriers} per step"
@@ -125,6 +135,8 @@ def ways_of(load: Load, size: CallSize, max_threads: int, machine: Machine) -> I
     for threads in thread_counts(max_threads):
         if threads <= size.filled:
             yield CallPartition("rows", threads, load.seconds(size, threads, 1, machine))
+        if load.is_plain and size.filled:
+            yield CallPartition("steps", threads, load.seconds(size, 1, threads, machine))
         if (load.loop.products or load.loop.blocks) and size.filled:
             blocks = tuple(product.largest(threads) for product in load.loop.products)
             blocks += tuple(ceil(count / threads) for count in load.loop.blocks)

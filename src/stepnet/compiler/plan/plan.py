@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Net, Node, all_nodes
+from stepnet.compiler.net.type_rules import BETWEEN_STEPS
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
-from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.fibers import Fibers, fibers
 from stepnet.compiler.plan.load import CostModel, FiberCosts
 from stepnet.compiler.plan.passes import Pipeline, optimised
@@ -58,6 +58,8 @@ class Plan:
         the body.
     reduced: the values per row that are reduced over all steps, with which the stage `ended` begins.
     planning: the passes and costs of the engine that the plan is for.
+    windows: the positions, among the inputs with a value per step, of windows of steps that products read
+        where the steps lie, without a copy (`compiler/plan/groups.py`).
     """
 
     traced: Net
@@ -73,6 +75,7 @@ class Plan:
     ended: tuple[tuple[int, ...], ...]
     total: tuple[int, ...]
     planning: Planning
+    windows: tuple[int, ...] = ()
 
     @property
     def recurrence(self) -> Node:
@@ -113,7 +116,7 @@ class Plan:
         """A digest of the plan, to cache its code; equal for plans that differ only in direction."""
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
         costs = self.planning.costs.fibers
-        return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages, costs)
+        return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages, costs, self.windows)
 
     @property
     def unroll(self) -> int:
@@ -274,7 +277,7 @@ def check_one_pass(net: Net, known: list[When]) -> None:
                 f"%{number} = expand writes to a single step of each sequence; a plan cannot run it, a "
                 "schedule can"
             )
-        if node.operation in WINDOWED:
+        if node.operation in BETWEEN_STEPS:
             raise NetError(
                 f"%{number} = {node.operation} reads other steps of a sequence; a plan cannot run it, a "
                 "schedule can"

@@ -2,15 +2,15 @@
 
     recurrence    a recurrence over sequences of some depth: run by an engine, all sequences at once
     plain         other nodes: run by an engine as a recurrence without memory
-    across        a value expanded to, or reduced from, a deeper extent, or windows of steps: run by NumPy
-    total         a value over all rows, and values computed from it: run by NumPy
+    across        a value expanded to, or reduced from, a deeper extent, or windows or pairs of steps
+    total         a value over all rows, and values computed from it
     loop          a recurrence whose steps run part by part, each step a schedule of its own
 
-A schedule is cut in the same way for all engines. The parts that an engine runs have a plan each, made by the
-passes and costs of that engine.
+A schedule is cut in the same way for all engines. Recurrences and plain parts have a plan each, made by the
+passes and costs of the engine. The others are functions of the target's memory, or machine code of its own.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 
@@ -19,7 +19,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur, without_unused
 from stepnet.compiler.net.type_rules import deeper, recur_extent
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
-from stepnet.compiler.plan.groups import Groups, has_inner, is_plain, results_of, waves
+from stepnet.compiler.plan.groups import Groups, has_inner, is_plain, results_of, waves, windows_in_place
 from stepnet.compiler.plan.inner_sequences import why_in_parts
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
@@ -73,6 +73,11 @@ class Part:
     inner: "Schedule | None" = None
     last_only: bool = False
     is_bound_per_call: bool = False
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The windows of steps that products of this part read in place, as nodes of the net."""
+        return () if self.plan is None else tuple(self.reads[place] for place in self.plan.windows)
 
 
 @dataclass(frozen=True)
@@ -199,10 +204,26 @@ def parts_of(net: Net, planning: Planning) -> tuple[Part, ...]:
         together.setdefault((levels[number], alone, extent), []).append(number)
     plans = Plans(planning)
     parts = {key: part_of(net, numbers, groups, plans) for key, numbers in together.items()}
-    ordered = [parts[key] for key in sorted(parts)]
+    ordered = with_windows_in_place(net, [parts[key] for key in sorted(parts)])
     return tuple(
         replace(part, is_bound_per_call=bool(late_reads(net, part) - groups.once)) for part in ordered
     )
+
+
+def with_windows_in_place(net: Net, parts: Sequence[Part]) -> list[Part]:
+    """Returns the parts of a net's schedule, with those windows of steps in their plans that products read in
+    place: if no part that reads them needs a copy.
+    """
+    wanted = [() if part.plan is None else windows_in_place(net, part.reads, part.plan) for part in parts]
+    pairs = list(zip(parts, wanted, strict=True))
+    copied = {*net.results} | {number for part, own in pairs for number in {*part.reads} - {*own}}
+    return [
+        replace(part, plan=replace(part.plan, windows=places))
+        if part.plan is not None
+        and (places := tuple(part.reads.index(number) for number in own if number not in copied))
+        else part
+        for part, own in pairs
+    ]
 
 
 def late_reads(net: Net, part: Part) -> set[int]:

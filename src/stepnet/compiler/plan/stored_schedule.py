@@ -14,9 +14,9 @@ from stepnet.compiler.disk.data import NotDataError, Serializer
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.sources import sources
 from stepnet.compiler.net.digest import digest
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Net, Node, all_nodes, unchecked_net
-from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import Literal, Type
 from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Cut, Part, Schedule, cut_of

@@ -14,13 +14,14 @@ has them for values in its memory (`net/memory.py`); on the CPU most are machine
 with the kernels (`targets/cpu/running/across.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, Self
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import STEPS, Extent, Type
+from stepnet.compiler.net.pairs import PAIRED, keys_of, queries_of
+from stepnet.compiler.net.types import STEPS, Extent, Type, is_pairs
 from stepnet.compiler.net.windows import WINDOWED, Window
 from stepnet.compiler.plan.schedule import Part
 
@@ -32,11 +33,15 @@ Waves = tuple[tuple[int, ...], ...]
 class Across:
     """An operation between two extents, or between the steps of a sequence.
 
-    operation: "expand", "reduce", "windows" or "overlap".
+    operation: "expand", "reduce", "windows", "overlap", "scores" or "mix".
     how: the reduction, such as "mean"; of an expansion "repeat", or the end at which the value is put,
-        "first" or "last", with zeros elsewhere; of windows their operation.
+        "first" or "last", with zeros elsewhere; of windows and scores their operation; of a mix what it sums
+        over, "keys" or "queries".
     source, result: the types of the two values.
-    window: the steps of a window; None for expansions and reductions.
+    window: the steps of a window; None for other operations.
+    in_place: whether the result is not the windows, but the addresses of the steps in them, for products that
+        read them in place.
+    other: the type of the second value that scores or a mix reads.
     """
 
     operation: str
@@ -44,25 +49,48 @@ class Across:
     source: Type
     result: Type
     window: Window | None = None
+    in_place: bool = False
+    other: Type | None = None
 
     @classmethod
-    def of(cls, net: Net, part: Part) -> Self:
-        """Describes the expansion, reduction or windows of which a part of a net's schedule consists, so that
-        it can be run. part: a part of the kind "across".
+    def of(cls, net: Net, part: Part, in_place: Collection[int] = ()) -> Self:
+        """Describes the expansion, reduction, windows or pairs of which a part of a net's schedule consists,
+        so that it can be run. part: a part of the kind "across". in_place: the windows to read in place.
         """
         assert part.node is not None
         node, types = part.node, (net.type_of(part.reads[0]), net.type_of(part.results[0]))
         if node.operation in WINDOWED:
-            return cls(node.operation, node.operation, *types, Window.of(node.attributes))
+            window, placed = Window.of(node.attributes), part.results[0] in in_place
+            return cls(node.operation, node.operation, *types, window, placed)
+        if node.operation in PAIRED:
+            how = node.attributes.get("over", node.operation)
+            return cls(node.operation, how, *types, other=net.type_of(part.reads[1]))
         return cls(node.operation, node.attributes.get("how", "repeat"), *types)
 
     @property
-    def extents(self) -> tuple[Extent, Extent]:
-        """The extents of the steps that the operation reads, and of those of its result, which are others
-        for windows alone.
+    def extents(self) -> tuple[Extent, ...]:
+        """The extents of the sequences that the operation goes over: of windows, that of the steps which it
+        reads, and that of its result; of pairs, those of the queries, the keys and the pairs; of others, that
+        of the deeper one of both values, twice.
         """
-        deep = [type_.extent for type_ in (self.source, self.result) if len(type_.extent) > 1] or [STEPS]
-        return deep[0], deep[-1]
+        if self.window is not None:
+            return self.source.extent, self.result.extent
+        if self.other is not None:
+            (pairs,) = (kind.extent for kind in (self.source, self.result) if is_pairs(kind.extent))
+            return queries_of(pairs), keys_of(pairs), pairs
+        deepest = max(self.source.extent, self.result.extent, STEPS, key=len)
+        return deepest, deepest
+
+
+def read_in_place(parts: Sequence[Part], together: Sequence[Part]) -> set[int]:
+    """Returns the windows of steps that are read in place by parts of a schedule that run as one, and by no
+    other part: their addresses are valid while these run.
+
+    parts: all parts of the schedule. together: those that run as one.
+    """
+    others = [part for part in parts if all(part is not own for own in together)]
+    read = {number for part in others for number in part.reads}
+    return {number for part in together for number in part.windows} - read
 
 
 class RunOrder(NamedTuple):

@@ -5,7 +5,7 @@ Each part of a schedule runs on the first engine that does not refuse that part.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from stepnet.compiler.plan.plan import Planning
 from stepnet.compiler.plan.schedule import Schedule
@@ -28,6 +28,9 @@ from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.entry_points import installed, load_object
 from stepnet.compiler.values.fork_guard import run_without_fork
 from stepnet.errors import InputError, RefusedError
+
+if TYPE_CHECKING:
+    from stepnet.compiler.targets.library import LibraryEngine
 
 # The order of engine="auto". The interpreter is not in it, as it is slow and must be requested by name. Nor
 # is onednn, which pads sequences of different lengths.
@@ -144,13 +147,15 @@ def gradient_order(asked: Any) -> Order:
     return order if fit == names else fit or AUTO
 
 
-def library_engine() -> str:
-    """Returns the name of the engine whose code libraries for C contain.
+def library_engine() -> "LibraryEngine":
+    """Returns the engine whose code libraries for C contain.
 
-    >>> library_engine()
+    >>> library_engine().name
     'llvm'
     """
-    return next(name for name in ENGINES if engine(name).builds_libraries)
+    from stepnet.compiler.targets.library import LibraryEngine
+
+    return next(made for made in map(engine, ENGINES) if isinstance(made, LibraryEngine))
 
 
 def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:

@@ -90,11 +90,6 @@ class AssignedEngines:
         """Returns False: a part may run on another engine in another net."""
         return False
 
-    @property
-    def builds_libraries(self) -> bool:
-        """Returns False: a library contains the code of one engine."""
-        return False
-
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns the reasons why all engines refuse some part of a schedule; None if none is refused."""
         return first_refusal(self, schedule)

@@ -154,7 +154,7 @@ class Links(NamedTuple):
     results: tuple[int, ...]
     outputs: int
     rows: int
-    across: tuple[tuple[int, int], ...] = ()
+    across: tuple[tuple[int, ...], ...] = ()
 
 
 class BetweenKernels(NamedTuple):
@@ -174,8 +174,8 @@ class StartedRun(Protocol):
         """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
         ...
 
-    def add_across(self, value: Array, positions: Callable[[Extent], Positions], /) -> Array:
-        """Adds the value that the chain's next operation across extents reads; returns the array of its
+    def add_across(self, values: Sequence[Array], positions: Callable[[Extent], Positions], /) -> Array:
+        """Adds the values that the chain's next operation across extents reads; returns the array of its
         result, which `run` fills. positions: where the steps of the sequences along an extent lie.
         """
         ...
@@ -419,11 +419,6 @@ class Engine(Protocol):
     @property
     def has_same_bits(self) -> bool:
         """Tells whether sums have one order in every net, so that a step has the same bits in any of them."""
-        ...
-
-    @property
-    def builds_libraries(self) -> bool:
-        """Tells whether libraries for C can contain the engine's code."""
         ...
 
     def refuse(self, schedule: Schedule) -> str | None:

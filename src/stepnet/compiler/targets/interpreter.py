@@ -40,7 +40,6 @@ class Interpreter:
     memory: AnyMemory = HOST
     runs_gradients: bool = True
     has_same_bits: bool = False  # the order of NumPy's sums depends on the shapes of products
-    builds_libraries: bool = False
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns None, for no reason to refuse: the interpreter runs every net."""

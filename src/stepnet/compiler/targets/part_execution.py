@@ -6,13 +6,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, by_steps, expand, windowed
+from stepnet.compiler.net.interpret import LevelSizes, by_steps, expand, paired, windowed
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
+from stepnet.compiler.net.pairs import PAIRED
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.groups import has_inner
 from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Call, Chain, Results, StartedRun
 from stepnet.compiler.targets.loop_buffers import LoopBuffers, reused_outputs, reused_results
 from stepnet.compiler.targets.packed import PIECE, CallPacking, plain_call
@@ -21,6 +23,8 @@ from stepnet.ragged.positions import Positions
 Array = np.ndarray
 Values = dict[int, Buffer | None]
 """The values of a net's nodes so far; None for an initial memory of zeros."""
+RunPairs = Callable[[Across, Sequence[Array], Sequence[Positions]], Array]
+"""Computes an operation at pairs of steps, from its operands and the positions at its extents."""
 ENDS = ("first", "last")
 """Reductions that select one step, so that gaps between sequences do not matter."""
 
@@ -222,8 +226,8 @@ def add_part(started: StartedRun, part: Part, values: Values, frame: Frame) -> V
     """
     if part.kind != "across":
         return named_results(part, started.add(call_of(part, values, frame)))
-    value = frame.memory.contiguous(values[part.reads[0]])
-    return {part.results[0]: started.add_across(value, lambda extent: frame.sequences(extent).positions)}
+    given = [frame.memory.contiguous(values[number]) for number in part.reads]
+    return {part.results[0]: started.add_across(given, lambda extent: frame.sequences(extent).positions)}
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
@@ -261,14 +265,21 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
 
 def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """Computes a part that repeats a value, for instance for each step of a sequence (an expand), or reduces
-    it, for instance to its last step, or reads windows of steps; returns the result by node of the net.
+    it, for instance to its last step, or reads windows or pairs of steps; returns the result by node.
 
-    bound: not used.
+    bound: the engine's function for pairs of steps; None if the memory has them.
     values: the values computed so far, by node of the net.
     frame: the positions of the values of each extent (rows, steps).
     """
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
+    if part.node.operation in PAIRED:
+        given = [frame.memory.contiguous(values[number]) for number in part.reads]
+        if bound is None:
+            return {part.results[0]: paired(net, part.node, given, frame.segments, frame.memory)}
+        across = Across.of(net, part)
+        positions = [frame.sequences(own).positions for own in across.extents]
+        return {part.results[0]: bound(across, given, positions)}
     if part.node.operation in WINDOWED:
         return {part.results[0]: windowed(net, part.node, [value], frame.segments, frame.memory)}
     if part.node.operation == "expand":

@@ -3,9 +3,9 @@
     y, h1 = part0(x, None);  y, h2 = part1(y, None)
 
 Between the parts nothing is checked and no work is divided among threads. The lengths of a prepared call's
-sequences are fixed. A schedule with nested recurrences is not prepared, as their inner sequences differ from
-call to call. Values lie in the memory of the target: arrays go there when a call begins, and results come
-back when it ends.
+sequences are fixed. Calls with inner or static sequences are prepared by targets that can run a schedule as a
+whole (`Means.whole`). Values lie in the memory of the target: arrays go there when a call begins, and results
+come back when it ends.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -17,7 +17,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import scattered
-from stepnet.compiler.net.types import ROWS, STEPS, Extent, is_derived
+from stepnet.compiler.net.types import ROWS, STEPS, Extent, is_derived, is_pairs
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import (
     Call,
@@ -146,6 +146,8 @@ def prepared_parts(
     if call.positions.total == int(call.positions.offsets[-1]):
         clean = range(len(net.results))  # the steps fill the arrays
     frame, lent = Frame(packing.segments, packing.gaps, packing.memory), lent_indices(net, constants)
+    if any_lengths and has_pairs(net):
+        return None
     if any_lengths:
         # Values per step that no recurrence reads lie at the same positions, so that they follow the lengths.
         frame.plain_calls.update((extent, frame.sequences(extent)) for extent in extents_of_steps(net))
@@ -185,13 +187,23 @@ def extents_of_steps(net: Net) -> list[Extent]:
     return list(dict.fromkeys((STEPS, *filter(is_derived, extents))))
 
 
+def has_pairs(net: Net) -> bool:
+    """Tells whether a net has values at pairs of steps, whose number is no multiple of that of the steps."""
+    return any(is_pairs(type_.extent) for node in net.nodes for type_ in node.types)
+
+
 def is_plain(call: Call) -> bool:
     """Tells whether a call may be prepared: it has sequences that are not empty and have no inner ones, each
     from its first step, and returns all outputs.
     """
     positions = call.positions
-    plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only
+    plain = call.step_offset is None and not is_nested(call) and not call.last_only
     return plain and bool(positions.rows) and positions.is_full
+
+
+def is_nested(call: Call) -> bool:
+    """Tells whether a call has sequences inside of steps, or sequences that every step reads whole."""
+    return bool(call.positions.inner or call.positions.beside)
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
@@ -229,7 +241,7 @@ def prepared_part(net: Net, part: Part, bound: Any, values: Values, frame: Frame
     """
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return prepared_end(net, part, frame), 0
-    is_flat = part.extent in (ROWS, STEPS) or is_derived(part.extent)
+    is_flat = part.extent in (ROWS, STEPS) or is_derived(part.extent) or is_pairs(part.extent)
     if part.kind not in PREPARED or part.is_bound_per_call or not is_flat:
         return None
     prepared: PreparedCall | None = bound.prepare(call_of(part, values, frame))
@@ -301,7 +313,7 @@ def prepared_run(
     for part in run.parts:
         known_values.update(add_part(started, part, known_values, frame))
     kernels = tuple(links_of(part) for part in run.parts if part.kind != "across")
-    across = tuple((part.reads[0], part.results[0]) for part in run.parts if part.kind == "across")
+    across = tuple((*part.reads, part.results[0]) for part in run.parts if part.kind == "across")
     outputs, rows, _ = accumulate(map(len, results))
     links = Links(kernels, inputs, tuple(chain.from_iterable(results)), outputs, rows, across)
     axes = {extent[-1]: own.positions for extent, own in frame.plain_calls.items() if extent != ROWS}

@@ -7,7 +7,7 @@ part 2 across       value 8        -> 9          machine code, or NumPy
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
-from stepnet.compiler.plan.waves import Across, Waves, order_of, runs_of
+from stepnet.compiler.plan.waves import Across, Waves, order_of, read_in_place, runs_of
 from stepnet.compiler.targets.base import (
     BetweenKernels,
     Bound,
@@ -34,13 +34,14 @@ from stepnet.compiler.targets.part_execution import (
     KINDS,
     Frame,
     PartRun,
+    RunPairs,
     Values,
     lent_indices,
     own_results,
     run_chain,
     takes_gaps,
 )
-from stepnet.compiler.targets.prepared_parts import prepared_parts
+from stepnet.compiler.targets.prepared_parts import is_nested, prepared_parts
 from stepnet.compiler.values.once import computed_once
 
 Array = np.ndarray
@@ -64,6 +65,25 @@ def no_chain(
     return None
 
 
+class WholeCalls(Protocol):
+    """Runner of a schedule with its parameters as a whole, for calls with inner or static sequences."""
+
+    def __call__(self, call: Call, /) -> Results:
+        """Runs a call: as a whole from the second of the same lengths on, else part by part."""
+        ...
+
+    def prepare(self, call: Call, /) -> PreparedCall | None:
+        """Prepares calls like this one, of the same lengths; None if the parts must run one by one."""
+        ...
+
+
+def in_turn(bound: "BoundParts") -> WholeCalls | None:
+    """Returns None, for no runner: the parts of a schedule run one by one. The default of `Means.whole`, for
+    engines that cannot run them, and the steps of loops, as one. bound: not used.
+    """
+    return None
+
+
 @dataclass(frozen=True)
 class Means:
     """Functions by which an engine runs the parts of a schedule.
@@ -72,12 +92,17 @@ class Means:
     total: computes the value of a node that combines all rows.
     memory: the memory that values between parts lie in.
     chained: makes a chain of several bound kernels.
+    whole: makes the runner of a schedule as a whole.
+    paired: computes an operation at pairs of steps that runs alone, with the bits that it has in a chain;
+        None for an engine that leaves these to its memory.
     """
 
     compile: Compile
     total: Total
     chained: Chained = no_chain
     memory: AnyMemory = HOST
+    whole: 'Callable[["BoundParts"], WholeCalls | None]' = in_turn
+    paired: RunPairs | None = None
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
@@ -144,7 +169,7 @@ class PartsKernel:
         reduced over steps lie there with their rows one after the other.
         """
         memory = self.means.memory
-        read = {part.reads[0] for part in self.schedule.parts if part.kind == "across"}
+        read = {number for part in self.schedule.parts if part.kind == "across" for number in part.reads}
         values = {number: memory.put(array) for number, array in constants.items()}
         return values | {number: memory.contiguous(values[number]) for number in read & values.keys()}
 
@@ -166,11 +191,21 @@ def bound_part(
     kernel: the part's kernel; a `PartsKernel` for a loop, whose step is a schedule of its own.
     values: the constants of the schedule's net, by node.
     """
-    if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
-        net = part.inner.net
-        inside = zip(net.inputs, part.node.inputs, strict=True)
-        return kernel.bound_to({n: values[outer] for n, outer in inside if net.type_of(n).extent == CONST})
+    if isinstance(kernel, PartsKernel):
+        return kernel.bound_to(inside_of(part, values))
     return None if kernel is None else kernel.bind([values[number] for number in part.parameters])
+
+
+def inside_of(part: Part, values: Arrays) -> Arrays:
+    """Returns the parameters of the schedule of a loop's step, by node of its net.
+
+    part: the loop. values: the constants of the net around it, by node.
+    """
+    assert part.inner is not None
+    assert part.node is not None
+    net = part.inner.net
+    inside = zip(net.inputs, part.node.inputs, strict=True)
+    return {n: values[outer] for n, outer in inside if net.type_of(n).extent == CONST}
 
 
 def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Arrays:
@@ -236,7 +271,20 @@ class BoundParts(CalledKernel):
         return {index for index, number in enumerate(self.net.results) if number in recurrent}
 
     def __call__(self, call: Call) -> Results:
-        """Runs all parts on the arrays of a call, and returns the results in new arrays."""
+        """Runs all parts on the arrays of a call, and returns the results in new arrays. Calls with inner or
+        static sequences of the same lengths as an earlier one are prepared.
+        """
+        if is_nested(call) and self.whole is not None:
+            return self.whole(call)
+        return self.in_turn(call)
+
+    @computed_once
+    def whole(self) -> WholeCalls | None:
+        """The runner of calls with inner or static sequences; None if all parts run one by one."""
+        return self.kernel.means.whole(self)
+
+    def in_turn(self, call: Call) -> Results:
+        """Runs all parts on the arrays of a call, one by one or in chains; returns the results."""
         packing = self.packing(call)
         # The traced net's kinds of inputs: if a pass has removed a recurrence, this net lacks its memory.
         inputs = packing.inputs(self.traced_form, call.given)
@@ -250,13 +298,18 @@ class BoundParts(CalledKernel):
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters in place, for later calls. Returns False if the kernel of a part cannot do
-        this, such as that of a loop; the caller must then bind the kernel anew.
+        this; the caller must then bind the kernel anew.
         """
-        by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
-        constants = self.kernel.constant_values(by_number)
+        return self.rebind_to(dict(zip(self.kernel.parameters, parameters, strict=True)))
+
+    def rebind_to(self, parameters: Arrays) -> bool:
+        """Replaces the parameters, given by node of the net, in place, as `rebind`."""
+        constants = self.kernel.constant_values(parameters)
         self.constants.update(self.kernel.put(constants))
         return all(
-            not isinstance(bound, BoundParts) and bound.rebind([constants[n] for n in part.parameters])
+            bound.rebind_to(inside_of(part, constants))
+            if isinstance(bound, BoundParts)
+            else bound.rebind([constants[n] for n in part.parameters])
             for part, bound in zip(self.schedule.parts, self.bound, strict=True)
             if bound is not None
         )
@@ -271,6 +324,8 @@ class BoundParts(CalledKernel):
         """Prepares calls with other arrays, of the lengths of this one or of any; None if that would not be
         faster.
         """
+        if is_nested(call):
+            return None if any_lengths or self.whole is None else self.whole.prepare(call)
         net, parts = (self.schedule, self.traced_form, self.given), (self.bound, self.runs, self.part_results)
         return prepared_parts(*net, self.constants, *parts, self.packing(call), self.clean, any_lengths)
 
@@ -321,7 +376,8 @@ class BoundParts(CalledKernel):
             if len(indices) == 1 or not bound:
                 return PartRun(indices, members, None)
             order = order_of(members)
-            across = (Across.of(self.net, part) for part in members if part.kind == "across")
+            in_place = read_in_place(parts, members)
+            across = (Across.of(self.net, part, in_place) for part in members if part.kind == "across")
             between = list(map(BetweenKernels, across, order.needs))
             return PartRun(indices, members, chained(bound, order.waves, order.lines, between))
 
@@ -342,9 +398,9 @@ class BoundParts(CalledKernel):
         runs: Any = self.bound[index]
         if part.is_bound_per_call:
             runs = bound_part(part, self.kernel.kernels[index], constants_of(self.net, part, values, frame))
-        results = KINDS[part.kind](
-            self.net, part, self.kernel.means.total if part.kind == "total" else runs, values, frame
-        )
+        means = self.kernel.means
+        runs = {"total": means.total, "across": means.paired}.get(part.kind, runs)
+        results = KINDS[part.kind](self.net, part, runs, values, frame)
         if part.is_bound_per_call and runs is not None:
             runs.release()
         return results

@@ -10,15 +10,27 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.einsum import einsum, tensordot
-from stepnet.compiler.trace.numpy_reductions import argmax, deviation, extreme, mean, scan, total, variance
+from stepnet.compiler.trace.numpy_reductions import (
+    argmax,
+    deviation,
+    extreme,
+    mean,
+    norm,
+    scan,
+    total,
+    variance,
+)
 from stepnet.compiler.trace.numpy_shapes import (
     array_split,
     broadcast_to,
     concatenate,
     expand_dims,
+    flip,
     in_every_row,
     moveaxis,
+    pad,
     reshape,
+    roll,
     split,
     squeeze,
     stack,
@@ -146,6 +158,10 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.full_like: full_like,
     np.broadcast_to: broadcast_to,
     np.take: take,
+    np.flip: flip,
+    np.roll: roll,
+    np.pad: pad,
+    np.linalg.norm: norm,
     np.dot: dot,
     np.einsum: einsum,
     np.tensordot: tensordot,

@@ -8,6 +8,7 @@ import numpy as np
 
 from stepnet.compiler.trace.feature_axes import feature_axes, feature_axis
 from stepnet.compiler.trace.traced import Traced, apply, refuse, reshaped
+from stepnet.compiler.values.arguments import is_integer, short_repr
 
 
 def restored(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
@@ -83,3 +84,20 @@ def variance(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = Fal
 def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> Traced:
     """Computes np.std in a step, over feature axes. ddof: as in NumPy, subtracted from the count."""
     return apply("sqrt", variance(x, axis, ddof=ddof, keepdims=keepdims))
+
+
+def norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Traced:  # noqa: A002 - NumPy's name
+    """Computes np.linalg.norm of vectors in a step, along one feature axis: ord is 1, 2 or infinity."""
+    if not is_integer(axis):
+        raise refuse("np.linalg.norm in a step is that of vectors along one axis; give axis=-1")
+    axes = (feature_axis(x, axis, "np.linalg.norm"),)
+    values = x if x.type.is_float else x.astype(np.float64)
+    if ord in (None, 2):
+        result = apply("sqrt", apply("sum", values * values, axes=axes))
+    elif ord == 1:
+        result = apply("sum", apply("absolute", values), axes=axes)
+    elif ord == math.inf:
+        result = apply("max", apply("absolute", values), axes=nonempty_axes(x, axes, "np.linalg.norm"))
+    else:
+        raise refuse(f"np.linalg.norm in a step has ord 1, 2 or np.inf, not {short_repr(ord)}")
+    return restored(x, result, axes, keepdims)

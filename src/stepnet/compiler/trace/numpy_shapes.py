@@ -1,7 +1,7 @@
 """NumPy's functions that rearrange a step's features: shapes, orders of axes, parts and concatenation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,7 @@ from stepnet.compiler.trace.traced import (
     apply,
     array_of,
     builder_of,
+    filled,
     lifted,
     refuse,
     reshaped,
@@ -81,6 +82,54 @@ def moveaxis(x: Traced, source: Any, destination: Any) -> Traced:
     for target, origin in sorted(zip(targets, origins, strict=True)):
         order.insert(target, origin)
     return transpose(x, order)
+
+
+def flip(x: Traced, axis: Any = None) -> Traced:
+    """Computes np.flip in a step: reverses the order along feature axes."""
+    return x[indices_of(x, dict.fromkeys(feature_axes(x, axis, "np.flip"), slice(None, None, -1)))]
+
+
+def roll(x: Traced, shift: Any, axis: Any = None) -> Traced:
+    """Computes np.roll in a step: shifts features along axes; those beyond the end come back at the start."""
+    if axis is None:
+        raise refuse("np.roll over all axes mixes rows; give axis=-1")
+    shifts, axes = np.broadcast_arrays(shift, axis)
+    for by, where in zip(shifts.ravel().tolist(), axes.ravel().tolist(), strict=True):
+        feature = feature_axis(x, where, "np.roll")
+        if not is_integer(by):
+            raise refuse(f"np.roll shifts by whole numbers, not {by!r}")
+        if size := x.type.shape[feature]:
+            parts = (slice(size - by % size, None), slice(None, size - by % size))
+            x = concatenate([x[indices_of(x, {feature: part})] for part in parts], feature)
+    return x
+
+
+def pad(x: Traced, pad_width: Any, mode: Any = "constant", *, constant_values: Any = 0) -> Traced:
+    """Computes np.pad in a step: adds one number before and after features; no rows, and no other mode."""
+    if mode != "constant" or np.ndim(constant_values):
+        raise refuse("np.pad in a step adds one number: mode='constant' and a number as constant_values")
+    widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
+    if not x.is_constant and widths[0] != [0, 0]:
+        raise refuse(f"np.pad would add rows; begin pad_width with (0, 0), not {tuple(widths[0])}")
+    if any(not is_integer(width) or width < 0 for pair in widths for width in pair):
+        raise refuse(f"np.pad takes whole numbers of features to add, not {pad_width}")
+    for feature, pair in zip(range(-x.ndim, 0), widths, strict=True):
+        if any(pair):
+            before, after = (added(x, feature, width, constant_values) for width in pair)
+            x = concatenate([before, x, after], feature)
+    return x
+
+
+def added(x: Traced, feature: int, width: int, number: Any) -> Traced:
+    """Makes a parameter of one number, with the shape of x but `width` along a feature axis."""
+    sizes = list(x.type.shape)
+    sizes[feature] = width
+    return Traced(x.builder, x.builder.constant(filled(tuple(sizes), number, x.dtype.name)))
+
+
+def indices_of(x: Traced, chosen: Mapping[int, slice]) -> tuple[slice, ...]:
+    """Makes the index that takes slices along some axes, counted from the end, and all along the others."""
+    return tuple(chosen.get(axis, slice(None)) for axis in range(-x.ndim, 0))
 
 
 def concatenate(arrays: Sequence[Any], axis: int = 0) -> Traced:

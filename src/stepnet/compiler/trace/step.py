@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ir import Builder, Net, Recur, without_unused
-from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import (
     AXES,
     CONST,
@@ -21,6 +21,7 @@ from stepnet.compiler.net.types import (
     Extent,
     Type,
     extent_of,
+    is_pairs,
     is_sequence_axis,
     is_static_extent,
 )
@@ -250,8 +251,11 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
         extras = extra_arguments(step, builder, traced["static"])
         if statics is not None and "statics" not in extras:
             raise InputError("statics were given, but the step has no parameter named `statics`")
+        given = traced["param"]
+        if type(given) is dict:
+            given = StepParameters(cast("dict[str, Any]", given))
         try:
-            returned = step(traced["x"], traced["memory"], traced["param"], **extras)
+            returned = step(traced["x"], traced["memory"], given, **extras)
         except (AttributeError, TypeError, ValueError, StepError) as error:
             is_of_none = any(text in str(error) for text in ("None", "dtype object"))
             if "statics" in extras and statics is None and is_of_none:
@@ -270,6 +274,14 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
     body = builder.net(results + following)
     names = tuple(name or "output" for name, _ in named_leaves(output))
     return TracedStep(body, inputs, memory, statics, params, blank(output), names, last)
+
+
+class StepParameters(dict[str, Any]):
+    """The parameters that a step reads by their names; refuses a name that is not there."""
+
+    def __missing__(self, name: Any) -> None:
+        """Raises `StepError` with the names that there are, in place of `KeyError`."""
+        raise refuse(f"there is no parameter {name!r}; there are {', '.join(map(str, self)) or 'none'}")
 
 
 def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any:
@@ -339,6 +351,8 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
         raise refuse(f"{what} belongs to another step")
     if is_static_extent(leaf.type.extent):
         raise refuse(f"{what} is a sequence per row: reduce it to one value per row")
+    if is_pairs(leaf.type.extent):
+        raise refuse(f"{what} is a value at each pair of steps, of which a model returns none")
     return builder.add("expand", leaf.number, extent=ROWS) if leaf.is_constant else leaf.number
 
 

@@ -27,6 +27,23 @@ from stepnet.errors import InputError, NetError
 # Applied to a traced value these return a traced value, which the stubs of NumPy do not know.
 numpy: Any = np
 
+INSTEAD = {
+    "array method .any": "a step cannot branch on a value; as a value, np.max of ones and zeros over axis=-1",
+    "array method .all": "a step cannot branch on a value; as a value, np.min of ones and zeros over axis=-1",
+    "np.any": "write np.max(np.where(x, 1.0, 0.0), axis=-1) > 0",
+    "np.all": "write np.min(np.where(x, 1.0, 0.0), axis=-1) > 0",
+    "np.log2": "write np.log(x) / np.log(2)",
+    "np.log10": "write np.log(x) / np.log(10)",
+    "np.sort": "np.max, np.min and np.argmax are operations",
+}
+"""The ways to write what is no operation of a step, by the names in messages."""
+
+
+def unknown(name: str) -> str:
+    """Returns the message for a function or method that steps do not have, with what to write instead."""
+    advice = f": {INSTEAD[name]}" if name in INSTEAD else ""
+    return f"{name} is not an operation of a step{advice}"
+
 
 class Rows:
     """Unknown number of rows. A step can only pass it on, as in `reshape(x.shape[0], ...)`."""
@@ -142,7 +159,7 @@ class Traced(NDArrayOperatorsMixin):
             raise refuse(f"np.{ufunc.__name__} takes no {', '.join(options)} in a step")
         rule = self.rules.ufuncs.get(ufunc)
         if rule is None:
-            raise refuse(f"np.{ufunc.__name__} is not an operation of a step")
+            raise refuse(unknown(f"np.{ufunc.__name__}"))
         with as_refused(f"np.{ufunc.__name__}"):
             return rule(*inputs) if callable(rule) else apply(rule, *inputs)
 
@@ -151,7 +168,7 @@ class Traced(NDArrayOperatorsMixin):
         rule = self.rules.functions.get(function)
         if rule is None:
             name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
-            raise refuse(f"{name} is not an operation of a step")
+            raise refuse(unknown(name))
         try:
             inspect.signature(rule).bind(*inputs, **options)
         except TypeError as error:
@@ -255,7 +272,10 @@ class Traced(NDArrayOperatorsMixin):
 
     def __float__(self) -> NoReturn:
         """Raises `StepError`: a traced value has no number."""
-        raise refuse("a step's value is not a number while it is traced")
+        raise refuse(
+            "a step's value is not a number while it is traced: use functions of NumPy, such as np.exp for "
+            "math.exp"
+        )
 
     __int__ = __complex__ = __index__ = __float__
 
@@ -267,7 +287,7 @@ class Traced(NDArrayOperatorsMixin):
         """Raises `StepError` for methods of arrays that steps do not have."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise refuse(f"array method .{name} is not an operation of a step")
+        raise refuse(unknown(f"array method .{name}"))
 
 
 @contextmanager

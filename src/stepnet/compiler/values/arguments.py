@@ -89,7 +89,7 @@ def check_signature(
     >>> check_signature(lambda x, params, statics: x, ("x", "params"), ("statics",))
     >>> check_signature(lambda x: x, ("x", "params"))
     Traceback (most recent call last):
-    stepnet.errors.InputError: <lambda> is called as <lambda>(x, params): too many positional arguments
+    stepnet.errors.InputError: <lambda> is called as <lambda>(x, params), and takes (x): too many ...
     """
     try:
         signature = inspect.signature(
@@ -102,7 +102,8 @@ def check_signature(
         signature.bind(*names, **extras)
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)
-        raise InputError(f"{name} is called as {name}({', '.join([*names, *extras])}): {error}") from None
+        called = f"{name}({', '.join([*names, *extras])})"
+        raise InputError(f"{name} is called as {called}, and takes {signature}: {error}") from None
 
 
 def file_path(value: Any, name: str = "path") -> Path:

@@ -14,6 +14,7 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.importers.aten import rules
+from stepnet.importers.aten.fixed_steps import cuts_of, is_steps, steps_joined
 from stepnet.importers.aten.module_sequences import ordered, source_of
 from stepnet.importers.aten.places import tiled
 from stepnet.importers.aten.replay import (
@@ -26,6 +27,7 @@ from stepnet.importers.aten.replay import (
     torch_name,
 )
 from stepnet.importers.aten.rows import aligned, at_extent, dims_of
+from stepnet.importers.attention import attended
 from stepnet.importers.axes import (
     BATCH,
     ONE,
@@ -34,6 +36,7 @@ from stepnet.importers.axes import (
     extent_of,
     features_of,
     is_feature,
+    is_keys,
     is_time,
     regrouped,
     size_of,
@@ -42,7 +45,7 @@ from stepnet.importers.axes import (
 from stepnet.importers.placed import Placed
 from stepnet.importers.products import product
 from stepnet.importers.reductions import reduce
-from stepnet.importers.selecting import concatenate, step_at
+from stepnet.importers.selecting import concatenate, cut, step_at
 from stepnet.importers.shaping import broadcast_axis, broadcast_to, expand, step_numbers, transpose
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import deepest, first_feature
@@ -62,7 +65,11 @@ def operand(call: ReplayedNode) -> Placed:
 
 def viewed(call: ReplayedNode) -> Placed:
     """Evaluates a `view` node of a PyTorch graph: the same numbers in the same order, with other axes."""
-    x, sizes, stated = call.operands[0], call.sizes(call.tensors[0].shape), call.replay.stated
+    x, stated = call.operands[0], call.replay.stated
+    joined = steps_joined(call, x)
+    if joined is not None:
+        return joined
+    sizes = call.sizes(call.tensors[0].shape)
     return x.shaped(regrouped(x.axes, sizes) if stated is None else fixed_regrouped(x.axes, sizes, stated))
 
 
@@ -79,7 +86,14 @@ def expanded(call: ReplayedNode) -> Placed:
     (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
     if call.replay.stated is not None:
         own = (ONE,) * (len(sizes) - len(x.axes)) + x.axes
-        sizes = [size if is_feature(axis) else size_of(axis) for axis, size in zip(own, sizes, strict=True)]
+        sizes = [
+            size_of(axis)
+            if not is_feature(axis)
+            else size_of(TIME)
+            if axis == ONE and is_steps(call, size)
+            else size
+            for axis, size in zip(own, sizes, strict=True)
+        ]
     extent = extent_of(tuple(axis_of(size, {}) for size in sizes))
     return expand(at_extent(x, extent), sizes)
 
@@ -111,8 +125,11 @@ def concatenated(call: ReplayedNode) -> Placed:
     """
     dtype = torch_name(call.tensors[0])
     operands = [x.with_value(x.value.astype(dtype)) for x in call.operands if x.axes != ((0,),)]
+    dim = int(call.arguments["dim"])
+    if any(is_time(x.axes[dim]) for x in operands) and any(is_feature(x.axes[dim]) for x in operands):
+        return concatenate(operands, dim)
     extent = deepest([x.value for x in operands])
-    return concatenate([at_extent(x, extent) for x in operands], int(call.arguments["dim"]))
+    return concatenate([at_extent(x, extent) for x in operands], dim)
 
 
 # ---- along axes --------------------------------------------------------------------------------------------
@@ -171,10 +188,15 @@ def sliced(call: ReplayedNode) -> Any:
     """
     x, dim = call.operands[0], int(call.arguments["dim"])
     start, end, step = (call.arguments[name] for name in ("start", "end", "step"))
-    axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
-    is_open = end is None or not isinstance(end, int) or end >= NO_END
+    axis, is_open = x.axes[dim], end is None or not isinstance(end, int) or end >= NO_END
     if is_feature(axis):
         return None
+    if call.replay.stated is not None and is_time(axis):
+        end_ = None if is_open and not is_size(end) else end
+        cuts = cuts_of(call, x, dim % len(x.axes), start or 0, end_)
+        if cuts is not None:
+            return x if (*cuts, step) == (0, 0, 1) else cut(x, dim % len(x.axes), *cuts, step)
+    size = call.size(call.tensors[0].shape[dim])
     if (start or 0, step) == (0, 1) and is_open and size == size_of(axis, call.replay.stated):
         return x
     if not is_time(axis):
@@ -297,6 +319,8 @@ def arange(call: ReplayedNode) -> Any:
     if the end is a plain number: then `places.arange` is called, which makes a constant.
     """
     end_ = call.arguments["end"]
+    if is_steps(call, end_) and (call.arguments["start"], call.arguments["step"]) == (0, 1):
+        return step_numbers(call.replay.like, torch_name(call.tensors[0]))
     if not is_size(end_):
         return None
     axes = call.axes(call.tensors[0], [])
@@ -315,10 +339,19 @@ def matrix_product(a: Placed, b: Placed) -> Placed:
     step, the other is repeated to as many, unless it is a parameter, or the product sums over the steps (the
     last axis of a).
     """
-    if not is_time(a.axes[-1]):
+    if not is_time(a.axes[-1]) and not is_keys(a.axes[-1]):
         extent = deepest([a.value, b.value])
         a, b = at_extent(a, extent), at_extent(b, extent)
     return product(a, b, rules.product)
+
+
+def attention(call: ReplayedNode) -> Placed:
+    """Evaluates a node of scaled dot-product attention, in evaluation: without dropout."""
+    if call.arguments.get("dropout_p"):
+        raise refuse("dropout draws random numbers: call .eval() on the module")
+    query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
+    settings = call.arguments.get("is_causal", False), call.arguments.get("scale")
+    return attended(query, key, value, call.arguments.get("attn_mask"), *settings)
 
 
 def multiplied(call: ReplayedNode) -> Placed:

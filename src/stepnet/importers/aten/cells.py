@@ -115,20 +115,22 @@ class CellSizes:
         """The structure of the memory of layers of these sizes, in which a list of states is arranged."""
         return memory_of(self.recurrences)
 
-    def of(self, weights: Sequence[Any]) -> Layer:
-        """Makes stepnet's layers for a torch.nn module of these sizes: a `Stack`, or the only layer. weights:
-        the module's parameters in PyTorch's order.
+    def of(self, weights: Sequence[Any], reverse: bool = False) -> Layer:
+        """Makes stepnet's layers for a torch.nn module of these sizes: a `Stack`, or the only layer.
+
+        weights: the module's parameters in PyTorch's order. reverse: whether a module of one direction runs
+            from the last step of each sequence.
         """
         remaining = iter(weights)
-        layers = [self.single_layer(layer).directed(remaining) for layer in range(self.layers)]
+        layers = [self.single_layer(layer).directed(remaining, reverse) for layer in range(self.layers)]
         return layers[0] if self.layers == 1 else Stack(layers)
 
-    def directed(self, weights: Iterator[Any]) -> Layer:
+    def directed(self, weights: Iterator[Any], reverse: bool) -> Layer:
         """Makes one layer of these sizes, in one or both directions, with the next parameters of the iterator
-        `weights`.
+        `weights`. reverse: whether one direction runs from the last step of each sequence.
         """
-        forward = self.recurrence(weights, False)
-        return Bidirectional(forward, self.recurrence(weights, True)) if self.bidirectional else forward
+        first = self.recurrence(weights, reverse)
+        return Bidirectional(first, self.recurrence(weights, True)) if self.bidirectional else first
 
     def recurrence(self, weights: Iterator[Any], reverse: bool) -> RNN:
         """Makes one layer in one direction, with the next parameters of the iterator `weights`.

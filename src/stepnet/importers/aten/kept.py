@@ -9,7 +9,7 @@ A file does not hold the default values of arguments, so the rules here have the
 of the other table's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,14 +20,16 @@ from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import refuse
 from stepnet.importers import selecting
 from stepnet.importers.activations import hard_sigmoid, hard_swish
-from stepnet.importers.aten import axis_rules, places, rules
+from stepnet.importers.aten import axis_rules, channels, places, rules
+from stepnet.importers.aten.backwards import flipped
+from stepnet.importers.aten.channels import feature_of
 from stepnet.importers.aten.layers import recurrent
 from stepnet.importers.aten.replay import NoValue, ReplayedNode
-from stepnet.importers.aten.rows import AtenOperation, aligned, with_axes
+from stepnet.importers.aten.rows import AtenOperation, aligned, on_features, with_axes
 from stepnet.importers.aten.rules import InferredResult
 from stepnet.importers.aten.table import ATEN, elementwise, pointwise, promoted, uncast
 from stepnet.importers.aten.windows import POOLINGS
-from stepnet.importers.axes import ONE, axis_error, is_feature, is_time, symbols_in
+from stepnet.importers.axes import is_time
 from stepnet.importers.convolving import (
     ZerosAround,
     convolve,
@@ -36,10 +38,11 @@ from stepnet.importers.convolving import (
     window_of,
     with_zeros,
 )
+from stepnet.importers.einsum import einsum
 from stepnet.importers.placed import Placed
 from stepnet.importers.reductions import log_softmax, softmax
 from stepnet.importers.shaping import transpose, unsqueeze
-from stepnet.importers.values import check_room, part_of
+from stepnet.importers.values import check_room, deepest, part_of
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
@@ -94,6 +97,11 @@ def sixth_sigmoid(x: Any) -> Any:
 def selu(x: Any) -> Any:
     """Computes the scaled exponential linear unit of x."""
     return rules.elu(x, 1.6732632423543772, 1.0507009873554805)
+
+
+def limited_above(x: Any, max: Any) -> Any:  # noqa: A002 - PyTorch's names
+    """Computes ATen's `clamp_max`: x, at most `max`."""
+    return rules.clamp(x, None, max)
 
 
 def masked(result: InferredResult, x: Any, mask: Any, value: Any) -> Any:
@@ -196,16 +204,6 @@ def narrowed(call: ReplayedNode) -> Placed:
     return selecting.sliced(x, dim, slice(start, start + call.arguments["length"]))
 
 
-def feature_of(x: Placed, dim: int) -> int:
-    """Returns the number of an axis of features; raises `ModelError` for one of sequences or steps, which
-    differ in number.
-    """
-    dim = x.axis(dim)
-    if not is_feature(x.axes[dim]):
-        raise axis_error(max(symbols_in((x.axes[dim],))), x.axes)
-    return dim
-
-
 def expanded_as(call: ReplayedNode) -> Placed:
     """Evaluates an `expand_as` node: repeats the operand to the sizes of another."""
     return axis_rules.expanded(replace(call, arguments={"self": call.arguments["self"]}))
@@ -235,42 +233,31 @@ def matmul(call: ReplayedNode) -> Placed:
     return axis_rules.multiplied(call)
 
 
-def layer_norm(
-    x: Any, shape: Sequence[int], scale: Any = None, shift: Any = None, eps: float = 1e-5, *_: Any, **__: Any
-) -> Any:
-    """Computes ATen's `layer_norm`: x with mean 0 and variance 1 over its last axes, scaled and shifted."""
-    return rules.layer_norm(x, shape, scale, shift, eps)[0]
+def einsummed(call: ReplayedNode) -> Placed:
+    """Evaluates an `einsum` node: products of tensors, summed over the letters that the result lacks."""
+    extent = deepest([x.value for x in call.operands])
+    operands = [axis_rules.at_extent(x, extent) for x in call.operands]
+    return einsum(call.arguments["equation"], operands, rules.product)
 
 
-def over_features(call: ReplayedNode) -> None:
-    """Raises `StepError` for a layer norm over sequences or steps; returns None, so that the rule is
-    called.
+def unbiased(variance: AtenOperation, root: bool) -> AtenOperation:
+    """Makes the entry of a variance or a deviation, in any of its forms: `correction` is a number that is
+    subtracted from the count, and `unbiased` stands for 1 or 0.
+
+    variance: the entry of `var.correction`. root: whether it is the deviation.
     """
-    x, shape = call.operands[0], call.arguments["normalized_shape"]
-    if symbols_in(x.axes[len(x.axes) - len(shape) :]):
-        raise refuse("it normalises over sequences or steps: only features can be normalised")
 
+    def rule(call: ReplayedNode) -> Placed:
+        """Computes the variance by the entry of `var.correction`, and its root for a deviation."""
+        given = call.arguments
+        number = given.get("correction", int(given.get("unbiased", True)))
+        arguments = {"self": given["self"], "dim": given.get("dim"), "correction": number}
+        arguments["keepdim"] = given.get("keepdim", False)
+        node = replace(call.node, positions=("self",), options=("dim", "correction", "keepdim"))
+        made: Placed = on_features(replace(call, node=node, arguments=arguments), variance)
+        return made.with_value(np.sqrt(made.value)) if root else made
 
-def batch_norm(call: ReplayedNode) -> Placed:
-    """Evaluates a node of a batch norm that reads its statistics: (x - mean) / deviation, scaled and
-    shifted.
-    """
-    if call.arguments.get("training", False):
-        raise refuse("it takes means over rows: call .eval() on the module, or use a LayerNorm")
-    x = call.arguments["input"]
-    names = ("running_mean", "running_var", "weight", "bias")
-    mean, variance, scale, shift = (along_channels(call, x, call.arguments.get(name)) for name in names)
-    inverse = 1 / np.sqrt(variance + call.arguments.get("eps", 1e-5))
-    value = (x.value - mean) * (inverse if scale is None else inverse * scale)
-    return x.with_value(value if shift is None else value + shift)
-
-
-def along_channels(call: ReplayedNode, x: Placed, parameter: Placed | None) -> Any:
-    """Returns a parameter of one number for each channel of x, its second axis, so that it broadcasts."""
-    if parameter is None:
-        return None
-    feature_of(x, 1)
-    return aligned(call, parameter.shaped((*parameter.axes, *[ONE] * (len(x.axes) - 2))), x.axes)
+    return AtenOperation(on_axes=rule)
 
 
 # ---- over windows of steps ---------------------------------------------------------------------------------
@@ -379,10 +366,20 @@ ROWS: Mapping[str, Callable[[ReplayedNode], Any]] = {
     ),
     "expand_as.default": expanded_as,
     "embedding.default": embedded,
+    "scaled_dot_product_attention.default": axis_rules.attention,
     "linear.default": linear,
     "matmul.default": matmul,
-    "batch_norm.default": batch_norm,
-    "_native_batch_norm_legit_no_training.default": lambda call: [batch_norm(call), STATISTICS, STATISTICS],
+    "batch_norm.default": channels.batch_norm,
+    "group_norm.default": channels.group_norm,
+    "glu.default": channels.gated,
+    "prelu.default": channels.sloped,
+    "einsum.default": einsummed,
+    "flip.default": flipped,
+    "_native_batch_norm_legit_no_training.default": lambda call: [
+        channels.batch_norm(call),
+        STATISTICS,
+        STATISTICS,
+    ],
     **dict.fromkeys(
         ("conv1d.default", "conv1d.padding", "conv_transpose1d.default", "convolution.default"), convolution
     ),
@@ -412,7 +409,7 @@ EXPORTED: Mapping[str, AtenOperation] = {
     "avg_pool1d.default": pooled("mean"),
     "adaptive_max_pool1d.default": pooled_to_one("max"),
     "adaptive_avg_pool1d.default": pooled_to_one("mean"),
-    "layer_norm.default": replace(promoted(layer_norm), on_axes=over_features),
+    "layer_norm.default": replace(promoted(channels.layer_norm), on_axes=channels.over_features),
     "silu.default": elementwise("silu"),
     "square.default": elementwise("square"),
     "softplus.default": pointwise(softplus),
@@ -426,6 +423,13 @@ EXPORTED: Mapping[str, AtenOperation] = {
     "rsub.Tensor": pointwise(reversed_subtract),
     "sub.Scalar": pointwise(rules.subtract),
     "div.Scalar": pointwise(rules.divide),
+    **{
+        f"{name}.{end}": unbiased(ATEN["var.correction"], name == "std")
+        for name in ("var", "std")
+        for end in ("default", "dim", "correction")
+    },
+    "clamp_min.default": pointwise(rules.clamp),
+    "clamp_max.default": pointwise(limited_above),
     "masked_fill.Scalar": AtenOperation(masked, True),
     "masked_fill.Tensor": AtenOperation(masked, True),
     **dict.fromkeys(

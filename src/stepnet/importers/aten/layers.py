@@ -9,7 +9,7 @@ from stepnet.importers.aten.cells import CellSizes
 from stepnet.importers.aten.module_sequences import run, source_of
 from stepnet.importers.aten.replay import ReplayedNode
 from stepnet.importers.axes import ONE, is_rows
-from stepnet.importers.placed import Placed
+from stepnet.importers.placed import Placed, ReversedSteps, reversed_steps
 from stepnet.importers.selecting import concatenate
 from stepnet.importers.values import part_of
 
@@ -31,9 +31,17 @@ def recurrent(name: str, call: ReplayedNode) -> list[Placed]:
     sizes = sizes_of(name.upper(), weights, layers, arguments["has_biases"], arguments["bidirectional"])
     count = layers * sizes.directions
     first = [] if all(map(is_zeros, states)) else [own for place in range(count) for own in at(states, place)]
-    layer = sizes.of([weight.value for weight in weights])
-    outputs, *last = run(arguments["input"], int(arguments["batch_first"]), layer, first, sizes.memories)
+    data: Placed = arguments["input"]
+    backwards = data.value if isinstance(data.value, ReversedSteps) else None
+    if backwards and sizes.bidirectional:
+        raise refuse(
+            "it runs both ways over steps in reverse order, as flip gives them: give it those in order"
+        )
+    layer = sizes.of([weight.value for weight in weights], reverse=backwards is not None)
+    x = backwards.source if backwards else data
+    outputs, *last = run(x, int(arguments["batch_first"]), layer, first, sizes.memories)
     kinds = len(states)
+    outputs = reversed_steps(outputs) if backwards else outputs
     return [outputs, *(stacked(last[kind::kinds]) for kind in range(kinds))]
 
 

@@ -8,7 +8,8 @@ from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.importers.aten.replay import NoValue, ReplayedNode, SequenceOrder
 from stepnet.importers.axes import PACKED, TIME, Axes, is_packed, is_rows, is_time, text_of
-from stepnet.importers.placed import Placed, broadcastable
+from stepnet.importers.broadcasting import broadcastable
+from stepnet.importers.placed import Placed
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import to_extent
 

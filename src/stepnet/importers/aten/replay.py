@@ -36,12 +36,14 @@ from stepnet.importers.axes import (
     extent_of,
     features_of,
     is_feature,
+    is_keys,
     is_time,
     reshape_error,
     size_of,
     symbols_of,
 )
-from stepnet.importers.placed import Placed, order_error
+from stepnet.importers.broadcasting import joint_axes, order_error
+from stepnet.importers.placed import Placed
 from stepnet.importers.sizes import SEQUENCES, Size
 from stepnet.model.counting import length_of
 
@@ -266,6 +268,8 @@ class ReplayedNode:
 
         Raises `ModelError` if operands have two different axes of one size, such as sequences in two orders.
         """
+        if any(map(is_keys, (axis for operand in operands for axis in operand.axes))):
+            return joint_axes(operands)
         known = dict[Any, Axis]()
         for axis in (axis for operand in operands for axis in operand.axes if not is_feature(axis)):
             if known.setdefault(size_of(axis), axis) != axis:

@@ -6,7 +6,7 @@ AtenOperation(on_axes=...)        x.transpose(0, 1)      rule on the axes
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from stepnet.compiler.net.types import Extent
@@ -16,7 +16,8 @@ from stepnet.importers.aten.graph import SymbolicSize
 from stepnet.importers.aten.replay import NoValue, ReplayedNode, Rule, is_size
 from stepnet.importers.aten.rules import InferredResult
 from stepnet.importers.axes import Axes, axis_error, extent_of, features_of, is_feature, is_time, symbols_in
-from stepnet.importers.placed import Placed, broadcastable
+from stepnet.importers.broadcasting import at_pairs, broadcastable
+from stepnet.importers.placed import Placed
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.importers.values import reshaped, to_extent
 
@@ -52,6 +53,8 @@ def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
     its `rule`, on the features of each row. Returns values with named axes: the result, or the list of
     results. Raises `StepError` if the operation would go over sequences.
     """
+    if entry.folded:
+        call = with_keys(call)
     operands = call.operands
     axes = [call.axes(tensor, operands) for tensor in call.tensors]
     dims = next((name for name in ("dim", "dims") if name in call.arguments), None)
@@ -66,6 +69,15 @@ def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
     else:
         values = {name: without_axes(value) for name, value in call.arguments.items()}
     return with_axes(call_rule(call, entry, call.result(axes[0]), values | translated), axes)
+
+
+def with_keys(call: ReplayedNode) -> ReplayedNode:
+    """Returns the graph node of an elementwise operation with those of its operands that are at keys given at
+    pairs of steps, where there are any.
+    """
+    operands = [value for value in call.arguments.values() if isinstance(value, Placed)]
+    made = {id(old): new for old, new in zip(operands, at_pairs(operands), strict=True)}
+    return replace(call, arguments={name: made.get(id(x), x) for name, x in call.arguments.items()})
 
 
 def call_rule(
@@ -145,10 +157,16 @@ def scalar(call: ReplayedNode, number: SymbolicSize) -> Placed:
 
 
 def check_axes_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
-    """Raises `StepError` if an operation on features would drop an axis of sequences or steps.
+    """Raises `StepError` if an operation on features would drop an axis of sequences or steps, or if its
+    operands have different numbers of steps.
 
     operands: the operands of the node `call`. axes: those of each result.
     """
+    times = {axis[0] for operand in operands for axis in operand.axes if is_time(axis)}
+    if len(times) > 1:
+        raise refuse(
+            f"it combines values with different numbers of steps: {' and '.join(map(str, sorted(times)))}"
+        )
     before = {symbol for operand in operands for symbol in symbols_in(operand.axes)}
     for own in axes:
         lost = before - set(symbols_in(own))

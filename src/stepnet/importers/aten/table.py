@@ -261,6 +261,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "stepnet.convolved.default": AtenOperation(on_axes=windows.convolved),
     "stepnet.convolved_transposed.default": AtenOperation(on_axes=windows.convolved_transposed),
     "stepnet.pooled.default": AtenOperation(on_axes=windows.pooled),
+    "stepnet.attended.default": AtenOperation(on_axes=axis_rules.attention),
     "stepnet.sorted.default": AtenOperation(on_axes=module_sequences.sorted_rows),
 }
 """The entry of each operation, by name."""

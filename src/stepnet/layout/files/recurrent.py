@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.traced import Traced, lifted
+from stepnet.compiler.values.structure import transform
 from stepnet.errors import ModelError
+from stepnet.importers.values import repeated_at
 from stepnet.layout.files.model import Module
 from stepnet.layout.files.verified import weights
-from stepnet.model.compose import DIRECTIONS, Layer, Stack
+from stepnet.model.compose import DIRECTIONS, Bidirectional, Layer, Stack
+from stepnet.model.merge import merged_leaf
+from stepnet.model.recurrence import RNN
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,13 @@ class RecurrentLayer:
         )
         return outputs, self.states(final) if returned else []
 
+    def run_in_row(self, rows: Sequence[Any], last_only: bool) -> tuple[list[Any], list[Any]]:
+        """Runs the layer over values one after another, such as those of each letter of a word, without a
+        loop; returns its outputs, or only the last one, and its final states. It begins at zeros.
+        """
+        outputs, last, final = in_row(self.layer, rows)
+        return [last] if last_only else outputs, self.states(final) if self.top.states else []
+
     def memories(self, states: Sequence[Any]) -> Any:
         """Returns initial states in the form in which the layer takes them; None for none. Raises
         `ModelError` for another number of states.
@@ -100,6 +115,37 @@ class RecurrentLayer:
             ]
         memories = [final] if self.directions == 1 else [final[way] for way in DIRECTIONS]
         return [memory if slot == "" else memory[slot] for memory in memories for slot in self.slots]
+
+
+def in_row(layer: Layer, rows: Sequence[Traced]) -> tuple[list[Any], Any, Any]:
+    """Computes the steps of a layer over values in a row, from zeros: returns its outputs in the order of the
+    values, its last output, and its final memory.
+    """
+    if isinstance(layer, Stack):
+        made, last, finals = list(rows), None, list[Any]()
+        for own in layer.layers:
+            made, last, final = in_row(own, made)
+            finals.append(final)
+        return made, last, tuple(finals)
+    if isinstance(layer, Bidirectional):
+        (a, last_a, final_a), (b, last_b, final_b) = (in_row(own, rows) for own in layer.layers)
+        both = [*zip(a, b, strict=True), (last_a, last_b)]
+        *made, last = [merged_leaf(*pair, layer.merge, 1) for pair in both] if layer.merge else both
+        return made, last, dict(zip(DIRECTIONS, (final_a, final_b), strict=True))
+    assert isinstance(layer, RNN)
+    builder = rows[0].builder
+    params = transform(lambda array: Traced(builder, lifted(builder, array, ())), layer.params)
+    memory = transform(lambda spec: zeros_at(spec, rows[0]), layer.memory)
+    made = list[Any]()
+    for row in reversed(rows) if layer.reverse else rows:
+        output, memory = layer.step(row, memory, params)
+        made.append(output)
+    return made[::-1] if layer.reverse else made, made[-1], memory
+
+
+def zeros_at(spec: Spec, like: Traced) -> Traced:
+    """Returns a memory of zeros at each entry of a value, in its dtype."""
+    return repeated_at(np.zeros(spec.shape, like.type.dtype), like)
 
 
 def slots_of(module: Module) -> tuple[str, ...]:

@@ -165,9 +165,7 @@ def fitting_graph(
         check_agree(placed)
         return graph_of(make(placed))
 
-    return first_fitting(
-        path, product(*(axes_of_rank(len(sizes)) for _, sizes, _ in inputs)), build, remedy=""
-    )
+    return first_fitting(path, product(*(axes_of_sizes(sizes) for _, sizes, _ in inputs)), build, remedy="")
 
 
 def first_fitting(
@@ -200,6 +198,21 @@ def axes_of_rank(rank: int) -> list[str]:
     """Returns axes to try for an input of `rank` axes, most usual first: N sequences, T steps, _ features."""
     more = FEATURE * (rank - 2)
     return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
+
+
+def axes_of_sizes(sizes: Sequence[int]) -> list[str]:
+    """Returns axes to try for an input, most usual first: those whose features all have stated sizes.
+
+    sizes: the sizes of its axes, 0 for one that the file does not state. If only the last one of several is
+        not stated, it is the steps, as in [batch, features, time].
+    """
+    rank = len(sizes)
+    usual = axes_of_rank(rank)
+    if rank > 2 and not sizes[-1] and all(sizes[1:-1]):
+        usual = ["N" + FEATURE * (rank - 2) + "T", *usual]
+    return sorted(
+        usual, key=lambda axes: any(a == FEATURE and not n for a, n in zip(axes, sizes, strict=True))
+    )
 
 
 def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelInput:

@@ -106,9 +106,9 @@ class Graph(Model):
         if names:
             ends = [last_only or not level for level in levels]
             with named(f"with {names[0]}= a graph runs step by step"):
+                layers, begins = self.as_layers(sequences, call.initial, statics, order, time_major)
                 if 0 in levels:
                     check_per_sequence(reading, control.get("mask"))
-                layers, begins = self.as_layers(sequences, call.initial, statics, order, time_major)
             outputs, _ = layers(sequences, begins, statics, lengths, False, order, **control)
         else:
             outputs, _ = reading.run(order, self.programs.calls, form)
@@ -250,9 +250,9 @@ class Graph(Model):
         if names:
             ends = tuple(call.last_only or not level for level in program.levels)
             with named(f"with {names[0]}= a graph runs step by step"):
+                step = self.step_for(call.engine).composed_for(program.traced.inputs, program.traced.statics)
                 if 0 in program.levels:
                     check_per_sequence(reading, control.get("mask"))
-                step = self.step_for(call.engine).composed_for(program.traced.inputs, program.traced.statics)
             return step.gradient_reading(call, ends), None
         if call.last_only and True not in program.gradients:
             program.gradients[True] = without_control(program, program, has_steps(program), 0)
@@ -313,7 +313,8 @@ def check_in_model(call: UncheckedCall, stepwise: list[str]) -> None:
 
 def check_per_sequence(reading: Reading[GraphProgram], mask: Any) -> None:
     """Raises `InputError` for a call step by step of a graph with an output that a sequence has once, if a
-    step under a mask, or an empty sequence, leaves that output open.
+    step under a mask, or an empty sequence, leaves that output open. The graph has a stream, so that output
+    is that of the last step.
 
     reading: the checked call.
     mask: the argument of the call.

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.groups import flat_recurrences
 from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.plan.schedule import Schedule

@@ -2,7 +2,7 @@
 
     samples --> trials --> errors of the outputs --> a dtype for each recurrence
 
-The choice is a mark on each recurrence of the net (`stepnet.compiler.net.precision`), which engines read.
+The choice is a mark on each recurrence of the net (`stepnet.compiler.net.encodings`), which engines read.
 Layers are tried as a model that calls them, and come back as layers with the same marks.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, overload
 
-from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.targets import checked_engine, order_of
 from stepnet.compiler.values.arguments import choice, number, short_repr
 from stepnet.errors import InputError

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.lines import refuse
 from stepnet.errors import InputError

@@ -6,7 +6,7 @@ from math import isinf
 
 import numpy as np
 
-from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.encodings import Precision
 
 Array = np.ndarray
 

@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.encodings import ENCODINGS
+from stepnet.compiler.net.encodings import ENCODINGS, Precision
 from stepnet.compiler.net.ir import Net, without_unused
-from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.net.types import is_derived
 from stepnet.compiler.plan.groups import flat_recurrences
 from stepnet.compiler.plan.plan import Plan

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ir import Builder, Net, Node, unchecked_net
 from stepnet.compiler.net.ops import OPERATIONS
-from stepnet.compiler.net.precision import Precision
-from stepnet.compiler.net.types import AXES, ROWS, Extent, Literal, Type, is_sequence_axis
+from stepnet.compiler.net.pairs import PAIRED, keys_of, queries_of
+from stepnet.compiler.net.types import AXES, ROWS, Extent, Literal, Type, is_pairs, is_sequence_axis
 from stepnet.compiler.net.windows import is_derived_name
 from stepnet.compiler.trace.step import MOST_FEATURES, sizes_of
 from stepnet.compiler.values.arguments import is_integer, short_repr
@@ -77,6 +78,8 @@ STORED: dict[str, Attributes] = {
     "reduce": Attributes(("how",)),
     "windows": Attributes(("size", "dilation", "before"), ("stride", "lost", "same")),
     "overlap": Attributes(("size", "dilation", "before"), ("stride", "lost", "same", "steps")),
+    "scores": Attributes(("causal",)),
+    "mix": Attributes(("over",)),
     "recur": Attributes(("body", "memories", "reverse", "sequences"), ("precision", "unroll")),
 }
 """The operations of traced steps and models. Those that passes add are never stored."""
@@ -148,7 +151,7 @@ def net_of(data: Any, arrays: Found, depth: int = 0) -> Net:
     if sorted(inputs) != declared:
         raise ModelError("the inputs of its net are not its input nodes")
     for place in results:
-        if place >= len(nodes) or nodes[place].operation == "recur":
+        if place >= len(nodes) or nodes[place].operation == "recur" or is_pairs(nodes[place].type.extent):
             raise ModelError(f"a result of its net is %{place}, which is no single value of it")
     return unchecked_net(tuple(nodes), inputs, results)  # each node was checked above
 
@@ -191,7 +194,7 @@ def operands_of(name: str) -> int | None:
     if name in ("concatenate", "recur"):
         return None
     one, none = ("result", "expand", "reduce", "windows", "overlap"), ("input", "constant", "index")
-    known = {"where": 3, **dict.fromkeys(one, 1), **dict.fromkeys(none, 0)}
+    known = {"where": 3, **dict.fromkeys(PAIRED, 2), **dict.fromkeys(one, 1), **dict.fromkeys(none, 0)}
     if name in known:
         return known[name]
     meaning = OPERATIONS[name].meaning
@@ -251,6 +254,8 @@ def extent_of(value: Any, what: str) -> Extent:
     axes = several(text, value, what)
     if axes == AXES[: len(axes)] or (axes[:1] == ROWS and len(axes) == 2 and is_axis(axes[1])):
         return axes
+    if is_pairs(axes) and all(extent_of(list(own), what) for own in (queries_of(axes), keys_of(axes))):
+        return axes
     raise ModelError(f"{what} is no path of axes: {short_repr(axes)}")
 
 
@@ -273,7 +278,10 @@ def type_of(value: Any, what: str) -> Type:
         shape = sizes_of(several(integer, given["shape"], f"the shape of {what}"))
     except InputError as error:
         raise ModelError(str(error)) from None
-    return Type(extent_of(given["extent"], what), shape, dtype_of(given["dtype"], what))
+    extent = extent_of(given["extent"], what)
+    if is_pairs(extent):
+        raise ModelError(f"{what} is at pairs of steps, where a net has no inputs")
+    return Type(extent, shape, dtype_of(given["dtype"], what))
 
 
 def precision_of(value: Any, what: str) -> Precision | None:
@@ -322,6 +330,8 @@ READ: dict[str, Callable[[Any, str], Any]] = {
     "lost": integer,
     "same": text,
     "steps": steps_of,
+    "causal": flag,
+    "over": text,
     "extent": extent_of,
     "how": text,
     "memories": count,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_derived
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_derived, is_pairs
 from stepnet.compiler.net.windows import Window
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.plan.plan import Plan, Planning
@@ -79,6 +79,8 @@ def wrong_operation(net: Net, node: Node) -> str | None:
 
     net, node: the net of the model, and the operation in it.
     """
+    if any(is_pairs(type_.extent) for type_ in node.types):
+        return "its attention reads all steps of a sequence"
     if any(is_derived(type_.extent) for type_ in node.types):
         return "it has other numbers of steps than its inputs, as after a stride"
     if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):

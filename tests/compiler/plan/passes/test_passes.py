@@ -53,6 +53,7 @@ def test_every_pass_keeps_what_is_computed(data: st.DataObject, step: RandomStep
             assert_close(actual, wanted, length=5, width=64)
 
 
+@pytest.mark.long(examples=5)
 @settings(max_examples=15)
 @given(random_steps())
 def test_a_net_made_twice_is_the_same_net_and_the_same_text(step: RandomStep) -> None:
@@ -62,6 +63,7 @@ def test_a_net_made_twice_is_the_same_net_and_the_same_text(step: RandomStep) ->
     assert str(once.plan.net) == str(again.plan.net)
 
 
+@pytest.mark.long(examples=5)
 @settings(max_examples=15)
 @given(random_steps())
 def test_widened_has_no_float32_left(step: RandomStep) -> None:
@@ -185,6 +187,7 @@ def test_hoist_leaves_what_needs_the_memory() -> None:
 SHAPES = st.tuples(*[st.sampled_from([1, 4])] * 3)
 
 
+@pytest.mark.long(examples=12)
 @settings(max_examples=40)
 @given(st.lists(SHAPES, min_size=2, max_size=4), st.sampled_from([(-1,), (-2,), (-3,), (-1, -2), (-1, -3)]))
 def test_sums_are_not_over_what_is_the_same_along_them(shapes: list[tuple[int, int, int]], axes: Any) -> None:

@@ -133,6 +133,7 @@ def test_it_does_not_fire(name: str) -> None:
     assert chain(net) == net
 
 
+@pytest.mark.long(examples=15)
 @settings(max_examples=60)
 @given(k=st.integers(1, 9), m=st.integers(1, 9), n=st.integers(1, 9), name=st.sampled_from([*FIRES]))
 def test_it_fires_where_that_takes_fewer_flops(k: int, m: int, n: int, name: str) -> None:

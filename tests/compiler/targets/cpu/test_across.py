@@ -76,6 +76,7 @@ def result_of(
     return found
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
 @pytest.mark.parametrize("how", ["sum", "mean", "max", "first", "last"])
 @pytest.mark.parametrize("dtype", [*SUMMED, "float16", "bool"])
@@ -97,6 +98,7 @@ def test_reductions_have_the_bits_of_numpy(processor: Processor, how: str, dtype
             assert_same_bits(found, expected)
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bool", "int64"])
 @pytest.mark.parametrize("how", ["repeat", "first", "last"])
@@ -146,6 +148,7 @@ DERIVED = ("rows", "steps[+0/2]")
 """The extent of such windows, whatever their number."""
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
 @pytest.mark.parametrize("dtype", [*SUMMED, "bool"])
 @pytest.mark.parametrize("operation", ["windows", "overlap"])
@@ -164,6 +167,7 @@ def test_windows_have_the_bits_of_numpy(processor: Processor, operation: str, dt
             assert_same_bits(result_of(across, values, positions, processor), expected)
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool"])
 @pytest.mark.parametrize("operation", ["windows", "overlap"])
@@ -192,6 +196,26 @@ def test_other_numbers_of_windows_than_steps(
             with np.errstate(all="ignore"):
                 expected = HOST.windowed(operation, values, made.offsets, read.offsets, window)
             assert_same_bits(result_of(across, values, read, processor, made), expected)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
+def test_addresses_of_the_steps_of_windows(processor: Processor):
+    """They are those of the steps that a copy has, and of zeros where it has zeros."""
+    for lengths, window in product(map(np.array, LENGTHS[:-1]), (*WINDOWS, *OTHER_WINDOWS)):
+        counts = lengths.astype(np.int64)
+        steps, made = (Positions.end_to_end(offsets_of(n)) for n in (counts, window.lengths.of(counts)))
+        types = [Type(STEPS, (3,), "float64"), Type(DERIVED, (window.size, 3), "float64")]
+        task = AcrossTask(Across("windows", "windows", *types, window, in_place=True), steps, made, processor)
+        values = numbers("float64", steps.total, 3)
+        addresses = task.result_of(values)
+        addresses[...] = 99
+        task()
+        assert task.zeros is not None
+        assert not task.zeros.any()
+        is_zeros = addresses == task.zeros.ctypes.data
+        read = np.where(is_zeros, steps.total, (addresses - values.ctypes.data) // (3 * 8))
+        expected = HOST.windowed("windows", values, made.offsets, steps.offsets, window)
+        assert_same_bits(np.concatenate([values, task.zeros[None]])[read], expected)
 
 
 @pytest.mark.usefixtures("same_threads")
@@ -237,6 +261,11 @@ def test_what_numpy_computes():
     assert refusal("sum", "bfloat16", STEPS, ROWS) == "NumPy computes the sum over steps of bfloat16"
     assert refusal("sum", "float32", ("rows", "steps", "words"), STEPS) == (
         "it runs over values at rows/steps/words, which NumPy lays out"
+    )
+    pairs = ("rows", "steps", "steps*")
+    assert refusal("sum", "float32", pairs, STEPS) is None
+    assert refusal("repeat", "float32", ROWS, pairs, operation="expand") == (
+        "NumPy repeats values at rows at rows/steps/steps*"
     )
     assert refusal("last", "float32", CONST, STEPS, operation="expand") == (
         "NumPy puts a value at one step of every sequence"
@@ -324,6 +353,7 @@ def of_lengths(*lengths: int) -> sn.Ragged:
     return sn.Ragged(values, (np.cumsum([0, *lengths]).astype(np.int64),))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.usefixtures("same_threads", "small_calls_are_shared")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
@@ -341,6 +371,7 @@ def test_graphs_have_the_bits_of_their_parts_alone(name: str, threads: int):
             assert_same_bits(model(x, engine="llvm"), expected)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.usefixtures("same_threads")
 @pytest.mark.parametrize("name", MODELS)
 def test_lengths_never_seen(name: str, monkeypatch: pytest.MonkeyPatch):

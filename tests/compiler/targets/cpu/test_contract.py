@@ -86,6 +86,7 @@ def test_rows_in_bfloat16_are_read_by_their_places() -> None:
         np.testing.assert_array_equal(made, there, strict=True)
 
 
+@pytest.mark.long(examples=12)
 @settings(max_examples=40, deadline=None)
 @given(
     rows=st.integers(0, 600),

@@ -9,8 +9,8 @@ from command_line import stepnet
 from same_bits import assert_same_bits
 from zoo import rnn_of
 
-from stepnet.build.platforms import platform_named
 from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_processors, host_processor
+from stepnet.compiler.targets.cpu.library.platforms import platform_named
 from stepnet.compiler.targets.cpu.machine.processor import NAMED, VARIABLE, supported_processors, up_to
 from stepnet.errors import InputError
 

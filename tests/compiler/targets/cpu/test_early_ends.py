@@ -201,6 +201,7 @@ def test_no_sequences_and_none_with_steps() -> None:
 # ---- what is computed
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("rows", [1, 3, 40])
 @pytest.mark.usefixtures("way")
 def test_a_step_behind_an_end_indexes_nothing(rows: int) -> None:

@@ -316,6 +316,7 @@ def test_the_first_turn_of_a_step_runs_with_the_last_one_of_the_step_before(name
     assert loop.begins_ahead is ahead
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("processor", [NAMED["x86-64-v4"], NAMED["x86-64-v3"]], ids=lambda each: each.name)
 @pytest.mark.parametrize("more", [0, 1, 18])
 def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(processor: Processor, more: int) -> None:

@@ -439,6 +439,7 @@ def test_memories_begin_at_zero_and_are_left_as_they_were() -> None:
     assert_same_bits(one.outputs + one.final, other.outputs + other.final)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0], [1]], ids=str)
 @pytest.mark.parametrize("name", STEPS)
 def test_nothing_and_almost_nothing(name: str, lengths: list[int]) -> None:
@@ -471,6 +472,7 @@ def test_nan_stays_in_its_own_sequence() -> None:
     assert_right(rnn, call, found, 9, "float32")
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 3e38, -3e38, 1e-40])
 @DTYPES
 def test_extreme_numbers(value: float, dtype: str) -> None:

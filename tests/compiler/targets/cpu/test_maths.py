@@ -301,6 +301,7 @@ def test_every_target_that_fuses_gives_the_same_bits(dtype: str):
             np.testing.assert_array_equal(result, results[0], err_msg=name)
 
 
+@pytest.mark.long(pairs=True)
 @PROCESSORS
 @DTYPES
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])

@@ -32,7 +32,7 @@ def unpacked(memory: Array, shape: tuple[int, int], gates: int, width: int, dtyp
     return [whole[:, :, gate].transpose(1, 0, 2).reshape(inner, blocks * width) for gate in range(gates)]
 
 
-@pytest.mark.long(each=True)
+@pytest.mark.long(each=True, examples=8)
 @pytest.mark.parametrize("processor", available_processors(), ids=lambda processor: processor.name)
 @pytest.mark.parametrize("view", VIEWS)
 @settings(max_examples=25, deadline=None)
@@ -58,7 +58,7 @@ def test_every_number_is_at_its_place(
         assert not whole[:, size:].any()
 
 
-@pytest.mark.long(each=True)
+@pytest.mark.long(each=True, examples=4)
 @pytest.mark.parametrize("processor", available_processors(), ids=lambda processor: processor.name)
 @pytest.mark.parametrize("view", VIEWS)
 @settings(max_examples=10, deadline=None)

@@ -167,6 +167,7 @@ def test_the_same_sequences_give_the_same_bits_wherever_they_lie(
     assert_same_bits(moved_back(call, there, run(there)), run(call))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_call_longer_than_a_block_of_steps(name: str, reverse: bool) -> None:
@@ -177,6 +178,7 @@ def test_a_call_longer_than_a_block_of_steps(name: str, reverse: bool) -> None:
     assert_same_bits(moved_back(call, there, run(there)), run(call))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_prepared_call_keeps_the_table(name: str, reverse: bool) -> None:

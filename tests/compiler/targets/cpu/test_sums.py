@@ -6,18 +6,22 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from entered import entered
 from hypothesis import given, settings
+from random_totals import on_llvm
 from tolerance import assert_close
 from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.compiler.net import HOST
+from stepnet.compiler.net import HOST, ROWS, STEPS, Builder, Recur, Type
+from stepnet.compiler.targets import Call
 from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.running.finish import FinishCall, reduced
-from stepnet.ragged import offsets_of
+from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray
 PROCESSORS = available_processors()
+BY_NUMPY = "finish.py by_numpy"
 
 
 def right(values: Array, places: Array, offsets: Array) -> Array:
@@ -26,6 +30,7 @@ def right(values: Array, places: Array, offsets: Array) -> Array:
     return np.array([wide[a:b].sum(axis=0) for a, b in pairwise(offsets)])
 
 
+@pytest.mark.long(examples=10)
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
 @settings(max_examples=30, deadline=None)
 @given(
@@ -46,6 +51,7 @@ def test_they_are_the_sums(
     assert_close(found, right(values, places, offsets), max(lengths))
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("how", ["sum", "mean", "max"])
@@ -112,6 +118,58 @@ def test_a_row_that_is_no_number_stays_in_its_sequence() -> None:
     found = reduced("sum", values, np.array([0, 1, 3]), np.array([0, 2, 3]), PROCESSORS[0])
     assert (found[0] == 2).all()
     assert np.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize("columns", [1, 2, 37])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_maxima_over_all_rows_are_those_of_numpy(columns: int, dtype: str) -> None:
+    builder = Builder()
+    x, h = (builder.input(Type(at, (columns,), dtype), str(at)) for at in (STEPS, ROWS))
+    body = Builder()
+    inner = [body.input(Type(ROWS, (columns,), dtype), name) for name in "xh"]
+    recur = Recur(body.net([body.add("add", *inner)] * 2), 1, 1)
+    _, (final,) = recur.add_results(builder, [x, h])
+    run = on_llvm(builder.net([builder.add("reduce", final, how="max")]), [])
+    for rows in (1, 9, 300):
+        values = np.random.default_rng(rows).uniform(-9, 9, (rows, columns)).astype(dtype)
+        if dtype.startswith("f") and rows > 1:
+            values[rows // 2, 0] = np.nan
+        call = Call(Positions.end_to_end(np.arange(rows + 1)), [values], [None])
+        made, names = entered(run, call)
+        assert BY_NUMPY not in names
+        np.testing.assert_array_equal(made.totals[0], values.max(axis=0), strict=True)
+
+
+def product(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    y = np.tanh(x @ p["weight"] + h)
+    return y, y
+
+
+def composed(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    """The same of a weight that is a function of parameters."""
+    scaled = p["half"] * p["scale"]
+    return product(x, h, {"weight": np.concatenate([scaled, -p["other"].T], axis=-1)})
+
+
+def test_functions_of_totals_have_the_bits_of_numpy() -> None:
+    """In a first and in a prepared call, whose parameters change."""
+    random, steps = np.random.default_rng(0), np.random.default_rng(1)
+    shapes = {"half": (3, 4), "scale": (3, 4), "other": (5, 3)}
+    params = {name: random.standard_normal(shape).astype("f4") for name, shape in shapes.items()}
+    whole = sn.vjp(sn.RNN(product, {"weight": np.zeros((3, 9), "f4")}, memory=9))
+    run = sn.vjp(sn.RNN(composed, params, memory=9))
+    for call in range(4):
+        x = steps.standard_normal((6, 2, 3)).astype("f4")
+        given = {name: array + call for name, array in params.items()}
+        weight = np.concatenate([given["half"] * given["scale"], -given["other"].T], axis=-1)
+        (outputs, _), backward = run(x, params=given)
+        right = whole(x, params={"weight": weight})[1](outputs).params["weight"]
+        gradients, names = entered(backward, outputs)
+        made = gradients.params
+        assert BY_NUMPY not in names
+        np.testing.assert_array_equal(made["half"], right[:, :4] * given["scale"], strict=True)
+        np.testing.assert_array_equal(made["scale"], right[:, :4] * given["half"], strict=True)
+        np.testing.assert_array_equal(made["other"], -right[:, 4:].T, strict=True)
 
 
 def shifted(x: Any, h: Any, shift: Any) -> tuple[Any, Any]:

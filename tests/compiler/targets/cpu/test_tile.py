@@ -20,6 +20,7 @@ def test_the_registers_are_those_of_the_processor(processor: Processor) -> None:
     assert (processor.vector_bytes, processor.registers) == sizes[processor.name]
 
 
+@pytest.mark.long(pairs=True)
 @PROCESSORS
 @pytest.mark.parametrize("blocks", [1, 2, 5, 16])
 @pytest.mark.parametrize("gates", range(1, 20))

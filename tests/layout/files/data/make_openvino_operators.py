@@ -78,6 +78,8 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "Abs": op.abs,
     "Add": lambda y: op.add(y, const(TWO)),
     "Atan": op.atan,
+    "AvgPool": by_steps(lambda y: op.avg_pool(y, [1], [1], [1], [3], False)),
+    "AvgPool own": by_steps(lambda y: op.avg_pool(y, [1], [1], [1], [3], True)),
     "Broadcast": lambda y: op.add(y, op.broadcast(const([0.5], "f4"), op.shape_of(y))),
     "Ceiling": lambda y: op.ceiling(op.multiply(y, const(4, "f4"))),
     "Clamp": lambda y: op.clamp(y, -0.2, 0.3),
@@ -87,6 +89,13 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "Convolution": by_steps(lambda y: op.convolution(y, floats(3, HIDDEN, 3), [1], [2], [2], [2])),
     "Convolution same": by_steps(
         lambda y: op.convolution(y, floats(3, HIDDEN, 4), [1], [0], [0], [1], "same_lower")
+    ),
+    "Convolution rows": lambda y: op.squeeze(
+        op.convolution(op.unsqueeze(y, const(1)), floats(1, 1, 3, 2), [1, 1], [1, 0], [1, 1], [1, 1]),
+        const(1),
+    ),
+    "ConvolutionBackpropData": by_steps(
+        lambda y: op.convolution_backprop_data(y, floats(HIDDEN, 3, 4), [1], pads_begin=[1], pads_end=[2])
     ),
     "Cos": op.cos,
     "Cosh": op.cosh,
@@ -131,12 +140,16 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "LogicalXor": lambda y: numbers(op.logical_xor(truth(y), truth(op.cos(y)))),
     "MatMul": lambda y: op.matmul(y, floats(HIDDEN, 3), False, False),
     "MatMul transposed": lambda y: op.matmul(y, floats(3, HIDDEN), False, True),
+    "MVN": lambda y: op.mvn(y, const([2]), True, 1e-3, "inside_sqrt"),
+    "MVN outside": lambda y: op.mvn(y, const([2]), True, 1e-3, "outside_sqrt"),
+    "MaxPool": by_steps(lambda y: op.max_pool(y, [1], [1], [1], [1], [3]).output(0)),
     "Maximum": lambda y: op.maximum(y, const(TWO)),
     "Minimum": lambda y: op.minimum(y, const(TWO)),
     "Mod": lambda y: op.mod(y, const(0.3, "f4")),
     "Multiply": lambda y: op.multiply(y, const(TWO)),
     "Negative": op.negative,
     "NotEqual": lambda y: numbers(op.not_equal(op.floor(y), const(0, "f4"))),
+    "Pad": lambda y: op.pad(y, const([0, 2, 0]), const([0, 1, 1]), "constant", const(0, "f4")),
     "PReLU": lambda y: op.prelu(y, const(TWO[0])),
     "Power": lambda y: op.power(positive(y), const(1.5, "f4")),
     "ReLU": op.relu,
@@ -166,7 +179,11 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "Swish": op.swish,
     "Swish of beta": lambda y: op.swish(y, const(1.7, "f4")),
     "Tan": op.tan,
+    "StridedSlice": lambda y: op.strided_slice(
+        y, const([0, 0, 1]), const([0, 0, 4]), const([1, 1, 2]), [1, 1, 0], [1, 1, 0]
+    ),
     "Tanh": op.tanh,
+    "Tile": lambda y: op.tile(y, const([1, 1, 2])),
     "Transpose": lambda y: op.transpose(y, const([1, 0, 2])),
     "Unsqueeze": lambda y: op.unsqueeze(y, const([-1])),
     "VariadicSplit": parts,

@@ -48,6 +48,7 @@ DENSE, BOTH = (
 )
 OPERATORS: dict[str, Callable[[Any], Any]] = {
     "ABS": tf.abs,
+    "AVERAGE_POOL_2D": lambda y: tf.nn.avg_pool1d(y, 3, 1, "SAME"),
     "ADD": lambda y: tf.nn.relu(y + TWO),
     "BATCH_MATMUL": lambda y: tf.matmul(y, y, transpose_a=True),
     "CAST": lambda y: tf.cast(y > 0, tf.float32),
@@ -55,9 +56,13 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "CONCATENATION": lambda y: tf.concat([y, tf.abs(y)], -1),
     "CONV_2D": lambda y: tf.nn.relu(tf.nn.conv1d(y, floats(3, CELLS, 4), 1, "SAME", dilations=2)),
     "CONV_2D valid": lambda y: tf.nn.conv1d(y, floats(1, CELLS, 4), 1, "VALID"),
+    "CONV_2D rows": lambda y: tf.nn.conv2d(y[..., None], floats(3, 2, 1, 3), [1, 1, 2, 1], "SAME"),
     "COS": tf.cos,
     "CUMSUM": lambda y: tf.cumsum(y, 2, exclusive=True, reverse=True),
     "CUMSUM steps": lambda y: tf.cumsum(y, 1),
+    "DEPTHWISE_CONV_2D": lambda y: tf.nn.depthwise_conv2d(
+        y[:, None], floats(1, 3, CELLS, 2), [1, 1, 1, 1], "SAME"
+    )[:, 0],
     "DIV": lambda y: y / positive(y),
     "ELU": tf.nn.elu,
     "EQUAL": lambda y: either(tf.equal(tf.floor(y), 0.0), y),
@@ -80,6 +85,7 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "LOGISTIC": tf.sigmoid,
     "LOG_SOFTMAX": tf.nn.log_softmax,
     "MAXIMUM": lambda y: tf.maximum(y, TWO),
+    "MAX_POOL_2D": lambda y: tf.nn.max_pool1d(y, 2, 1, "SAME"),
     "MEAN": lambda y: tf.reduce_mean(y, 1),
     "MEAN features": lambda y: tf.reduce_mean(y, 2, keepdims=True),
     "MINIMUM": lambda y: tf.minimum(y, TWO),
@@ -87,6 +93,8 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "NEG": tf.negative,
     "NOT_EQUAL": lambda y: either(tf.not_equal(tf.floor(y), 0.0), y),
     "PACK": lambda y: tf.stack([y, tf.abs(y)], 2),
+    "PAD": lambda y: tf.abs(tf.pad(y, [[0, 0], [2, 1], [0, 0]])),
+    "PADV2": lambda y: tf.abs(tf.pad(y, [[0, 0], [0, 0], [1, 2]], constant_values=0.5)),
     "POW": lambda y: tf.pow(positive(y), 1.5),
     "PRELU": lambda y: tf.nn.relu(y) - TWO * tf.nn.relu(-y),
     "REDUCE_MAX": lambda y: tf.reduce_max(y, 1),
@@ -107,6 +115,7 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "SLICE": lambda y: tf.slice(y, [0, 0, 1], [-1, -1, 3]),
     "SOFTMAX": tf.nn.softmax,
     "SPLIT": lambda y: tf.subtract(*tf.split(tf.concat([y, tf.abs(y)], 2), 2, 2)),
+    "SPLIT_V": lambda y: tf.concat(tf.split(y, [2, 3], 2)[::-1], 2),
     "SQRT": lambda y: tf.sqrt(positive(y)),
     "SQUARE": tf.square,
     "SQUARED_DIFFERENCE": lambda y: tf.math.squared_difference(y, TWO),
@@ -117,6 +126,7 @@ OPERATORS: dict[str, Callable[[Any], Any]] = {
     "SUM": lambda y: tf.reduce_sum(y, [1, 2]),
     "TANH": tf.tanh,
     "TRANSPOSE": lambda y: tf.transpose(y, [0, 2, 1]),
+    "UNPACK": lambda y: tf.multiply(*tf.unstack(y, axis=2)[1:3]),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": lambda y: tf.abs(BOTH(y)),
 }
 OTHERS: dict[str, tuple[Callable[[Any], Any], int | None, bool]] = {

@@ -5,8 +5,8 @@ Every net is checked when it is made, so a pass cannot return an invalid one.
 
 from collections.abc import Callable
 
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.precision import Precision
 from stepnet.compiler.plan.passes.chain import chain
 from stepnet.compiler.plan.passes.columns import columns
 from stepnet.compiler.plan.passes.factor import factor

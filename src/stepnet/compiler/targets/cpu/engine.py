@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ir import Node
@@ -10,11 +11,12 @@ from stepnet.compiler.plan.load import CostModel, Load, Machine
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array, Kernel, LowPrecisionCell, first_refusal, narrow_cell
 from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, CompiledPlan, CompiledPlans
 from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_plan
 from stepnet.compiler.targets.cpu.costs import COSTS, machine_for
-from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
+from stepnet.compiler.targets.cpu.machine.lazy import late_import, lazy_import
 from stepnet.compiler.targets.cpu.machine.processor import (
     Processor,
     host_processor,
@@ -25,8 +27,12 @@ from stepnet.compiler.targets.cpu.products.constants import constant_values
 from stepnet.compiler.targets.cpu.running.finish import Finish, total
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.run import Runner, chained
-from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.compiler.targets.schedule_kernel import BoundParts, Means, WholeCalls, in_parts
 from stepnet.compiler.targets.threads import threads
+from stepnet.ragged.positions import Positions
+
+if TYPE_CHECKING:
+    from stepnet.compiler.targets.library import BuiltLibrary, CallSpecification
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,6 @@ class LlvmEngine:
     memory: AnyMemory = HOST
     runs_gradients: bool = True
     has_same_bits: bool = True
-    builds_libraries: bool = True
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns why this engine cannot run a schedule (a net cut into parts); None if it can."""
@@ -64,7 +69,8 @@ class LlvmEngine:
         missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
         for key, compiled_plan in compiled(missing, self.processor or host_processor()).items():
             KEPT.put(key, compiled_plan)
-        return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
+        means = Means(self.compile_plan, self.total, chained=chained, whole=whole, paired=self.paired)
+        return in_parts(schedule, means)
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
         """Describes how a plan's recurrence runs in low precision, or returns as text why it cannot."""
@@ -111,8 +117,30 @@ class LlvmEngine:
         """Computes a value that combines all rows: by machine code for weight gradients, else by NumPy."""
         return total(node, operands, self.processor or host_processor())
 
+    def library(self, call: "CallSpecification", name: str, platform: str, beside: bool) -> "BuiltLibrary":
+        """Builds a library for C that runs the call of a model; see `LibraryEngine.library`."""
+        library: BuiltLibrary = lazy_import("library.generate").built_library(call, name, platform, beside)
+        return library
+
+    def library_name(self, data: bytes) -> str:
+        """Reads the prefix of the function names of a library from its bytes; see `LibraryEngine`."""
+        name: str = late_import("library.library_file").library_name(data)
+        return name
+
+    def paired(self, across: Across, operands: Sequence[Array], positions: Sequence[Positions]) -> Array:
+        """Computes an operation at pairs of steps, which runs alone, by the machine code that chains run."""
+        return late_import("running.pairs").computed(
+            across, operands, positions, self.processor or host_processor()
+        )
+
 
 KEPT = CompiledPlans(MOST_BYTES)
+
+
+def whole(bound: BoundParts) -> WholeCalls:
+    """Makes the runner of a schedule as one block of machine code. Its modules are imported at first use."""
+    made: WholeCalls = late_import("running.prepared_layouts").PreparedLayouts(bound)
+    return made
 
 
 @dataclass(frozen=True)
@@ -127,5 +155,5 @@ class LlvmKernel:
         """Packs parameters, in the net's order, as the machine code reads them; returns a runner of calls."""
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values, self.processor)
-        finish = Finish.of(self.plan, self.compiled.needs, values, self.processor)
+        finish = Finish.of(self.plan, self.compiled, values, constants, self.processor)
         return Runner(Native(self.plan, self.compiled, constants, finish, self.processor))

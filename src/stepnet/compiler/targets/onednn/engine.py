@@ -170,7 +170,6 @@ class OneDnnEngine:
     memory: AnyMemory = HOST
     runs_gradients: bool = False  # no cell of oneDNN returns the values that its gradient reads
     has_same_bits: bool = False
-    builds_libraries: bool = False
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns the reason why this engine cannot run a schedule; None if it can: at least one recurrence

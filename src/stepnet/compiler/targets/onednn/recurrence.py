@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepnet.compiler.net.precision import Precision
+from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.targets.calibration import Calibration, weight_scales
 from stepnet.compiler.targets.onednn.interface import ACTIVATIONS, DIRECTIONS
 from stepnet.compiler.targets.onednn.library import OneDnnLibrary

@@ -2,7 +2,7 @@
 
     a query per sequence, values per step       a softmax over the steps of each sequence
     a query per step, values per sequence       a softmax over features
-    both per step                               refused: it pairs each step with each other one
+    both per step                               a softmax over the keys of each query, at pairs of steps
 
 Sources: keras/src/layers/attention/ of 3.15.
 """
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.importers import pointwise, reductions, shaping
-from stepnet.importers.axes import text_of, time_of
+from stepnet.importers import pointwise, reductions, selecting, shaping
+from stepnet.importers.axes import keys_axis, text_of, time_of
+from stepnet.importers.broadcasting import at_keys
+from stepnet.importers.pairs import scores as scores_at_pairs
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
 from stepnet.layout.files.keras.call import KerasCall
@@ -25,13 +27,15 @@ from stepnet.layout.files.keras.nodes import rows
 
 LOW = 1e9
 """The number that Keras subtracts from the scores of masked values."""
-PARTS: Mapping[str, tuple[str, str]] = {
-    "query": ("query", "query_dense"),
-    "key": ("key", "key_dense"),
-    "value": ("value", "value_dense"),
-    "output": ("attention_output", "output_dense"),
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "query": ("query", "query_dense", "_query_dense"),
+    "key": ("key", "key_dense", "_key_dense"),
+    "value": ("value", "value_dense", "_value_dense"),
+    "output": ("attention_output", "output_dense", "_output_dense"),
 }
-"""The names of the parts of MultiHeadAttention in .h5 and in .keras files."""
+"""The names of the parts of MultiHeadAttention in .h5 and .keras files, and those of GroupQueryAttention."""
+CAUSAL = "use_causal_mask"
+"""The argument of a call by which a query attends only to the values up to its own index."""
 
 
 def attention(call: KerasCall) -> Placed:
@@ -43,9 +47,9 @@ def attention(call: KerasCall) -> Placed:
     found = call.arrays(dict.fromkeys([*names, *["concat_score_weight"] * concat], ()))
     scale = constant(found[0]) if names else None
     if not concat:
-        scores = matmul(query, shaping.swapped(key), padded=False)
+        scores = products(call, query, key)
         return weighted(call, scores if scale is None else times(scores, scale), value)
-    both = sums(query, key)
+    both = sums(call, query, key)
     grown = pointwise.elementwise("tanh", both if scale is None else times(both, scale))
     scores = reductions.reduce(grown, [-1], "sum", False)
     return weighted(call, times(scores, constant(found[-1])), value)
@@ -54,7 +58,7 @@ def attention(call: KerasCall) -> Placed:
 def additive_attention(call: KerasCall) -> Placed:
     """Computes the result of AdditiveAttention: scores are sums of the tanh of query and key, scaled."""
     query, key, value = operands_of(call)
-    grown = pointwise.elementwise("tanh", sums(query, key))
+    grown = pointwise.elementwise("tanh", sums(call, query, key))
     if call.setting("use_scale", True):
         grown = times(grown, constant(call.arrays({"scale": (query.sizes[-1],)})[0]))
     return weighted(call, reductions.reduce(grown, [-1], "sum", False), value)
@@ -63,23 +67,57 @@ def additive_attention(call: KerasCall) -> Placed:
 def multi_head_attention(call: KerasCall) -> Placed:
     """Computes the result of MultiHeadAttention: products of queries and keys, for each of several heads."""
     call.only("attention_axes", [1], None)
+    heads, width = call.wholes("num_heads", 1)[0], call.wholes("key_dim", 1)[0]
+    own = call.wholes("value_dim", 1, width)[0]
+    return of_heads(call, (heads, heads), (width, own), rows(call.config.get("output_shape")))
+
+
+def grouped_query_attention(call: KerasCall) -> Placed:
+    """Computes the result of GroupQueryAttention: several heads of queries share one of keys."""
+    heads, own = call.wholes("num_query_heads", 1)[0], call.wholes("num_key_value_heads", 1)[0]
+    if own < 1 or heads % own:
+        raise ModelError(f"its {heads} heads of queries are no multiple of {own} heads of keys")
+    width = call.wholes("head_dim", 1)[0]
+    return of_heads(call, (heads, own), (width, width), [])
+
+
+def of_heads(call: KerasCall, heads: tuple[int, int], widths: tuple[int, int], output: list[Any]) -> Placed:
+    """Computes attention of several heads, with the projections ahead of it and behind it.
+
+    heads: the numbers of heads of queries, and of keys and values. widths: the sizes of a head of queries and
+    keys, and of values. output: the shape of the result; empty for that of the query.
+    """
     call.only("sliding_window", None)
     call.only("use_gate", False)
     query, key, value = operands_of(call)
-    heads, width = call.wholes("num_heads", 1)[0], call.wholes("key_dim", 1)[0]
-    own = call.wholes("value_dim", 1, width)[0]
-    of_output = rows(call.config.get("output_shape")) or [query.sizes[-1]]
+    of_output = output or [query.sizes[-1]]
     if len(of_output) != 1:
         raise ModelError(f"its output_shape is {of_output}: only one size is supported")
+    (count, own), (width, other) = heads, widths
     q, k, v = (
-        shaping.transpose(projected(call, role, x, "abc,cde->abde", [None, heads, size]), [0, 2, 1, 3])
-        for role, x, size in (("query", query, width), ("key", key, width), ("value", value, own))
+        shaping.transpose(projected(call, role, x, "abc,cde->abde", [None, *shape]), [0, 2, 1, 3])
+        for role, x, shape in (
+            ("query", query, (count, width)),
+            ("key", key, (own, width)),
+            ("value", value, (own, other)),
+        )
     )
+    if own != count:
+        shared = constant(np.repeat(np.arange(own), count // own))
+        k, v = (selecting.gather(x, shared, 1) for x in (k, v))
     q = times(q, constant(np.asarray(1 / sqrt(width), pointwise.dtype_of(q))))
-    scores = matmul(q, shaping.swapped(k), padded=False)
-    heads_of = masked_softmax(call, scores)
-    made = shaping.transpose(matmul(heads_of, v, padded=False), [0, 2, 1, 3])
+    weights = masked_softmax(call, products(call, q, k))
+    made = shaping.transpose(matmul(weights, v, padded=False), [0, 2, 1, 3])
     return projected(call, "output", made, "abcd,cde->abe", [None, *of_output])
+
+
+def products(call: KerasCall, query: Placed, key: Placed) -> Placed:
+    """Returns the products of queries and keys, [..., queries, keys]; those of a causal call only of queries
+    with the keys up to their own index.
+    """
+    if CAUSAL in call.keys:
+        return scores_at_pairs(query, shaping.swapped(key), causal=True)
+    return matmul(query, shaping.swapped(key), padded=False)
 
 
 def projected(call: KerasCall, role: str, x: Placed, equation: str, shape: list[Any]) -> Placed:
@@ -97,10 +135,11 @@ def projected(call: KerasCall, role: str, x: Placed, equation: str, shape: list[
 def operands_of(call: KerasCall) -> tuple[Placed, Placed, Placed]:
     """Returns query, key and value of an attention layer, each [sequences, steps or a feature, features].
 
-    Raises `ModelError` for other operands, and where both query and value have steps.
+    Raises `ModelError` for other operands and arguments.
     """
-    if call.keys:
-        raise ModelError(f"it is called with {call.keys[0]}, which is not supported")
+    others = [key for key in call.keys if key != CAUSAL]
+    if others:
+        raise ModelError(f"it is called with {others[0]}, which is not supported")
     if not 2 <= len(call.operands) <= 3:
         raise ModelError(f"it is called on {len(call.operands)} tensors, where two or three are expected")
     query, value, *rest = call.operands
@@ -108,11 +147,8 @@ def operands_of(call: KerasCall) -> tuple[Placed, Placed, Placed]:
     for x in (query, value, key):
         if x.letters not in ("NT_", "N__"):
             raise ModelError(f"it is called on {text_of(x.axes)}")
-    if time_of(query.axes) and time_of(value.axes):
-        raise ModelError(
-            "its query and its value both have steps: it pairs each step of a sequence with each other one, "
-            "which no value of a model does"
-        )
+    if CAUSAL in call.keys and not (time_of(query.axes) and time_of(value.axes)):
+        raise ModelError(f"it is called with {CAUSAL}, and its query or its value has no steps")
     if key.axes[:2] != value.axes[:2]:
         raise ModelError(f"its keys are {text_of(key.axes)}, and its values {text_of(value.axes)}")
     return query, key, value
@@ -123,9 +159,13 @@ def times(x: Placed, factor: Placed) -> Placed:
     return pointwise.elementwise("multiply", x, factor)
 
 
-def sums(query: Placed, key: Placed) -> Placed:
+def sums(call: KerasCall, query: Placed, key: Placed) -> Placed:
     """Returns the sums of each query and each key, [sequences, queries, keys, features]."""
-    return pointwise.elementwise("add", shaping.unsqueeze(query, [2]), shaping.unsqueeze(key, [1]))
+    left, right = shaping.unsqueeze(query, [2]), shaping.unsqueeze(key, [1])
+    steps, own = time_of(query.axes), time_of(key.axes)
+    if steps and own:
+        right = at_keys(right, 2, keys_axis(own, CAUSAL in call.keys), steps)
+    return pointwise.elementwise("add", left, right)
 
 
 def masked_softmax(call: KerasCall, scores: Placed) -> Placed:

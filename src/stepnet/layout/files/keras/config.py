@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stepnet.errors import FileError
-from stepnet.layout.files.keras.names import INPUT, LOOKED_THROUGH, MODELS, TIMED
+from stepnet.layout.files.keras.names import INPUT, LOOKED_THROUGH, MODELS, TIMED, WRAPPERS
 from stepnet.layout.files.keras.nodes import (
     Config,
     LayerCall,
@@ -247,11 +247,11 @@ def layers_inside_model(
         group = around.group or f"layers/{numbered(snake(str(node.get('class_name'))), counts)}"
         layer = layer_of(node, around, group, calls, fed, store)
         inner_input = class_name == INPUT and around.depth
-        if class_name == TIMED or nodes_of(node):
-            inner_layers, exits = layers_inside(layer, class_name == TIMED, around, merged_calls(fed), store)
+        if class_name in WRAPPERS or nodes_of(node):
+            inner_layers, exits = layers_inside(layer, class_name, around, merged_calls(fed), store)
             layers += [replace(layer, wraps=True)] if class_name not in MODELS else []
             layers += inner_layers
-            wiring.outputs |= {} if class_name == TIMED else {own: [exits]}  # of all calls together
+            wiring.outputs |= {} if class_name in WRAPPERS else {own: [exits]}  # of all calls together
         elif inner_input:
             entrance = entrances.get(own, 0)
             wiring.outputs[own] = [list(around.feeds[entrance : entrance + 1])]
@@ -303,11 +303,11 @@ def layer_of(
 
 
 def layers_inside(
-    layer: ConfiguredLayer, is_timed: bool, around: Around, feeds: tuple[Sources, ...], store: Store
+    layer: ConfiguredLayer, class_name: str, around: Around, feeds: tuple[Sources, ...], store: Store
 ) -> tuple[list[ConfiguredLayer], list[Sources]]:
-    """Lists the layers inside a Keras layer that is a model or, with `is_timed`, a TimeDistributed. Also
-    returns for each output of the layer the outputs of inner layers that it stands for, as (layer, output)
-    pairs.
+    """Lists the layers inside a Keras layer that is a model or has a layer in it, such as a TimeDistributed.
+    Also returns for each output of the layer the outputs of inner layers that it stands for, as (layer,
+    output) pairs.
 
     around: the context of the layer: the models around it. feeds: for each input of the layer, the layer
     outputs that it stands for, as (layer, output) pairs. store: the limit on memory.
@@ -322,11 +322,12 @@ def layers_inside(
         calls=layer.use.calls,
         training=layer.use.training,
     )
-    if not is_timed:
+    if class_name not in WRAPPERS:
         return layers_inside_model(layer.node, deeper, store)
     wrapper: Config = {"config": {"layers": [layer.config.get("layer")]}}
-    timed = replace(deeper, feeds=(((layer.name, 0),),), timed=around.timed or layer.name, group="layer")
-    return layers_inside_model(wrapper, timed, store)
+    timed = around.timed or (layer.name if class_name == TIMED else "")
+    inner = replace(deeper, feeds=(((layer.name, 0),),), timed=timed, group="layer")
+    return layers_inside_model(wrapper, inner, store)
 
 
 def use_of(calls: Sequence[LayerCall], around: Around) -> Use:

@@ -23,9 +23,14 @@ KEEPING = {
     TIMED,
     *("Embedding", "Flatten", "Permute", "Reshape"),
     *("ops.Any", "ops.ExpandDims", "ops.GetItem", "ops.LogicalOr", "ops.OnesLike", "ops.ZerosLike"),
+    *("ops.Cast", "ops.LogicalAnd", "ops.LogicalNot", "ops.LogicalXor", "ops.Repeat", "ops.Where"),
+    "ops.ConvertToTensor",
 }
 """The rows that take each operand in its own dtype."""
-JOINING = {"Concatenate", "ops.Concatenate", "ops.NotEqual"}
+JOINING = {
+    *("Concatenate", "ops.Concatenate", "ops.Equal", "ops.Greater", "ops.GreaterEqual", "ops.Less"),
+    *("ops.LessEqual", "ops.NotEqual", "ops.Stack"),
+}
 """The rows that take operands of any one dtype, and integers beside floats as floats."""
 WHOLE = {
     *("Add", "GlobalMaxPooling1D", "Masking", "Maximum", "Minimum", "Multiply", "Subtract"),

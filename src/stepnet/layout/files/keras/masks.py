@@ -19,9 +19,9 @@ from stepnet.importers import pointwise
 from stepnet.importers.axes import AxesError, text_of, time_of
 from stepnet.importers.placed import Placed, constant
 from stepnet.layout.files.keras.call import KerasCall
-from stepnet.layout.files.keras.names import LOOKED_THROUGH
+from stepnet.layout.files.keras.names import GROUPED, LOOKED_THROUGH
 from stepnet.layout.files.keras.nodes import Config
-from stepnet.layout.files.keras.operators import steps_that_differ
+from stepnet.layout.files.keras.rules import steps_that_differ
 
 PASSED = {
     *LOOKED_THROUGH,
@@ -34,6 +34,8 @@ NOT_IN_2 = {"Identity", "Normalization", "Rescaling"}
 MERGING = {"Add", "Average", "Maximum", "Minimum", "Multiply", "Subtract"}
 """The classes that combine operands elementwise."""
 
+ATTENTION = {"AdditiveAttention", "Attention", "MultiHeadAttention", *GROUPED}
+"""The classes whose result has the mask of the query, their first operand."""
 ANY_ORDER = ("GlobalAveragePooling1D", "GlobalMaxPooling1D")
 """The classes whose result does not depend on the order of the steps."""
 
@@ -97,7 +99,7 @@ def mask_after(row: str, call: KerasCall) -> Placed | None:
         return steps_that_differ(call)
     if row in PASSED:
         return None if call.version == "2" and row in NOT_IN_2 else call.mask
-    if row in ("Attention", "AdditiveAttention", "MultiHeadAttention"):
+    if row in ATTENTION:
         return call.mask
     if row not in MERGING and row != "Concatenate":
         return None

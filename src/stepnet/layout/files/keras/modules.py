@@ -198,7 +198,8 @@ def module_of_sublayer(
     sequences = not sublayer.run or bool(
         sublayer.run.get("return_sequences")
     )  # a setting that is left out is False
-    last = sublayer.path[-2:-1] != ("cells",) or sublayer.path == layer.sublayers[-1].path
+    row = [each.path for each in layer.sublayers if each.path[:-1] == sublayer.path[:-1]]
+    last = sublayer.path[-2:-1] != ("cells",) or sublayer.path == row[-1]
     return Module(
         name,
         candidates,

@@ -10,6 +10,10 @@ from typing import Any
 # ---- classes -----------------------------------------------------------------------------------------------
 
 BIDIRECTIONAL, STACKED, TIMED, INPUT = "Bidirectional", "StackedRNNCells", "TimeDistributed", "InputLayer"
+SPECTRAL = "SpectralNormalization"
+"""The layer around another one whose kernel it has normalised in training."""
+WRAPPERS = (TIMED, SPECTRAL)
+"""The layers that run one layer, which is no recurrent one of their own."""
 MODELS = ("Sequential", "Functional", "Model")
 """The classes of models whose configuration is all that they compute."""
 LAYERS = {
@@ -48,10 +52,13 @@ VARIABLES: dict[str, tuple[str, ...]] = {
 """The names of the numbered arrays of a class in Keras 3's files."""
 GATES = {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}
 """The number of blocks side by side in the kernel of a layer of Keras 3."""
+GROUPED = ("GroupQueryAttention", "GroupedQueryAttention")
+"""The names of one class: in .keras files, and in its code and .h5 files."""
 WITH_CELLS = {*GATES, "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"}
 """The classes whose arrays belong to a cell in them."""
 WEIGHTED = {
-    *("BatchNormalization", "EinsumDense", "MultiHeadAttention", "GroupQueryAttention", "PReLU"),
+    *("BatchNormalization", "EinsumDense", "MultiHeadAttention", "PReLU"),
+    *GROUPED,
     *(f"{kind}{axes}" for kind in ("SeparableConv", "DepthwiseConv") for axes in ("1D", "2D")),
     *(f"Conv{axes}Transpose" for axes in ("1D", "2D", "3D")),
 }

@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from stepnet.layout.files.keras.names import BIDIRECTIONAL, EXACT, SETTINGS_OF_WEIGHTS, VARIABLES, WEIGHTED
+from stepnet.layout.files.keras.names import (
+    BIDIRECTIONAL,
+    EXACT,
+    GROUPED,
+    SETTINGS_OF_WEIGHTS,
+    VARIABLES,
+    WEIGHTED,
+)
 
 Config = Mapping[str, Any]
 Tensor = tuple[str, int, int]  # the name of a layer, the number of a call, and the number of its output
@@ -188,11 +195,13 @@ def is_weighted(node: Config) -> bool:
 
 
 def snake(class_name: str) -> str:
-    """Converts the name of a class to snake case, as Keras names layers in files.
+    """Converts the name of a class to snake case, as Keras names layers in files. Of a class with two names
+    it is the one of its code, which configurations do not state.
 
     >>> snake("SimpleRNN"), snake("CuDNNLSTM"), snake("Conv1D")
     ('simple_rnn', 'cu_dnnlstm', 'conv1d')
     """
+    class_name = GROUPED[-1] if class_name in GROUPED else class_name
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", class_name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 

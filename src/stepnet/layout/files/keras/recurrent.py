@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise, selecting
-from stepnet.importers.axes import AxesError, axis_names
+from stepnet.importers.axes import AxesError, axis_names, is_feature
 from stepnet.importers.placed import Placed
 from stepnet.importers.recurrent import as_sequences
+from stepnet.importers.values import part_of, reshaped
 from stepnet.layout.files.keras.config import Use
 from stepnet.layout.files.keras.file import KerasFile, KerasLayer
 from stepnet.layout.files.keras.masks import MaskedValue
@@ -96,6 +99,8 @@ def one_layer(
     facts = [fact for fact in facts if fact not in (ZERO_AT_MASKED, STATEFUL)]
     if facts:
         raise ModelError("; ".join(facts))
+    if is_feature(operands[0].placed.axes[1]):
+        return [MaskedValue(each) for each in over_feature(layer, operands)]
     backwards = operands[0].backwards
     layer = layer.turned() if backwards else layer
     x, initial = as_sequences(operands[0].placed, batch_first=True), [state.placed for state in operands[1:]]
@@ -121,21 +126,51 @@ def one_layer(
     ]
 
 
+MOST_IN_ROW = 64
+"""The most entries of a feature over which a recurrent layer runs without a loop."""
+
+
+def over_feature(layer: RecurrentLayer, operands: Sequence[MaskedValue]) -> list[Placed]:
+    """Runs a recurrent layer over a feature of each step, as in a TimeDistributed; returns its outputs, and
+    its final states if it returns these. Raises `ModelError` for a mask, for initial states, and for a large
+    feature.
+    """
+    x, *initial = [each.placed for each in operands]
+    first, count, last = x.axes[0], x.sizes[1], layer.top.last_only
+    if operands[0].mask is not None or initial or len(x.axes) != 3:
+        raise ModelError("at each step it runs from zeros, and without a mask")
+    if not 0 < count <= MOST_IN_ROW:
+        raise ModelError(f"at each step it runs over {count} entries: 1 to {MOST_IN_ROW} are supported")
+    outputs, states = layer.run_in_row([part_of(x.value, 0, at) for at in range(count)], last)
+    wide = [reshaped(value, (1, *value.type.shape)) for value in outputs]
+    wide = wide[::-1] if layer.top.flipped else wide
+    made = outputs[0] if last else np.concatenate(wide, axis=1) if count > 1 else wide[0]
+    width = outputs[0].type.shape
+    own = x.with_value(made, (first, width) if last else (first, (count,), width))
+    return [own, *(x.with_value(state, (first, state.type.shape)) for state in states)]
+
+
 def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer | TwoLayers]:
     """Reads the recurrent layers of a Keras file, by name, without those that have a part of a class that is
-    not Keras' own, and those that a TimeDistributed runs.
+    not Keras' own.
 
     What the model does around a layer is no fact about it here, as the model is read whole: only its dropouts
     are.
     """
     layers = tuple(
-        replace(layer, use=Use(training=layer.use.training) if layer.use else None) for layer in file.layers
+        replace(
+            layer,
+            use=Use(training=layer.use.training) if layer.use else None,
+            timed="",
+            sublayers=tuple(replace(part, timed="") for part in layer.sublayers),
+        )
+        for layer in file.layers
     )
     modules = modules_of(path, replace(file, layers=layers), None, {})
     found: dict[str, RecurrentLayer | TwoLayers] = {}
     for layer in layers:
         own = [each for each in modules if f"{each.name}/".startswith(f"{layer.name}/")]
-        foreign = any(part.foreign or part.timed for part in layer.sublayers) or layer.timed
+        foreign = any(part.foreign for part in layer.sublayers)
         if own and layer.class_name in RECURRENT and not foreign:
             read = (
                 RecurrentLayer.of(own)

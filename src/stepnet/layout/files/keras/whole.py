@@ -15,14 +15,16 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.errors import ModelError
+from stepnet.importers.aligning import aligned
 from stepnet.importers.axes import AxesError, is_time, text_of
+from stepnet.importers.convolving import as_steps
 from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.pointwise import dtype_of
 from stepnet.layout.files.keras.call import KerasCall
 from stepnet.layout.files.keras.dtypes import cast_input, check_input, in_dtypes_of_keras, literal, policy_of
 from stepnet.layout.files.keras.file import read as read_file
-from stepnet.layout.files.keras.masks import MaskedValue, mask_after, order_of_steps
-from stepnet.layout.files.keras.names import INPUT, MODELS, TIMED
+from stepnet.layout.files.keras.masks import ATTENTION, MERGING, MaskedValue, mask_after, order_of_steps
+from stepnet.layout.files.keras.names import INPUT, MODELS, SPECTRAL, TIMED
 from stepnet.layout.files.keras.nodes import (
     Config,
     Tensor,
@@ -36,7 +38,8 @@ from stepnet.layout.files.keras.nodes import (
     table,
     tensors,
 )
-from stepnet.layout.files.keras.operators import FILLED, KERAS, ON_FEATURES, READS_ZEROS, SCALING, row_of
+from stepnet.layout.files.keras.operations import FILLED, SCALING, SEVERAL
+from stepnet.layout.files.keras.operators import KERAS, ON_FEATURES, READS_ZEROS, row_of
 from stepnet.layout.files.keras.recurrent import RECURRENT, TwoLayers, recurrent_layers, run
 from stepnet.layout.files.recurrent import RecurrentLayer
 from stepnet.model.graph.array_model import (
@@ -54,7 +57,9 @@ from stepnet.model.graph.graph import Graph
 
 Array = np.ndarray
 Call = tuple[str, int]  # the name of a layer in its model, and the number of its call
-TAKING_KEYS = {"ops.GetItem", "AdditiveAttention", "Attention", "MultiHeadAttention"}
+COMBINING = {*MERGING, "Concatenate", "ops.Add", "ops.Concatenate", "ops.Multiply", "ops.Subtract"}
+"""The rows whose operands have the same steps."""
+TAKING_KEYS = {"ops.GetItem", *ATTENTION}
 """The rows whose rules read the arguments of a call that are no tensors."""
 FLAGS = {"return_attention_scores", "use_causal_mask"}
 MASKS = {"attention_mask", "key_mask", "query_mask", "value_mask"}
@@ -109,9 +114,9 @@ def is_supported_layer(node: Config) -> bool:
         return input_dtype(node) in DTYPES
     if rounding(node) and row_of(node) not in FILLED:
         return False
-    if name == TIMED:
-        return class_of(inner) not in RECURRENT and is_supported_layer(inner)
-    return row_of(node) in KERAS or name in RECURRENT or is_supported(node)
+    if name in (TIMED, SPECTRAL):
+        return is_supported_layer(inner)
+    return row_of(node) in {*KERAS, *SEVERAL} or name in RECURRENT or is_supported(node)
 
 
 # ---- inputs ------------------------------------------------------------------------------------------------
@@ -276,7 +281,7 @@ class KerasModel(ArrayModel):
         for name, value in zip(names, made, strict=True):
             if value.backwards:
                 raise ModelError(f"{self.path}: output {name!r} has its steps last first")
-        named = {name: value.placed for name, value in zip(names, made, strict=True)}
+        named = {name: as_steps(value.placed) for name, value in zip(names, made, strict=True)}
         check_outputs(self.path, named)
         return outputs_of(self.path, named)
 
@@ -323,18 +328,23 @@ class KerasModel(ArrayModel):
             placed = operand.placed
             if placed.is_array and row in SCALING:
                 check_factor(placed.array, self.inputs)
-            if isinstance(placed.value, Unusable) and class_name not in READS_ZEROS:
-                raise ModelError(placed.value.reason)
+        if class_name not in READS_ZEROS:
+            operands = [replace(each, placed=as_steps(each.placed)) for each in operands]
         taken = in_dtypes_of_keras(node, row, [each.placed for each in operands], self.version, self.config)
         operands = [replace(each, placed=placed) for each, placed in zip(operands, taken, strict=True)]
         if class_name in RECURRENT:
             return run(self.layers[name], operands, self.version)
         if class_name == TIMED:
             return self.for_each_step(table(config.get("layer")), name, operands)
+        if class_name == SPECTRAL:
+            inner = table(config.get("layer"))
+            return self.by_rule(inner, f"{name}/{name_of(inner)}", operands, keys)
         backwards = order_of_steps(row, operands, config)
-        values, masks = tuple(each.placed for each in operands), tuple(each.mask for each in operands)
+        values, masks = [each.placed for each in operands], tuple(each.mask for each in operands)
+        values = tuple(aligned(values) if row in COMBINING else values)
         call = KerasCall(config, values, self.arrays.get(name, {}), keys, self.version, masks)
-        return [MaskedValue(KERAS[row](call), mask_after(row, call), backwards=backwards)]
+        made, mask = SEVERAL[row](call) if row in SEVERAL else [KERAS[row](call)], mask_after(row, call)
+        return [MaskedValue(each, mask, backwards=backwards) for each in made]
 
     def for_each_step(self, inner: Config, name: str, operands: Sequence[MaskedValue]) -> list[MaskedValue]:
         """Runs a layer or model at each step, as a TimeDistributed does: a step of a sequence is a sequence

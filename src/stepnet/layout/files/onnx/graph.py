@@ -93,6 +93,7 @@ class Walk:
     ends: the outputs of all graphs.
     bodies: for nodes with bodies, the graph and the scope of each body, by attribute. An attribute that is a
         list of graphs, which no operator of ONNX has, is left out; the nodes of its graphs are listed.
+    reads: for the scopes of bodies, the values outside that they read, once somebody found them.
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
@@ -105,6 +106,7 @@ class Walk:
         self.types: dict[Key, Proto] = {}
         self.ends: list[Key] = []
         self.bodies: dict[GraphNode, dict[str, tuple[Proto, GraphScope]]] = {}
+        self.reads: dict[GraphScope, list[tuple[GraphScope, str, Source]]] = {}
         self.main = self.graph(model.graph, GraphScope({}, opset=opset_of(model, 1)), "", 0)
 
     def graph(self, graph: Proto, outer: GraphScope, path: str, depth: int) -> GraphScope:

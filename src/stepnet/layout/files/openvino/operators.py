@@ -10,97 +10,25 @@ rule that reads the attributes of a layer, and calls functions of `importers`, w
 Source: OpenVINO's docs/ops, opset 1 to 14.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from stepnet.compiler.net.windows import Window
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise, reductions, selecting, shaping
-from stepnet.importers.convolving import convolve, window_of
 from stepnet.importers.counts import with_counts
-from stepnet.importers.placed import Placed
+from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
 from stepnet.importers.recurrent import as_sequences, initial_state, reads_lengths, rows_of, state_for
 from stepnet.importers.values import reshaped
-from stepnet.layout.files.openvino.ir import KINDS, OpenVinoLayer
+from stepnet.layout.files.openvino.call import OpenVinoCall, Rule
+from stepnet.layout.files.openvino.ir import KINDS
 from stepnet.layout.files.openvino.names import OPERATORS
-from stepnet.layout.files.recurrent import RecurrentLayer
+from stepnet.layout.files.openvino.windows import WINDOWS
 
 Array = np.ndarray
-
-
-@dataclass(frozen=True)
-class OpenVinoCall:
-    """Layer of an OpenVINO model with its operands, as the rule of its operator takes it.
-
-    layer: the layer. operands: its operands, in order.
-    like: a value per step, whose steps are counted. recurrent: the layer that runs, of a recurrent operator.
-    """
-
-    layer: OpenVinoLayer
-    operands: tuple[Placed, ...]
-    like: Traced
-    recurrent: RecurrentLayer | None = None
-
-    def operand(self, index: int = 0) -> Placed:
-        """Returns an operand by index; raises `ModelError` if it is missing."""
-        if index >= len(self.operands):
-            raise ModelError(f"its operand {index} is missing")
-        return self.operands[index]
-
-    @property
-    def x(self) -> Placed:
-        """The first operand."""
-        return self.operand()
-
-    def text(self, name: str, default: str = "") -> str:
-        """Returns an attribute as text in lower case, or `default` if the file does not have it."""
-        return self.layer.data.get(name, default).strip().lower()
-
-    def number(self, name: str, default: float) -> float:
-        """Returns an attribute that is a number, or `default`; raises `ModelError` for other text."""
-        text = self.text(name, str(default))
-        try:
-            return float(text)
-        except ValueError:
-            raise ModelError(f"its {name} is {short_repr(text)}, and should be a number") from None
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """Tells whether an attribute is true, as "true" or "1"."""
-        return self.text(name, str(default)) in ("true", "1")
-
-    def wholes(self, name: str, default: str = "") -> list[int]:
-        """Returns an attribute that is a list of whole numbers; raises `ModelError` for other text."""
-        texts = [text.strip() for text in self.text(name, default).split(",") if text.strip()]
-        if not all(text.removeprefix("-").isdecimal() and len(text) < 20 for text in texts):
-            raise ModelError(f"its {name} is {short_repr(self.text(name))}, and should be whole numbers")
-        return [int(text) for text in texts]
-
-    def whole(self, name: str, default: int) -> int:
-        """Returns an attribute that is one whole number, or `default`."""
-        numbers = self.wholes(name, str(default))
-        if len(numbers) != 1:
-            raise ModelError(f"its {name} has {len(numbers)} numbers, and should have one")
-        return numbers[0]
-
-    def numbers(self, index: int) -> list[Any]:
-        """Returns the numbers of a constant operand; symbolic sizes may be among them."""
-        return list(np.ravel(self.operand(index).array))
-
-    def constants(self, index: int) -> list[int]:
-        """Returns the whole numbers of a constant operand; raises `ModelError` for symbolic sizes."""
-        numbers = self.numbers(index)
-        if not all(isinstance(number, int | np.integer) for number in numbers):
-            raise ModelError(f"its operand {index} is {short_repr(numbers)}, and should be whole numbers")
-        return [int(number) for number in numbers]
-
-
-Rule = Callable[[OpenVinoCall], Placed | Sequence[Placed]]
 
 
 def elementwise(operator: str, **attributes: float) -> Callable[[OpenVinoCall], Placed]:
@@ -194,48 +122,6 @@ def product(call: OpenVinoCall) -> Placed:
     return matmul(a, b, padded=False)
 
 
-def convolution(call: OpenVinoCall) -> Placed:
-    """Computes the result of Convolution over the steps of sequences."""
-    weight = call.operand(1)
-    if len(weight.axes) != 3:
-        raise ModelError(
-            f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps alone"
-        )
-    return convolved(call, weight, 1)
-
-
-def grouped_convolution(call: OpenVinoCall) -> Placed:
-    """Computes the result of GroupConvolution, whose weight has the groups as its first axis."""
-    weight = call.operand(1)
-    if len(weight.axes) != 4:
-        raise ModelError(
-            f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps alone"
-        )
-    groups, out, into, size = weight.features
-    return convolved(call, shaping.reshape(weight, [groups * out, into, size]), groups)
-
-
-def convolved(call: OpenVinoCall, weight: Placed, groups: int) -> Placed:
-    """Computes a convolution with the weight [out, in / groups, kernel]."""
-    window = window_of_steps(call, weight.features[-1])
-    return convolve(call.x, weight, None, window, groups)
-
-
-def window_of_steps(call: OpenVinoCall, size: int) -> Window:
-    """Returns the steps that a kernel of this size reads, by the strides and pads of an operator."""
-    kind, stride, dilation = (
-        call.text("auto_pad", "explicit"),
-        call.whole("strides", 1),
-        call.whole("dilations", 1),
-    )
-    if kind in ("same_upper", "same_lower"):
-        return window_of(size, stride, dilation, 0, 0, kind.removeprefix("same_"))
-    if kind not in ("explicit", "notset", "valid"):
-        raise ModelError(f"its auto_pad {short_repr(kind)} is not supported")
-    pads = (0, 0) if kind == "valid" else (call.whole("pads_begin", 0), call.whole("pads_end", 0))
-    return window_of(size, stride, dilation, *pads)
-
-
 # ---- axes --------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +162,48 @@ def squeeze(call: OpenVinoCall) -> Placed:
 def unsqueeze(call: OpenVinoCall) -> Placed:
     """Computes the result of Unsqueeze: the operand with new axes of size one."""
     return shaping.unsqueeze(call.x, call.constants(1))
+
+
+def tile(call: OpenVinoCall) -> Placed:
+    """Computes the result of Tile: features several times, one after the other."""
+    x = call.x
+    for axis, count in enumerate(call.constants(1), len(x.axes) - len(call.constants(1))):
+        x = x if count == 1 else selecting.concatenate([x] * count, axis)
+    return x
+
+
+def normalised(call: OpenVinoCall) -> Placed:
+    """Computes the result of MVN: the mean subtracted over axes, and divided by the deviation."""
+    x, axes = call.x, call.constants(1)
+    centred = pointwise.elementwise("subtract", x, reductions.reduce(x, axes, "mean", True))
+    if not call.flag("normalize_variance", True):
+        return centred
+    small = constant(np.asarray(call.number("eps", 0.0), pointwise.dtype_of(x)))
+    below = reductions.variance(x, axes, True)
+    if call.text("eps_mode") == "inside_sqrt":
+        below = pointwise.elementwise("sqrt", pointwise.elementwise("add", below, small))
+    else:
+        below = pointwise.elementwise("add", pointwise.elementwise("sqrt", below), small)
+    return pointwise.elementwise("divide", centred, below)
+
+
+def strided_slice(call: OpenVinoCall) -> Placed:
+    """Computes the result of StridedSlice by its masks, without new axes and ellipses."""
+    x = call.x
+    if any(call.wholes("new_axis_mask")) or any(call.wholes("ellipsis_mask")):
+        raise ModelError("it has a new axis or an ellipsis")
+    begins, ends = call.numbers(1), call.numbers(2)
+    steps = call.constants(3) if len(call.operands) > 3 else [1] * len(begins)
+    masks = [call.wholes(name) or [0] for name in ("begin_mask", "end_mask", "shrink_axis_mask")]
+    for axis in reversed(range(len(begins))):
+        no_begin, no_end, shrinks = (axis < len(mask) and bool(mask[axis]) for mask in masks)
+        begin = 0 if no_begin else begins[axis]
+        end = selecting.HIGHEST[1] if no_end else ends[axis]
+        if shrinks:
+            x = selecting.gather(x, constant(np.asarray(begins[axis])), axis)
+        else:
+            x = selecting.slice_axis(x, axis, begin, end, steps[axis])
+    return x
 
 
 def broadcast(call: OpenVinoCall) -> Placed:
@@ -365,7 +293,6 @@ OPENVINO: Mapping[str, Rule] = {
     "Concat": concat,
     "Convert": convert,
     "ConvertLike": like,
-    "Convolution": convolution,
     "Cos": elementwise("cos"),
     "Cosh": elementwise("cosh"),
     "CumSum": cumulated,
@@ -380,7 +307,6 @@ OPENVINO: Mapping[str, Rule] = {
     "Gelu": gelu,
     "Greater": elementwise("greater"),
     "GreaterEqual": elementwise("greater_equal"),
-    "GroupConvolution": grouped_convolution,
     "HSigmoid": lambda call: pointwise.elementwise("hard_sigmoid", call.x, numbers=[1 / 6, 0.5]),
     "HSwish": elementwise("hard_swish"),
     "HardSigmoid": of_numbers("hard_sigmoid"),
@@ -393,6 +319,7 @@ OPENVINO: Mapping[str, Rule] = {
     "LogicalOr": elementwise("logical_or"),
     "LogicalXor": elementwise("logical_xor"),
     "MatMul": product,
+    "MVN": normalised,
     "Maximum": elementwise("maximum"),
     "Minimum": elementwise("minimum"),
     "Mod": elementwise("signed_remainder"),
@@ -421,12 +348,15 @@ OPENVINO: Mapping[str, Rule] = {
     "Sqrt": elementwise("sqrt"),
     "SquaredDifference": squared_difference,
     "Squeeze": squeeze,
+    "StridedSlice": strided_slice,
     "Subtract": elementwise("subtract"),
     "Swish": swish,
     "Tan": elementwise("tan"),
     "Tanh": elementwise("tanh"),
+    "Tile": tile,
     "Transpose": transpose,
     "Unsqueeze": unsqueeze,
     "VariadicSplit": parts,
+    **WINDOWS,
 }
 """The rule of each supported operator of OpenVINO: its result, or its results in order."""

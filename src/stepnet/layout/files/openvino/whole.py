@@ -11,10 +11,11 @@ from stepnet.errors import FileError, ModelError
 from stepnet.importers.placed import Placed, constant
 from stepnet.layout.files.model import Array
 from stepnet.layout.files.openvino import ir
+from stepnet.layout.files.openvino.call import OpenVinoCall
 from stepnet.layout.files.openvino.ir import KINDS, OpenVinoLayer
 from stepnet.layout.files.openvino.modules import module, unique_names
 from stepnet.layout.files.openvino.names import CONST, OPERATORS, RESULT
-from stepnet.layout.files.openvino.operators import OPENVINO, OpenVinoCall
+from stepnet.layout.files.openvino.operators import OPENVINO
 from stepnet.layout.files.recurrent import RecurrentLayer
 from stepnet.model.graph.array_model import OperatorModel, check_factor, fitting_graph, located
 from stepnet.model.graph.graph import Graph

@@ -62,6 +62,17 @@ def reduction(name: str) -> Older:
 OLDER: Mapping[str, Older] = {
     "add": Older("elementwise_add"),
     "argmax": Older("arg_max", ("X", "AxisTensor")),
+    **dict.fromkeys(
+        ("batch_norm", "batch_norm_"),
+        Older("batch_norm", ("X", "Mean", "Variance", "Scale", "Bias"), ("Y", "MeanOut", "VarianceOut")),
+    ),
+    **{
+        name: Older(name, ("Input", "Filter", "Bias"), ("Output",)) for name in ("conv2d", "depthwise_conv2d")
+    },
+    **{
+        name: Older(name, ("Input", "Filter", "OutputSize", "Bias"), ("Output",))
+        for name in ("conv2d_transpose", "depthwise_conv2d_transpose")
+    },
     "concat": Older("concat", ("X", "AxisTensor")),
     "clip": Older("clip", ("X", "Min", "Max")),
     "divide": Older("elementwise_div"),
@@ -72,6 +83,8 @@ OLDER: Mapping[str, Older] = {
     "full": Older("fill_constant"),
     "full_batch_size_like": Older("fill_constant_batch_size_like", ("Input",)),
     "full_with_tensor": Older("fill_constant", ("ValueTensor", "ShapeTensor")),
+    "group_norm": Older("group_norm", ("X", "Scale", "Bias"), ("Y", "Mean", "Variance")),
+    "hardtanh": Older("brelu"),
     "hardsigmoid": Older("hard_sigmoid"),
     "hardswish": Older("hard_swish"),
     "layer_norm": Older("layer_norm", ("X", "Scale", "Bias"), ("Y", "Mean", "Variance")),
@@ -83,7 +96,10 @@ OLDER: Mapping[str, Older] = {
     "min": reduction("reduce_min"),
     "minimum": Older("elementwise_min"),
     "multiply": Older("elementwise_mul"),
+    "pad3d": Older("pad3d", ("X", "Paddings")),
+    "pool2d": Older("pool2d", ("X", "KSize")),
     "pow": Older("pow", attributes={"y": "factor"}),
+    "prelu": Older("prelu", ("X", "Alpha")),
     "reshape": Older("reshape2", ("X", "Shape")),
     "rnn": Older(
         "rnn",

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from stepnet.errors import FileError, printable
+from stepnet.importers.aten.arguments import misplaced
 from stepnet.importers.aten.graph import (
     ARGUMENT,
     CALL,
@@ -27,7 +28,8 @@ from stepnet.importers.aten.graph import (
     InferredTensor,
     SymbolicSize,
 )
-from stepnet.importers.aten.kept import DEFAULTS
+from stepnet.importers.aten.kept import DEFAULTS, EXPORTED
+from stepnet.importers.aten.rows import AtenOperation
 from stepnet.importers.sizes import Size
 from stepnet.importers.values import MOST
 from stepnet.layout.files.pickles.exported import DTYPES
@@ -205,6 +207,7 @@ class ExportReader:
         found = [name for output in outputs for name in self.result_names(output)]
         positions = tuple(str(each.get("name"))[:100] for each in given if each.get("kind") != 2)
         where = printable(f"{title(node)} of {self.path}")
+        check_arguments(where, operator, [str(each.get("name"))[:100] for each in given], positions)
         call = AtenNode(
             CALL,
             operator,
@@ -298,6 +301,20 @@ class ExportReader:
         if not isinstance(name, str) or name not in self.values:
             raise FileError(f"an operation reads {str(name)[:100]!a}, which is not computed before it")
         return self.values[name]
+
+
+def check_arguments(where: str, operator: str, given: list[str], positions: tuple[str, ...]) -> None:
+    """Raises `FileError` for arguments with names that are not those of an operation.
+
+    where: the node, for messages. given: the names of all arguments. positions: of those given by position.
+    """
+    entry = EXPORTED.get(operator)
+    by_position = isinstance(entry, AtenOperation) and entry.rule is not None
+    expected = misplaced(operator, positions) if by_position else ""
+    if expected or len({*given}) < len(given):
+        raise FileError(
+            f"{where} has the arguments {', '.join(given)[:100]!a}" + f", not {expected}" * bool(expected)
+        )
 
 
 def category(dtype: str) -> int:

@@ -15,16 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.feature_axes import listed
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.dtypes import COMPUTED
 from stepnet.errors import ModelError, StepError, named, printable
+from stepnet.importers.aten.backwards import in_any_order
 from stepnet.importers.aten.graph import AtenGraph
 from stepnet.importers.aten.kept import EXPORTED, MOST_MADE
 from stepnet.importers.aten.replay import GraphReplay, NoValue, ReplayedNode, Rule
 from stepnet.importers.axes import LETTERS, AxesError
 from stepnet.importers.convolving import ZerosAround
 from stepnet.importers.padding import MISFITS
-from stepnet.importers.placed import Placed, Unusable
+from stepnet.importers.placed import Placed, ReversedSteps, Unusable
 from stepnet.layout.files import zips
 from stepnet.layout.files.model import Array
 from stepnet.layout.files.paths import opened
@@ -50,7 +52,7 @@ from stepnet.layout.options import option
 from stepnet.model.graph.array_model import (
     ArrayModel,
     ModelInput,
-    axes_of_rank,
+    axes_of_sizes,
     check_agree,
     check_factor,
     check_names,
@@ -221,13 +223,25 @@ class ExportProgram:
         for node in self.recurrent_nodes:
             if name in names(arguments(node).get("hx")):
                 return ["_N_"] if rank == 3 else []
-        usual = axes_of_rank(rank)
+        sizes = [size.get("as_int", 0) for size in self.sizes(name)]
+        usual = axes_of_sizes(sizes)
+        if rank == 3 and self.is_convolved(name) and "N_T" not in usual:
+            usual.append("N_T")
         flags = [table(arguments(node).get("batch_first")).get("as_bool") for node in self.recurrent_nodes]
         if not flags:
             return [axes for axes in usual if not axes.startswith("T")]
         if not any(flags):
             usual.sort(key=lambda axes: not axes.startswith("T"))
         return usual
+
+    def is_convolved(self, name: str) -> bool:
+        """Tells whether a convolution reads an input as it is, so that its last axis is the steps."""
+        operands = (
+            [*names(each.get("arg") for each in rows(node.get("inputs"))[:1])]
+            for node in rows(self.json.get("nodes"))
+            if operator_of(node).startswith("conv")
+        )
+        return [name] in operands
 
     def model_input(self, name: str, axes: str) -> ModelInput:
         """Makes an input with the chosen axes, such as "NT_"; raises `AxesError` if they do not fit."""
@@ -254,6 +268,12 @@ class ExportProgram:
                         f"one symbol is the number of sequences and of steps of {each.name[:100]!a}"
                     )
         return ExportReader(self.path, self.json, symbols).read(self.arguments, [*self.outputs])
+
+
+def placeholder_of(value: Any) -> Unusable | None:
+    """Returns the placeholder that a value is; None for other values."""
+    inner = value.value if isinstance(value, Placed) else None
+    return inner if isinstance(inner, Unusable) else None
 
 
 def word(letter: str) -> str:
@@ -325,12 +345,13 @@ class ExportedModel(ArrayModel):
 
         def run(call: ReplayedNode) -> Any:
             """Calls the rule; raises `StepError` for arguments that it cannot have."""
-            for value in call.arguments.values():
-                unusable = value.value if isinstance(value, Placed) else None
-                if isinstance(unusable, ZerosAround) and call.name in CONVOLUTIONS:
-                    continue
-                if isinstance(unusable, Unusable):
-                    raise refuse(unusable.reason)
+            values = [part for value in call.arguments.values() for part in listed(value)]
+            placeholders = [*filter(None, map(placeholder_of, values))]
+            backwards = any(isinstance(each, ReversedSteps) for each in placeholders)
+            for each in placeholders:
+                is_padded = isinstance(each, ZerosAround) and call.name in CONVOLUTIONS
+                if not (is_padded or isinstance(each, ReversedSteps)):
+                    raise refuse(each.reason)
             sizes = [size for tensor in call.tensors for size in tensor.shape if isinstance(size, int)]
             if MAKERS.match(call.name) and prod(sizes) > MOST_MADE:
                 raise refuse(f"it makes an array of {prod(sizes)} numbers; the most is {MOST_MADE}")
@@ -339,7 +360,7 @@ class ExportedModel(ArrayModel):
                     if isinstance(value, int | float):
                         check_factor(np.asarray(value), self.inputs)
             try:
-                return rule(call)
+                return in_any_order(rule, call) if backwards and call.name not in RECURRENT else rule(call)
             except (AssertionError, AttributeError, *MISFITS) as error:
                 raise refuse(f"its operands or arguments do not fit: {str(error)[:200]}") from error
 

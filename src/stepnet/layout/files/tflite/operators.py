@@ -12,97 +12,22 @@ Source: the tables of options in tensorflow/compiler/mlir/lite/schema/schema.fbs
 tensorflow/lite/kernels/.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise, reductions, selecting, shaping
-from stepnet.importers.axes import ONE, TIME
-from stepnet.importers.convolving import convolve, window_of
-from stepnet.importers.placed import Placed, Unusable, constant
+from stepnet.importers.aligning import of_all_steps, within_features
+from stepnet.importers.axes import BATCH, ONE, TIME
+from stepnet.importers.placed import Placed, ReversedSteps, constant, reversed_steps
 from stepnet.importers.products import matmul
 from stepnet.importers.recurrent import as_sequences
 from stepnet.importers.sizes import product
-from stepnet.layout.files.recurrent import RecurrentLayer
-from stepnet.layout.files.tflite.flatbuffer import Table
-from stepnet.layout.files.tflite.names import ACTIVATIONS
-
-FUSED: Mapping[str, str] = {"NONE": "linear", "RELU": "relu", "RELU6": "clip6", "TANH": "tanh"}
-"""The operators of `importers.pointwise` for the fused activations that are supported."""
-
-
-@dataclass(frozen=True)
-class ReversedSteps(Unusable):
-    """Placeholder for a value whose steps are in reverse order, which recurrences and reversals read.
-
-    source: the value in the order of the steps.
-    """
-
-    source: Placed
-
-
-def reversed_steps(x: Placed) -> Placed:
-    """Returns the placeholder for a value with its steps in reverse order; the value itself of one."""
-    if isinstance(x.value, ReversedSteps):
-        return x.value.source
-    reason = "the steps of sequences are reversed, which only recurrences may read"
-    return x.with_value(ReversedSteps(reason, x))
-
-
-@dataclass(frozen=True)
-class TfliteCall:
-    """Operator of a TFLite model with its operands, as its rule takes it.
-
-    operands: its operands in order; None for a missing one. options: its options, if it has any.
-    dtype: that of its first result. like: a value per step, whose steps are counted.
-    recurrent: of a recurrent operator the layer that runs. time_major: whether its first axis is the steps.
-    """
-
-    operands: tuple[Placed | None, ...]
-    options: Table | None
-    dtype: str
-    like: Traced
-    recurrent: RecurrentLayer | None = None
-    time_major: bool = False
-
-    def operand(self, index: int = 0) -> Placed:
-        """Returns an operand by index; raises `ModelError` if it is missing."""
-        found = self.operands[index] if index < len(self.operands) else None
-        if found is None:
-            raise ModelError(f"its operand {index} is missing")
-        return found
-
-    @property
-    def x(self) -> Placed:
-        """The first operand."""
-        return self.operand()
-
-    def option(self, field: int, kind: str, default: Any = 0) -> Any:
-        """Returns an option by the number of its field. kind: its type, as for `struct`."""
-        return default if self.options is None else self.options.get(field, kind, default)
-
-    def listed(self) -> list[int]:
-        """Returns the first option, a list of whole numbers; an empty one without options."""
-        return list[int]() if self.options is None else [int(n) for n in self.options.vector(0, "<i4")]
-
-    def numbers(self, index: int) -> list[int]:
-        """Returns the whole numbers of a constant operand."""
-        return [int(number) for number in np.ravel(self.operand(index).array)]
-
-    def activated(self, result: Placed, field: int = 0) -> Placed:
-        """Applies the fused activation to a result; field: that of the options which names it."""
-        code: int = self.option(field, "b")
-        name = dict(enumerate(ACTIVATIONS)).get(code, str(code))
-        if name not in FUSED:
-            raise ModelError(f"its fused activation {name} is not supported")
-        return result if name == "NONE" else pointwise.elementwise(FUSED[name], result)
-
-
-Rule = Callable[[TfliteCall], Placed | Sequence[Placed]]
+from stepnet.layout.files.tflite.call import Rule, TfliteCall
+from stepnet.layout.files.tflite.windows import WINDOWS, SpacedSteps, usable
 
 
 def elementwise(operator: str, *fields: tuple[int, Any]) -> Rule:
@@ -113,14 +38,16 @@ def elementwise(operator: str, *fields: tuple[int, Any]) -> Rule:
     """
     return lambda call: pointwise.elementwise(
         operator,
-        *(call.operand(index) for index in range(len(call.operands))),
+        *of_all_steps([call.operand(index) for index in range(len(call.operands))]),
         numbers=[call.option(field, "f", usual) for field, usual in fields],
     )
 
 
 def fused(operator: str) -> Rule:
     """Makes the rule of an operator of two operands with a fused activation as its first option."""
-    return lambda call: call.activated(pointwise.elementwise(operator, call.operand(0), call.operand(1)))
+    return lambda call: call.activated(
+        pointwise.elementwise(operator, *of_all_steps([call.operand(0), call.operand(1)]))
+    )
 
 
 def gelu(call: TfliteCall) -> Placed:
@@ -171,29 +98,22 @@ def batch_product(call: TfliteCall) -> Placed:
     return matmul(a, b, padded=False)
 
 
-def convolution(call: TfliteCall) -> Placed:
-    """Computes the result of CONV_2D of pictures of one row [batch, 1, steps, features], a convolution over
-    the steps. Its weights are [out, 1, kernel, in].
-    """
-    x, weight, bias = call.x, call.operand(1), call.operands[2] if len(call.operands) > 2 else None
-    if len(x.axes) != 4 or x.axes[1] != ONE or weight.features[1:2] != (1,):
-        raise ModelError("a convolution of a model is over steps alone")
-    size, dilation = weight.features[2], call.option(4, "i", 1)
-    same = "upper" if call.option(0, "b") == 0 else ""
-    window = window_of(size, call.option(1, "i"), dilation, 0, 0, same)
-    own = constant(weight.array[:, 0].transpose(0, 2, 1))
-    result = convolve(shaping.swapped(shaping.squeeze(x, [1])), own, bias, window, 1)
-    return call.activated(shaping.unsqueeze(shaping.swapped(result), [1]), field=3)
-
-
 # ---- axes --------------------------------------------------------------------------------------------------
 
 
 def reduction(how: str) -> Rule:
     """Makes the rule of a reduction over constant axes. how: its name in `importers.reductions`."""
-    return lambda call: reductions.reduce(
-        call.x, call.numbers(1), how, bool(call.option(0, "?", False)), like=call.like
-    )
+
+    def rule(call: TfliteCall) -> Placed:
+        """Reduces over the axes. A batch that the file fixes to one sequence has one number to reduce."""
+        x, keep = call.x, bool(call.option(0, "?", False))
+        axes = {x.axis(axis) for axis in call.numbers(1)}
+        alone = {axis for axis in axes if x.axes[axis] == BATCH and x.sizes[axis] == 1}
+        result = reductions.reduce(x, sorted(axes - alone), how, True, like=call.like)
+        left = [axis for place, axis in enumerate(result.axes) if keep or place not in axes]
+        return result.shaped(tuple(left))
+
+    return rule
 
 
 def softmax(call: TfliteCall) -> Placed:
@@ -231,6 +151,8 @@ def transpose(call: TfliteCall) -> Placed:
 
 def reshape(call: TfliteCall) -> Placed:
     """Computes the result of RESHAPE: the operand in another shape, of a constant operand or the options."""
+    if isinstance(call.x.value, SpacedSteps):
+        return rowed(call.x.value)
     target: list[Any] = (
         list(np.ravel(call.operand(1).array)) if len(call.operands) > 1 else list(call.listed())
     )
@@ -238,7 +160,14 @@ def reshape(call: TfliteCall) -> Placed:
         if own != size:
             break
         target[place] = own  # a batch of one sequence is the batch, and no feature
-    return shaping.reshape(call.x, target)
+    return shaping.reshape(within_features(usable(call.x), target), target)
+
+
+def rowed(spaced: SpacedSteps) -> Placed:
+    """Returns steps in blocks with an axis of one row ahead of the steps, or without it if they have it."""
+    source = spaced.source
+    made = shaping.squeeze(source, [1]) if source.axes[1] == ONE else shaping.unsqueeze(source, [1])
+    return made.with_value(replace(spaced, source=made))
 
 
 def expand_dims(call: TfliteCall) -> Placed:
@@ -254,13 +183,6 @@ def concatenation(call: TfliteCall) -> Placed:
         joined = [value.source for value in sources if isinstance(value, ReversedSteps)]
         return reversed_steps(selecting.concatenate(joined, axis))
     return call.activated(selecting.concatenate([usable(x) for x in values], axis), field=1)
-
-
-def usable(x: Placed) -> Placed:
-    """Returns a value; raises `ModelError` for a placeholder, with its reason."""
-    if isinstance(x.value, Unusable):
-        raise ModelError(x.value.reason)
-    return x
 
 
 def gather(call: TfliteCall) -> Placed:
@@ -321,6 +243,18 @@ def pack(call: TfliteCall) -> Placed:
     return selecting.concatenate([shaping.unsqueeze(value, [axis]) for value in values], axis)
 
 
+def unpack(call: TfliteCall) -> list[Placed]:
+    """Computes the results of UNPACK: each entry of a feature."""
+    axis = call.x.axis(call.option(1, "i"))
+    parts = selecting.split(call.x, axis, [1] * call.x.sizes[axis])
+    return [shaping.squeeze(part, [axis]) for part in parts]
+
+
+def parts(call: TfliteCall) -> list[Placed]:
+    """Computes the results of SPLIT_V: parts of stated sizes along an axis."""
+    return selecting.split(call.x, call.x.axis(call.numbers(2)[0]), call.numbers(1))
+
+
 def product_of_sizes(call: TfliteCall) -> Placed:
     """Computes the result of REDUCE_PROD of sizes, which may be symbolic."""
     keep = bool(call.option(0, "?", False))
@@ -356,7 +290,6 @@ TFLITE: Mapping[str, Rule] = {
     "CAST": cast,
     "CEIL": elementwise("ceil"),
     "CONCATENATION": concatenation,
-    "CONV_2D": convolution,
     "COS": elementwise("cos"),
     "CUMSUM": cumulated,
     "DEQUANTIZE": same,
@@ -404,6 +337,7 @@ TFLITE: Mapping[str, Rule] = {
     "SLICE": slice_,
     "SOFTMAX": softmax,
     "SPLIT": split,
+    "SPLIT_V": parts,
     "SQRT": elementwise("sqrt"),
     "SQUARE": elementwise("square"),
     "SQUARED_DIFFERENCE": squared_difference,
@@ -413,7 +347,18 @@ TFLITE: Mapping[str, Rule] = {
     "TANH": elementwise("tanh"),
     "TRANSPOSE": transpose,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": recurrence,
+    "UNPACK": unpack,
+    **WINDOWS,
 }
 """The rule of each supported operator of TensorFlow Lite: its result, or its results in order."""
-PLACEHOLDERS = {"CONCATENATION", "REVERSE_V2", "STRIDED_SLICE", "TRANSPOSE", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
+PLACEHOLDERS = {
+    "BATCH_TO_SPACE_ND",
+    "CONCATENATION",
+    "CONV_2D",
+    "RESHAPE",
+    "REVERSE_V2",
+    "STRIDED_SLICE",
+    "TRANSPOSE",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM",
+}
 """The operators that read placeholders."""

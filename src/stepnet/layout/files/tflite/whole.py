@@ -11,6 +11,7 @@ from stepnet.errors import ModelError
 from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.layout.files.recurrent import RecurrentLayer
 from stepnet.layout.files.store import Store
+from stepnet.layout.files.tflite.call import TfliteCall
 from stepnet.layout.files.tflite.file import (
     DTYPES,
     Array,
@@ -27,7 +28,7 @@ from stepnet.layout.files.tflite.flatbuffer import Table, root
 from stepnet.layout.files.tflite.modules import module
 from stepnet.layout.files.tflite.names import KINDS, operator_name
 from stepnet.layout.files.tflite.node import TfliteNode
-from stepnet.layout.files.tflite.operators import PLACEHOLDERS, TFLITE, TfliteCall
+from stepnet.layout.files.tflite.operators import PLACEHOLDERS, TFLITE
 from stepnet.model.graph.array_model import OperatorModel, check_factor, fitting_graph, located
 from stepnet.model.graph.graph import Graph
 

@@ -82,24 +82,26 @@ class CompiledPlan(Layout):
     sequences: computes the values that are computed once per sequence, ahead of the loop; None if there are
         none.
     ended: computes values of each sequence after the loop; None if there are none.
+    totals: computes functions of totals; None if there are none.
     """
 
     run: NativeFunction
     sequences: NativeFunction | None
     ended: NativeFunction | None
+    totals: NativeFunction | None
 
     @classmethod
     def of(cls, generated: Generated, processor: Processor) -> "CompiledPlan":
         """Loads the code of a plan, generated for a processor, into memory, so that it can be called."""
         driver, names = machine_code(DRIVER, processor), generated.code.names
         code = MachineCode(generated.code, driver)
-        sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
-        return cls(
-            **vars(generated.layout),
-            run=code.function("run", ctypes.c_int64),
-            sequences=sequences,
-            ended=ended,
+        run, sequences, ended, totals = (
+            code.function(name, ctypes.c_int64) if name in names else None
+            for name in ("run", "sequences", "ended", "totals")
         )
+        assert run is not None
+        layout = vars(generated.layout)
+        return cls(**layout, run=run, sequences=sequences, ended=ended, totals=totals)
 
     @property
     def code(self) -> MachineCode:

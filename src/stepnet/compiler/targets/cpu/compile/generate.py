@@ -1,4 +1,4 @@
-"""The LLVM module of a lowered plan: its functions `run`, `sequences` and `ended`."""
+"""The LLVM module of a lowered plan: its functions `run`, `sequences`, `ended` and `totals`."""
 
 from dataclasses import replace
 
@@ -50,10 +50,10 @@ def write_functions(
 ) -> tuple[str, ...]:
     """Writes the functions of a lowered plan into a module; returns their names, without the prefix that they
     have in the module. run: runs the sequences of a call. sequences, ended: compute values once per sequence,
-    ahead of the loop and after it; left out if there are none.
+    ahead of the loop and after it. totals: computes functions of totals. Those without work are left out.
     """
     write_run(module, prefix, program.program, processor)
-    works = {"sequences": program.sequence, "ended": program.ended}
+    works = {"sequences": program.sequence, "ended": program.ended, "totals": program.totals}
     for name, work in works.items():
         if work is not None:
             write_rows(module, prefix + name, work, program, processor)
@@ -62,10 +62,11 @@ def write_functions(
 
 def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, processor: Processor) -> None:
     """Writes a function that computes values once per sequence, ahead of the loop or after it, in the record
-    of each sequence. The arguments `first` and `lanes` say for which sequences. name: the function's in the
-    module. work: the loops to write, and the arrays to copy in and out. program: the plan's memory layout.
+    of each sequence, or functions of totals in a single record. The arguments `first` and `lanes` say for
+    which sequences. Its result is 0: a task of a call is done. name: the function's in the module. work: the
+    loops to write, and the arrays to copy in and out. program: the plan's memory layout.
     """
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), name)
     code = Code(function.append_basic_block("entry"), processor)
 
     def argument(index: int) -> ir.Value:
@@ -78,8 +79,8 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, pr
 
     strides = program.program.strides
     count, first = argument(WORDS.index("lanes")), argument(WORDS.index("first"))
-    records = code.at(pointer("sequence"), code.mul(first, code.number(strides["sequence"])))
-    rows = StageRows({"sequence": records}, strides, count)
+    records = code.at(pointer("sequence"), code.mul(first, code.number(strides[work.record])))
+    rows = StageRows({work.record: records}, strides, count)
 
     def copy(copies: tuple[tuple[int, Field], ...], out: bool) -> None:
         """Writes copies between arrays of the call and fields of each sequence's record.
@@ -97,7 +98,7 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, pr
         with code.loop(code.number(0), count) as row:
             for array, field in arrays:
                 outside = code.at(array, code.mul(row, code.number(field.bytes)))
-                inside = code.at(rows.at(code, "sequence", row), field.offset)
+                inside = code.at(rows.at(code, work.record, row), field.offset)
                 target, source = (outside, inside) if out else (inside, outside)
                 code.copy_bytes(target, source, field.bytes)
 
@@ -105,7 +106,7 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, pr
     one, zero = code.number(1), code.number(0)
     stage = StageCode(
         code,
-        program.program.outer,
+        work.net,
         rows,
         pointer("constants"),
         pointer("status"),
@@ -118,4 +119,4 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, pr
             emit(stage, loop)
     if work.outputs:
         copy(work.outputs, out=True)
-    code.ret_void()
+    code.ret(zero)

@@ -13,7 +13,8 @@
     end      store the final memories of a sequence that ends in a lane
 
 Several threads either run separate lanes (each with a single-threaded call of `run`), or divide every step:
-then each computes some of the unit blocks, with a barrier between phases.
+then each computes some of the unit blocks, with a barrier between phases. Without work in the loop each may
+have a part of the rows of every block instead, and a single-threaded call of `run` for it.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,11 @@ def write_block(code: Code, program: CallLoops) -> None:
     rows = code.add(call.read("step_base", last), call.read("step_rows", last))
     gather(call, rows)
     call.wait()
-    block = call.rows(zero, rows)
+    first, count = zero, rows
+    if program.rows_are_alone:
+        first, end, _ = call.own_rows(rows)
+        count = code.sub(end, first)
+    block = call.rows(first, count)
     write_phases(call, program.outer, program.before, block)
     write_steps(call, steps)
     write_phases(call, program.outer, program.after, block)

@@ -3,10 +3,17 @@
 from llvmlite import ir
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.targets.cpu.emit.stage import RowsInPlace, StageCode, StageRows
+from stepnet.compiler.targets.cpu.emit.stage import (
+    AddressedRows,
+    AddressRows,
+    RowsInPlace,
+    StageCode,
+    StageRows,
+)
 from stepnet.compiler.targets.cpu.emit.thread_code import AtEntry, ThreadCode
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
-from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
+from stepnet.compiler.targets.cpu.machine.records import CallArray, Field, RowSource
+from stepnet.compiler.targets.cpu.products.tiles import MOST_ROWS
 from stepnet.compiler.targets.cpu.writing.code import Code
 
 
@@ -24,6 +31,26 @@ class CallCode(ThreadCode):
         self.program = program
         self.arrays = AtEntry[int](code, self.pointer_at)
 
+    # ---- threads
+
+    def own_rows(self, rows: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Computes which of the first `rows` rows of a block this thread copies: the first one, the end, and
+        the distance from each to the next. If rows are alone, it computes these rows too: those of its part,
+        in tiles of as many rows as the largest has.
+        """
+        code, one = self.code, self.code.number(1)
+        if not self.program.rows_are_alone:
+            return self.argument["thread"], rows, self.threads
+        size = code.number(MOST_ROWS)
+        tiles = code.sdiv(code.add(rows, code.sub(size, one)), size)
+        part, parts = self.argument["part"], code.add(self.argument["more_parts"], one)
+
+        def edge(number: ir.Value) -> ir.Value:
+            """Computes the first row of the part with this number, which is the end of the one before."""
+            return code.smaller(code.mul(code.sdiv(code.mul(tiles, number), parts), size), rows)
+
+        return edge(part), edge(code.add(part, one)), one
+
     # ---- records
 
     def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> StageRows:
@@ -34,16 +61,18 @@ class CallCode(ThreadCode):
         """
         code, strides = self.code, self.program.strides
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
-        outside = {
-            array.field.record: RowsInPlace(
-                self.arrays[array.argument],
-                array.field.bytes,
-                code.at(self.pointer[array.table], code.mul(base, code.number(8))),
-                self.pointer["nowhere"],
-            )
-            for array in self.program.arrays_in_place
-        }
+        outside = {array.field.record: self.rows_of(array, base) for array in self.program.arrays_in_place}
         return StageRows({"block": block, **others}, strides, count, outside)
+
+    def rows_of(self, array: CallArray, base: ir.Value) -> AddressedRows:
+        """Makes the addresses of the rows of an array that is used in place. base: the first row of the block
+        of steps.
+        """
+        pointer = self.arrays[array.argument]
+        indices = self.code.at(self.pointer[array.table], self.code.mul(base, self.code.number(8)))
+        if array.pieces:
+            return AddressRows(pointer, array.row_bytes, indices)
+        return RowsInPlace(pointer, array.row_bytes, indices, self.pointer["nowhere"])
 
     def stage(self, net: Net, rows: StageRows, *, shares_units: bool = False) -> StageCode:
         """Makes the context for writing the loops of a stage over these rows; they compute nodes of `net`.

@@ -222,7 +222,8 @@ class CellCode:
         """Computes the pointers by which a matrix product reads its left operand, for the rows of a tile,
         from `row` on. Rows of an array of the call are not a stride apart, so each has a pointer.
 
-        source: the field of the operand, which says in which memory it is.
+        source: the field of the operand, which says in which memory it is. If it lies in pieces, the pointers
+            are to their addresses.
         offset: the offset of its first element in the memory of a row, in bytes.
         """
         code, rows = self.code, self.stage.rows
@@ -230,7 +231,8 @@ class CellCode:
             pointer = code.at(rows.at(code, source.record, row), offset)
             return LeftOperand((pointer,), rows.strides[source.record])
         tile_rows = [code.add(row, code.number(index)) for index in range(tile.rows)]
-        return LeftOperand(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
+        pointers = tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows)
+        return LeftOperand(pointers, pieces=source.pieces)
 
     def epilogues(self, cells: list[TileCell]) -> None:
         """Writes the elementwise work and the stores of a tile's cells (row, unit block), sums in registers.

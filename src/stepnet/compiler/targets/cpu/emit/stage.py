@@ -48,6 +48,25 @@ class RowsInPlace:
 
 
 @dataclass(frozen=True)
+class AddressRows:
+    """Rows of addresses in an array of the call. As code follows them, rows beyond the last one are the last.
+
+    pointer: the array.
+    bytes: the size of a row.
+    indices: the table of the array's row for each row of the stage.
+    """
+
+    pointer: ir.Value
+    bytes: int
+    indices: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """Computes the pointer to a row of addresses; to the last one from row `count` of the stage on."""
+        index = code.read_number(self.indices, code.smaller(row, code.sub(count, code.number(1))))
+        return code.at(self.pointer, code.mul(index, code.number(self.bytes)))
+
+
+@dataclass(frozen=True)
 class OneRow:
     """Row of an array that all rows of a stage read."""
 

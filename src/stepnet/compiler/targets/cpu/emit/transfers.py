@@ -20,7 +20,7 @@ def gather(call: CallCode, rows: ir.Value) -> None:
     code = call.code
     if not call.program.inputs and not call.program.expanded:
         return
-    with code.loop(call.argument["thread"], rows, call.threads) as row:
+    with code.loop(*call.own_rows(rows)) as row:
         where, owner = call.read("where", row), call.read("owner", row)
         for word, field in call.program.inputs:
             source = code.at(call.arrays[word], code.mul(where, code.number(field.bytes)))
@@ -51,7 +51,7 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
             source = code.at(block.at(code, field.record, row), field.offset)
             code.copy_bytes(target, source, field.bytes)
 
-    with code.loop(call.argument["thread"], rows, call.threads) as row:
+    with code.loop(*call.own_rows(rows)) as row:
         if call.program.outputs:
             index = call.read("put", row)
             with code.when(code.icmp_signed(">=", index, code.number(0))):

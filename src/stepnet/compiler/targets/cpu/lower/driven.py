@@ -55,3 +55,10 @@ class CallLoops:
     units_are_alone: bool
     axes: tuple[Axis, ...] = ()
     inner_arrays: tuple[InnerArray, ...] = ()
+
+    @property
+    def rows_are_alone(self) -> bool:
+        """Tells whether all work is outside the loop over the steps, so that threads can have rows of their
+        own of each block, and need not wait for one another.
+        """
+        return not self.loop

@@ -30,11 +30,13 @@ class MemoryFields:
     relaid: for each memory in order, the copies into and out of fiber order; None if it keeps the caller's
         order.
     work: for each node on fibers, the work that it belongs to.
+    unchanged: the memories that no step changes or computes with. They stay where they are.
     """
 
     fields: dict[int, Field]
     relaid: tuple[Relaid | None, ...]
     work: dict[int, FiberWork]
+    unchanged: frozenset[int]
 
 
 def assign_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryFields:
@@ -50,10 +52,12 @@ def assign_memories(plan: Plan, records: Records, constants: Constants, width: i
     # Results that are views of a memory are copied after all phases: it must not be overwritten until then.
     copied = {view_chain(body, number)[0] for number in body.results}
     fields, relaid = dict[int, Field](), list[Relaid | None]()
-    for number, after in zip(recur.memories, recur.following, strict=True):
+    users, pairs = body.users(), list(zip(recur.memories, recur.following, strict=True))
+    unchanged = frozenset(number for number, after in pairs if after == number and not users[number])
+    for number, after in pairs:
         type_, indices = body.type_of(number), plan.fibers.indices.get(number)
-        if indices is None:
-            fields[number] = records.field("now", type_)
+        if indices is None or number in unchanged:
+            fields[number] = records.field("lane" if number in unchanged else "now", type_)
             relaid.append(None)
             continue
         last = without_reshape(body, after)
@@ -64,7 +68,7 @@ def assign_memories(plan: Plan, records: Records, constants: Constants, width: i
         fields[number] = now
         target = caller_field(type_.size, type_.dtype)
         relaid.append((into_fibers(constants, storage, now, width), CopyLoop(type_.size, end, target, 0)))
-    return MemoryFields(fields, tuple(relaid), work)
+    return MemoryFields(fields, tuple(relaid), work, unchanged)
 
 
 def assign_static(

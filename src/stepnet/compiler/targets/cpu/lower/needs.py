@@ -1,4 +1,4 @@
-"""The additional arrays that the work after the loop needs.
+"""The additional arrays that the work after the loop needs, and which of this work has machine code.
 
     final    the final value of each memory that is read after the loop or returned
     kept     outputs of all steps that are read after the loop
@@ -10,8 +10,14 @@ A value that is a result is written to the caller's array, and read from there.
 
 from dataclasses import dataclass
 
-from stepnet.compiler.net.types import ROWS, STEPS
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.plan import Plan
+
+FLOATS = ("float32", "float64")
+WHOLE = ("int32", "int64")
+"""The dtypes whose sums and maxima have code, beside `FLOATS`; means of whole numbers have none."""
+HOW = ("sum", "mean", "max")
 
 
 @dataclass(frozen=True)
@@ -69,3 +75,34 @@ class Needs:
         no values of all steps are kept for it, and it has no results per sequence.
         """
         return not (self.kept or self.reduced or self.ended)
+
+
+def has_code(how: str, dtype: str) -> bool:
+    """Tells whether a reduction of the values of each sequence has machine code. how: such as "sum"."""
+    return how in HOW and (dtype in FLOATS or (dtype in WHOLE and how != "mean"))
+
+
+def tasks_of(plan: Plan) -> set[int]:
+    """Finds the reductions over steps, and the totals, that machine code computes after the loop of a plan:
+    nodes of its net. They read values of loops, and results of one another.
+    """
+    net, tasks = plan.net, set[int]()
+    late = {*plan.reduced, *plan.total}
+    for number in (*plan.reduced, *plan.total):
+        node = net.nodes[number]
+        types = [net.type_of(operand) for operand in node.inputs]
+        known = all(operand not in late or operand in tasks for operand in node.inputs)
+        if known and all(type_.extent != CONST for type_ in types) and is_task(node, types):
+            tasks.add(number)
+    return tasks
+
+
+def is_task(node: Node, types: list[Type]) -> bool:
+    """Tells whether machine code computes a reduction over steps or a total. types: those of its operands."""
+    if len({type_.dtype for type_ in types}) > 1 or not all(type_.size for type_ in types):
+        return False
+    if node.operation == "contract":
+        return types[0].dtype in FLOATS
+    how: str = node.attributes.get("how", "")
+    over_all = node.type.extent == CONST
+    return node.operation == "reduce" and has_code(how, types[0].dtype) and (how != "mean" or not over_all)

@@ -1,12 +1,15 @@
 """Lowering of a plan to the loops of a call: a field for every value in memory, the loops of every stage."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from stepnet.compiler.net.ir import Net, all_nodes, ancestors
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, is_static_extent
 from stepnet.compiler.plan.fibers import Fibers
 from stepnet.compiler.plan.passes.rewrite import view_chain
 from stepnet.compiler.plan.passes.when import When, when
+from stepnet.compiler.plan.phases import phases
 from stepnet.compiler.plan.plan import Plan, picks
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.loop_load import estimate_load
@@ -16,6 +19,7 @@ from stepnet.compiler.targets.cpu.lower.lowering import loops, loops_by_phase
 from stepnet.compiler.targets.cpu.lower.memories import MemoryFields, assign_memories, assign_static
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.lower.stage import StageLowering
+from stepnet.compiler.targets.cpu.lower.totals import TotalFunctions
 from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, WORDS
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import (
@@ -27,8 +31,9 @@ from stepnet.compiler.targets.cpu.machine.records import (
     Records,
     RowSource,
 )
-from stepnet.compiler.targets.cpu.products.constants import Constants
+from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Constants
 
+NONE = dict[int, ConstantNode]()
 IN_PLACE = ("float32", "float64")
 """The dtypes of arrays whose rows are read and written in place, if they are whole vectors."""
 
@@ -90,7 +95,7 @@ class Lowering:
         self.final_arguments: dict[int, int] = {}
         self.loop_sources: list[Field] = []
         self.memory_fields: list[tuple[RowSource, int, Field]] = []
-        self.stored_memories = MemoryFields({}, (), {})
+        self.stored_memories = MemoryFields({}, (), {}, frozenset())
         self.static_fields: list[tuple[RowSource, Field, CopyLoop | None]] = []
         self.late = {number for numbers in self.plan.after for number in numbers}
         self.arrays_in_place: list[CallArray] = []
@@ -115,11 +120,11 @@ class Lowering:
         before = self.lower_before()
         loop, index = self.lower_loop()
         after, outputs, kept = self.lower_after()
-        ended = self.lower_ended()
+        ended, totals = self.lower_ended(), self.lower_totals()
         rows = [argument for work in (sequence, ended) if work is not None for argument, _ in work.inputs]
         rows += [source.argument for source, *_ in (*self.static_fields, *expanded)]
         inner_records = [name for name in self.records.used if name.startswith(("words ", "kept ", "inner "))]
-        names = ("now", "lane", "block", "sequence", *inner_records)
+        names = ("now", "lane", "block", "sequence", "total", *inner_records)
         strides = {name: self.records.stride(name) for name in names}
         program = CallLoops(
             body=self.body,
@@ -144,7 +149,8 @@ class Lowering:
             inner_arrays=tuple(self.inner_arrays),
         )
         cost = estimate_load(program, self.processor)
-        return Lowered(program, self.constants, sequence, ended, self.arguments, frozenset(rows), cost)
+        works = sequence, ended, totals
+        return Lowered(program, self.constants, *works, self.arguments, frozenset(rows), cost)
 
     # ---- inputs and results
 
@@ -162,6 +168,15 @@ class Lowering:
         if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
             return None
         self.arrays_in_place.append(CallArray(table, argument, type_))
+        return self.arrays_in_place[-1].field
+
+    def field_of_windows(self, argument: int, number: int) -> Field:
+        """Makes the field by which products read windows of steps in place, by the addresses of the steps.
+
+        argument: the index of the pointer to the addresses in the call's arguments. number: the node.
+        """
+        type_ = self.net.type_of(number)
+        self.arrays_in_place.append(CallArray("where", argument, type_, type_.shape[0]))
         return self.arrays_in_place[-1].field
 
     def dummy_bytes(self, strides: dict[str, int]) -> int:
@@ -220,13 +235,18 @@ class Lowering:
         """
         inputs: list[tuple[int, Field]] = []
         ends = self.plan.ends
+        windows = {self.net.inputs[ends.sequences[place]] for place in self.plan.windows}
         for index, number in enumerate(self.net.inputs):
             extent = self.net.type_of(number).extent
             if len(extent) > 2 or is_static_extent(extent):
                 self.assign_inner_array(number, "statics" if is_static_extent(extent) else "inputs")
             elif index in ends.sequences:
                 argument = self.new_argument("inputs")
-                in_place = self.field_in_place("where", argument, number)
+                in_place = (
+                    self.field_of_windows(argument, number)
+                    if number in windows
+                    else self.field_in_place("where", argument, number)
+                )
                 self.sources[number] = in_place or self.records.field("block", self.net.type_of(number))
                 if in_place is None:
                     inputs.append((argument, self.sources[number]))
@@ -291,7 +311,8 @@ class Lowering:
         }
         targets_of = {n: [target] for n, target in self.sequence_fields.items()}
         work = loops(self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, targets_of))
-        return RowWork(tuple((self.row_arguments[n], target) for n, target in self.row_inputs.items()), work)
+        inputs = tuple((self.row_arguments[n], target) for n, target in self.row_inputs.items())
+        return RowWork(self.net, inputs, work)
 
     def read_in_the_end(self) -> set[int]:
         """Returns the nodes whose values the work after a sequence's last step reads but does not compute."""
@@ -326,6 +347,7 @@ class Lowering:
         scratch: str,
         sources: dict[int, Field],
         targets_of: dict[int, list[Field]],
+        parameters: Mapping[int, ConstantNode] = NONE,
     ) -> StageLowering:
         """Makes the context for lowering one stage of the plan.
 
@@ -334,6 +356,7 @@ class Lowering:
         scratch: the name of the record for values that only this stage reads.
         sources: the fields of values that are computed before the stage.
         targets_of: for each result of the stage, the fields in which it is stored.
+        parameters: for nodes of another net than those of the plan, constants of the plan's net.
         """
         return StageLowering(
             net,
@@ -348,6 +371,7 @@ class Lowering:
             phases,
             self.plan.fibers if net is self.body else Fibers(net),
             self.stored_memories.work if net is self.body else {},
+            parameters,
         )
 
     def lower_before(self) -> list[list[Loop]]:
@@ -380,7 +404,8 @@ class Lowering:
         for number, after, first, slot in slots:
             now = sources[number] = self.stored_memories.fields[number]
             following = replace(now, record="next") if now.record == "now" else now
-            targets_of.setdefault(after, []).append(following)
+            if number not in self.stored_memories.unchanged:
+                targets_of.setdefault(after, []).append(following)
             final = -1 if slot is None else self.new_argument("final")
             if slot is not None:
                 self.final_arguments[slot.number] = final
@@ -464,7 +489,30 @@ class Lowering:
             targets_of.setdefault(slot.number, []).append(field_)
             outputs.append((self.new_argument("ended"), field_))
         work = loops(self.stage(self.net, self.plan.ended, "sequence", sources, targets_of))
-        return RowWork(tuple(inputs), work, tuple(outputs))
+        return RowWork(self.net, tuple(inputs), work, tuple(outputs))
+
+    def lower_totals(self) -> RowWork | None:
+        """Lowers the functions of totals to loops over a single row; None if there are none. The arrays of
+        the totals that they read, and of those that they write, are the arguments of a function of their own.
+        """
+        functions = TotalFunctions.of(self.plan)
+        if functions is None:
+            return None
+        net, argument = functions.net, count(len(WORDS))
+        sources = {n: self.records.field("total", net.type_of(n)) for n in functions.read.values()}
+        inputs = tuple((next(argument), source) for source in sources.values())
+        targets_of: dict[int, list[Field]] = {}
+        outputs: list[tuple[int, Field]] = []
+        for number in net.results:
+            field_ = self.records.field("total", net.type_of(number))
+            targets_of.setdefault(number, []).append(field_)
+            outputs.append((next(argument), field_))
+        parameters = {
+            n: ConstantNode(False, outer, net.type_of(n)) for n, outer in functions.constants.items()
+        }
+        numbers = phases(net, functions.computed)
+        work = loops(self.stage(net, numbers, "total", sources, targets_of, parameters))
+        return RowWork(net, inputs, work, tuple(outputs), "total")
 
 
 def is_zeros(net: Net, number: int) -> bool:

@@ -17,6 +17,8 @@ CALL_WORDS = (
 """The words that each call writes, together with the pointers of the user's arrays that follow them."""
 WORDS = (
     "thread",
+    "part",
+    "more_parts",
     "progress",
     "ahead",
     "barrier",
@@ -58,6 +60,8 @@ WORDS = (
 )
 """The 64-bit words of a thread of a call, in order; the pointers of the user's arrays follow.
 
+part, more_parts: the number of the part of the rows of each block that the thread computes, and the number of
+    other parts, which threads that do not wait for it compute; 0 if it computes all rows.
 ahead: the pointer to the progress of the call whose outputs this call reads while both run; 0 for none.
 until: the pointer to the words `ENDING`, if sequences may end early; 0 if they may not.
 """

@@ -14,6 +14,7 @@ rows must be whole vectors. Two tables of the block have the row indices: `where
 `put` for rows that are written. If only last steps are wanted, all other rows are written to a dummy row.
 
     where 40, put 41     per step of a block of steps: the arrays with their pointers in these words of a call
+    places 42            the same, of windows of steps: an array with the addresses of the steps of each one
     caller               per sequence: the initial or final value of a memory, in the caller's order
 
 A row may have inner sequences. Their steps are called words, and have records as well:
@@ -37,6 +38,7 @@ import numpy as np
 from stepnet.compiler.net.types import Type
 
 LINE = 64
+ADDRESS_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Field:
     offset: the offset of the first element, in bytes.
     size: the number of elements.
     is_fibered: whether the elements that one sum combines lie together; padded if units do not fill vectors.
+    pieces: the number of pieces of equal size that have an address each, if the record is "places ..."; 0 for
+        values that lie in one piece.
     """
 
     record: str
@@ -54,6 +58,7 @@ class Field:
     size: int
     dtype: str
     is_fibered: bool = False
+    pieces: int = 0
 
     @property
     def itemsize(self) -> int:
@@ -71,7 +76,7 @@ class Field:
         not one stride apart: in an array of the call, or among the words (inner steps) of lanes. The first
         word of the record's name says so.
         """
-        return self.record.startswith(("where ", "put ", "each ", "at ", "caller"))
+        return self.record.startswith(("where ", "put ", "places ", "each ", "at ", "caller"))
 
     @property
     def is_readable(self) -> bool:
@@ -163,18 +168,27 @@ class CallArray:
     table: the table of row indices: `where` for rows that are read, `put` for rows that are written.
     argument: the position, among the call's arguments, of the array's pointer.
     type: the type of the values.
+    pieces: the number of addresses in each row, if the array has addresses of the pieces of values in place
+        of values; 0 if it has values.
     """
 
     table: str
     argument: int
     type: Type
+    pieces: int = 0
 
     @property
     def field(self) -> Field:
         """The field by which code reads or writes the rows of an array of the call in place. Its record is
         named after the table of row indices and the argument, such as "where 40".
         """
-        return Field(f"{self.table} {self.argument}", 0, self.type.size, self.type.dtype)
+        kind = "places" if self.pieces else self.table
+        return Field(f"{kind} {self.argument}", 0, self.type.size, self.type.dtype, pieces=self.pieces)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size in bytes of a row of the array."""
+        return self.pieces * ADDRESS_BYTES or self.field.bytes
 
 
 @dataclass

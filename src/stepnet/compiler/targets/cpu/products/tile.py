@@ -9,15 +9,16 @@ each combination. Every accumulator adds over k in order, whatever the tile, so 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
 from llvmlite import ir
 
+from stepnet.compiler.targets.cpu.machine.records import ADDRESS_BYTES
 from stepnet.compiler.targets.cpu.products.arithmetic import Arithmetic, bytes_of
 from stepnet.compiler.targets.cpu.products.tiles import Tile
-from stepnet.compiler.targets.cpu.writing.code import Code, vector_of
+from stepnet.compiler.targets.cpu.writing.code import POINTER, Code, vector_of
 
 Sums = list[list[list[ir.Value]]]
 UNROLLED, FEW = 4, 16
@@ -33,11 +34,14 @@ class LeftOperand:
     pointers: the pointer to the first row, or a pointer for each row.
     stride: the bytes from row to row, if there is a single pointer.
     step: the bytes from one k to the next; None if contiguous.
+    pieces: the number of pieces of equal size in which each row lies; the pointers are then those to the
+        addresses of the pieces of each row. 0 if rows lie in one piece.
     """
 
     pointers: tuple[ir.Value, ...]
     stride: int = 0
     step: int | None = None
+    pieces: int = 0
 
     def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
         """Writes code for the addresses of the first `count` rows of the left operand, `offset` bytes from
@@ -47,6 +51,11 @@ class LeftOperand:
         if len(pointers) == 1:
             return [(pointers[0], row * self.stride) for row in range(count)]
         return [(pointer, 0) for pointer in pointers]
+
+    def piece(self, code: Code, number: ir.Value) -> "LeftOperand":
+        """Writes loads of the addresses of a piece of all rows; returns the operand that consists of it."""
+        places = code.mul(number, code.number(ADDRESS_BYTES))
+        return LeftOperand(tuple(code.read(POINTER, code.at(row, places), 8) for row in self.pointers))
 
 
 def accumulate(
@@ -86,12 +95,23 @@ def accumulate(
     step = UNROLLED
     if isinstance(inner, int):
         most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
+        inner //= left.pieces or 1
         step = next(size for size in (most, 2, 1) if inner % size == 0)
     iteration = TileIteration(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
-    flat = code.carry(
-        0, inner, iteration.flat(initial), partial(iteration.summed, step), step=step, runs=True
-    )
-    return iteration.nested(flat)
+
+    def summed(own: TileIteration, flat: Sequence[ir.Value]) -> list[ir.Value]:
+        """Writes the loop over k, in one piece; returns the new sums. flat: the sums before."""
+        return code.carry(0, inner, flat, partial(own.summed, step), step=step, runs=True)
+
+    def piece(number: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
+        """Writes the products of a piece of the left operand; returns the new sums. flat: the sums before."""
+        assert isinstance(inner, int)
+        weights = code.at(packed, code.mul(number, code.number(inner * line_bytes)))
+        return summed(replace(iteration, left=left.piece(code, number), packed=weights), flat)
+
+    flat = iteration.flat(initial)
+    sums = code.carry(0, left.pieces, flat, piece) if left.pieces else summed(iteration, flat)
+    return iteration.nested(sums)
 
 
 @dataclass(frozen=True)

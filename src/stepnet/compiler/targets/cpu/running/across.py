@@ -9,16 +9,18 @@ library for C calls the same functions.
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from math import gcd
 
 import numpy as np
 
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text, is_derived
+from stepnet.compiler.net.pairs import PAIRED
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text, is_derived, is_pairs
 from stepnet.compiler.net.windows import SAME, check_room
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array
+from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import RowAllocator, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
@@ -30,7 +32,7 @@ from stepnet.ragged.positions import Positions
 
 WORDS = (
     *("source", "result", "rows", "starts", "lengths", "steps", "made_starts", "made_lengths", "size"),
-    *("count", "dilation", "before", "stride", "common", "same"),
+    *("count", "dilation", "before", "stride", "common", "same", "zeros"),
 )
 """The argument words of an operation.
 
@@ -45,9 +47,10 @@ size: the size of a value at one step, without the axis of windows: in numbers f
 count, dilation, before, stride: the steps of a window, as in `Window`.
 common: the greatest common divisor of dilation and stride.
 same: the index in `SAME` of the side of windows in the middle of a sequence; 0 for others.
+zeros: the pointer to the step of zeros outside of a sequence, which only windows read in place have.
 """
 NO_WINDOW = (0, 1, 0, 1, 1, 0)
-"""The last words of operations without windows."""
+"""The words from `count` to `same` of operations without windows."""
 WORD = {name: place for place, name in enumerate(WORDS)}
 BY_SEQUENCE = ("starts", "lengths", "made_starts", "made_lengths")
 """The words that point to tables with an entry for each sequence."""
@@ -58,12 +61,22 @@ SUMMED = ("float32", "float64", "int32", "int64")
 ENDS = ("first", "last")
 
 
-def refusal_of(across: Across) -> str | None:
-    """Returns why a repeat or reduction over steps has no machine code, such as its dtype; None if it has."""
-    for type_ in (across.source, across.result):
-        if type_.extent not in (CONST, ROWS, STEPS) and not is_derived(type_.extent):
-            return f"it runs over values at {extent_text(type_.extent)}, which NumPy lays out"
+def refusal_of(across: Across, is_laid: bool = False) -> str | None:
+    """Returns why an operation across extents has no machine code, such as its dtype; None if it has.
+
+    is_laid: whether lengths are known, of inner and static sequences too, but not at pairs of steps.
+    """
+    extents = across.source.extent, across.result.extent
+    if is_laid and any(map(is_pairs, extents)):
+        return "values at pairs of steps run in chains"
+    if across.operation in PAIRED:
+        return None
+    for extent in () if is_laid else extents:
+        if extent not in (CONST, ROWS, STEPS) and not is_derived(extent) and not is_pairs(extent):
+            return f"it runs over values at {extent_text(extent)}, which NumPy lays out"
     dtype, how = across.source.dtype, across.how
+    if across.window is None and extents[0] and abs(len(extents[0]) - len(extents[1])) > 1:
+        return f"NumPy repeats values at {extent_text(extents[0])} at {extent_text(extents[1])}"
     if across.operation == "windows":
         return None
     if across.operation == "expand":
@@ -78,16 +91,18 @@ def refusal_of(across: Across) -> str | None:
 
 def function_of(across: Across) -> tuple[str, str]:
     """Returns the name (such as "repeat", "last", "sum" or "windows") and the dtype of the machine code of an
-    operation across extents. The dtype is "" if the code only copies values.
+    operation across extents. The dtype is "" if the code only copies values, or finds their addresses.
     """
+    if across.in_place:
+        return "places", ""
     if across.operation == "expand":
         return across.how if across.how == "repeat" else f"at_{across.how}", ""
     return across.how, "" if across.how in (*ENDS, "windows") else across.source.dtype
 
 
 def numbers_of(across: Across) -> tuple[int, ...]:
-    """Returns the last argument words of an operation: the size of the value of a step, in bytes if the code
-    only copies values, else in numbers; and the numbers of a window, from `count` on.
+    """Returns argument words of an operation: the size of the value of a step, in bytes if the code only
+    copies values, else in numbers; and the numbers of a window, from `count` to `same`.
     """
     window, value = across.window, across.result if across.operation == "overlap" else across.source
     size = value.size * (1 if function_of(across)[1] else value.itemsize)
@@ -120,17 +135,57 @@ def shares(offsets: Array, count: int) -> list[int]:
     return sorted({int(first) for first in np.searchsorted(offsets[:-1], goals)} - {len(offsets) - 1}) or [0]
 
 
-class AcrossTask(ParallelCalls):
-    """A repeat of values over the steps of each sequence, a reduction over the steps, or windows of steps,
-    with its argument words.
+def task_of(across: Across, positions: Sequence[Positions], processor: Processor) -> "BetweenTask":
+    """Makes the task of an operation across extents. positions: where the sequences at its extents lie."""
+    if across.operation in PAIRED:
+        return late_import("running.pairs").PairsTask(across, positions, processor)
+    read, made = positions
+    return AcrossTask(across, read, made, processor)
+
+
+class BetweenTask(ParallelCalls):
+    """An operation across extents with its argument words: first those of its operands and of its result.
 
     across: the operation.
     rows: allocates arrays for the result.
     count: the number of entries of the result.
-    values: the arrays of the operand and the result, which the words point to in a call that is not prepared.
+    values: the arrays of the operands and the result, which the words point to in a call that is not
+        prepared.
+    held: objects whose memory the words point to.
     """
 
     values: tuple[Array, ...] = ()
+    held: tuple[object, ...] = ()
+
+    def __init__(self, across: Across, count: int) -> None:
+        """Takes the operation and the number of entries of its result; `begin` follows."""
+        self.across, self.count = across, count
+        self.rows = RowAllocator(across.result.shape, across.result.dtype)
+
+    def begin(self, function: NativeFunction, words: Array) -> None:
+        """Takes the machine code, and the argument words of each thread."""
+        super().__init__(function, words)
+
+    @property
+    def grows(self) -> bool:
+        """Tells whether this operation has a result per step, whose size depends on lengths."""
+        return len(self.across.result.extent) > 1
+
+    def result_of(self, *operands: Array) -> Array:
+        """Allocates and returns the array of the operation's result, which a later call of the task fills.
+        The argument words then point to the operands and to the result. For windows read in place it has the
+        addresses of steps, [windows, size].
+        """
+        result = self.rows.new(self.count)
+        self.values = *operands, result
+        self.point(*map(pointer, self.values))
+        return result
+
+
+class AcrossTask(BetweenTask):
+    """A repeat of values over the steps of each sequence, a reduction over the steps, or windows of steps,
+    with its argument words.
+    """
 
     def __init__(self, across: Across, positions: Positions, made: Positions, processor: Processor) -> None:
         """Writes the argument words, but for the pointers of the values.
@@ -140,14 +195,17 @@ class AcrossTask(ParallelCalls):
 
         Raises `InputError` for more results than windows of these steps can have.
         """
-        self.across = across
-        self.rows = RowAllocator(across.result.shape, across.result.dtype)
-        self.count = positions.rows if across.result.extent == ROWS else made.total
+        deep = across.result.extent == across.extents[-1]
+        super().__init__(across, made.total if deep else positions.rows)
+        self.zeros: Array | None = None
+        if across.in_place:
+            self.rows = RowAllocator(across.result.shape[:1], np.int64)
+            self.zeros = np.zeros(across.source.shape, across.source.dtype)
         self.firsts = [0]
         if across.source.extent == CONST:
             # A constant is repeated as the only row, which has all entries of the result.
             single = np.array([0, self.count])
-            self.held: tuple[object, ...] = (single,)
+            self.held = (single,)
             places, rows = (pointer(single), pointer(single) + 8, 0, 0, 0), 1
         else:
             laid, results = SequenceLayout.of(positions), SequenceLayout.of(made)
@@ -160,9 +218,10 @@ class AcrossTask(ParallelCalls):
                 self.count * self.rows.bytes, positions.total * across.source.size * across.source.itemsize
             )
             self.firsts = shares(made.offsets, threads() if work >= SHARED_BYTES else 1)
-        words = np.array([[0, 0, rows, *places, *numbers_of(across)]] * len(self.firsts))
+        numbers = *numbers_of(across), pointer(self.zeros)
+        words = np.array([[0, 0, rows, *places, *numbers]] * len(self.firsts))
         words[:, WORD["rows"]] = np.diff([*self.firsts, rows])
-        super().__init__(across_code(processor, *function_of(across)), words)
+        self.begin(across_code(processor, *function_of(across)), words)
         self.point_tables({name: words[0, WORD[name]] for name in BY_SEQUENCE})
 
     def point_tables(self, tables: Mapping[str, int]) -> None:
@@ -171,17 +230,3 @@ class AcrossTask(ParallelCalls):
         """
         for name, address in tables.items():
             self.arguments[:, WORD[name]] = [address + 8 * first for first in self.firsts]
-
-    @property
-    def grows(self) -> bool:
-        """Tells whether this operation has a result per step, whose size depends on lengths."""
-        return len(self.across.result.extent) > 1
-
-    def result_of(self, source: Array) -> Array:
-        """Allocates and returns the array of the operation's result, which a later call of the task fills.
-        The argument words then point to the operand `source` and to the result.
-        """
-        result = self.rows.new(self.count)
-        self.values = source, result
-        self.point(pointer(source), pointer(result))
-        return result

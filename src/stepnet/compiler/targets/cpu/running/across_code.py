@@ -7,6 +7,7 @@ from llvmlite import ir
 
 from stepnet.compiler.net.windows import SAME, WINDOWED
 from stepnet.compiler.targets.cpu.machine.processor import Processor
+from stepnet.compiler.targets.cpu.machine.records import ADDRESS_BYTES
 from stepnet.compiler.targets.cpu.running.across import ENDS, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I64, MEMORY_TYPES, POINTER, Code, vector_of
 
@@ -46,12 +47,12 @@ def across_function(
     function.linkage = "internal"
     code, (words,) = Code(function.append_basic_block("entry"), processor), function.args
     numbers = [code.read_number(words, code.number(place)) for place in range(len(WORDS))]
-    pointers = ("source", "result", "starts", "lengths", "steps", "made_starts", "made_lengths")
+    pointers = ("source", "result", "starts", "lengths", "steps", "made_starts", "made_lengths", "zeros")
     arguments = [
         code.inttoptr(number, POINTER) if word in pointers else number
         for word, number in zip(WORDS, numbers, strict=True)
     ]
-    if name in WINDOWED:
+    if name in (*WINDOWED, "places"):
         WindowCode(code, arguments, dtype).write(name)
     elif dtype:
         ReductionCode(code, arguments, dtype, from_zero).write(name)
@@ -226,7 +227,8 @@ def combination(code: Code, how: str, dtype: str) -> Callable[[ir.Value, ir.Valu
 
 
 class WindowCode(CopyCode):
-    """Writer of code that copies the windows of all sequences, or adds the entries of windows to their steps.
+    """Writer of code that copies the windows of all sequences or finds the addresses of their entries, or
+    that adds the entries of windows to their steps.
 
     The entries that lie within the sequence are consecutive, so that none is tested alone. With a stride, a
     step has every n-th entry of some windows: n is the stride over its `common` divisor with the dilation.
@@ -238,23 +240,26 @@ class WindowCode(CopyCode):
         """
         super().__init__(code, arguments)
         self.dtype = dtype
-        self.count, self.dilation, self.before, self.stride, common, self.same = self.window
+        self.count, self.dilation, self.before, self.stride, common, self.same, self.zeros = self.window
         self.every, self.back = (code.sdiv(number, common) for number in (self.stride, self.dilation))
 
     def write(self, name: str) -> None:
-        """Writes the body of the function. name: "windows" or "overlap"."""
+        """Writes the body of the function. name: "windows", "overlap", or "places" for the addresses of the
+        entries of windows.
+        """
         code = self.code
         for row, begin, length in self.each_row():
             made_begin, made_length = (
                 code.read_number(table, row) for table in (self.made_starts, self.made_lengths)
             )
-            before = self.steps_before(length if name == "windows" else made_length)
+            before = self.steps_before(made_length if name == "overlap" else length)
             with code.loop(code.number(0), made_length) as step:
                 made = code.add(made_begin, step)
-                if name == "windows":
-                    self.copy(made, begin, length, code.sub(code.mul(step, self.stride), before))
-                else:
+                if name == "overlap":
                     self.add(made, begin, length, code.add(step, before))
+                else:
+                    write = self.place if name == "places" else self.copy
+                    write(made, begin, length, code.sub(code.mul(step, self.stride), before))
 
     def steps_before(self, steps: ir.Value) -> ir.Value:
         """Writes how many zeros are ahead of a sequence, as `Window.befores`. steps: its number of steps."""
@@ -295,6 +300,20 @@ class WindowCode(CopyCode):
             read = code.add(start, code.mul(entry, self.dilation))
             source = self.entry(self.source, code.add(begin, read))
             code.copy_bytes(self.entry(window, entry), source, code.mul(together, self.size))
+
+    def place(self, made: ir.Value, begin: ir.Value, length: ir.Value, start: ir.Value) -> None:
+        """Writes the addresses of the entries of a window; that of zeros for one outside of the sequence.
+
+        The arguments are those of `copy`.
+        """
+        code = self.code
+        window = code.at(self.result, code.mul(code.mul(made, self.count), code.number(ADDRESS_BYTES)))
+        first = self.entry(self.source, begin)
+        with code.loop(code.number(0), self.count) as entry:
+            read = code.add(start, code.mul(entry, self.dilation))
+            is_inside = code.icmp_unsigned("<", read, length)
+            place = code.select(is_inside, self.entry(first, read), self.zeros)
+            code.write_number(code.ptrtoint(place, I64), window, entry)
 
     def add(self, made: ir.Value, begin: ir.Value, length: ir.Value, behind: ir.Value) -> None:
         """Writes the sum of the entries that are of a step, of all windows that reach it.

@@ -40,7 +40,7 @@ from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.ragged.positions import Positions
 
 if TYPE_CHECKING:  # few models need this module
-    from stepnet.compiler.targets.cpu.running.across import AcrossTask
+    from stepnet.compiler.targets.cpu.running.across import BetweenTask
 
 SPARE = 8
 # The largest scratch memory that a prepared call keeps per kernel. For calls of single steps the limit is
@@ -75,7 +75,7 @@ class KernelChain:
         across extents (repeats and reductions over steps) that run between the kernels.
         """
         self.between = between
-        self.task: Any = late_import("running.across").AcrossTask if between else None
+        self.task: Any = late_import("running.across").task_of if between else None
         self.natives, self.arranger = natives, Arranger(natives, waves, lines)
         self.defers = all(native.defers for native in natives)
         self.spare: list[PreparedChain] = []
@@ -99,11 +99,16 @@ class KernelChain:
         makers: Sequence[HasSets] = layouts if ending is None else (ending,)
         # The time of all kernels together: the layers of a wavefront need the same lanes.
         seconds = sum(way.seconds for way in arranged.ways)
-        sets = [own.sets(way.sets, seconds) for own, way in zip(makers, arranged.ways, strict=True)]
+        parts = tuple(way.parts if ending is None else 1 for way in arranged.ways)
+        sets = [
+            own.sets(way.sets, seconds) * count
+            for own, way, count in zip(makers, arranged.ways, parts, strict=True)
+        ]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
         together = tuple(way.threads_per_step for way in arranged.ways)
-        shape = Shape(arranged.waves, lanes, together, tuple(arranged.blocks), rooms, ending is not None)
+        blocks, ends = tuple(arranged.blocks), ending is not None
+        shape = Shape(arranged.waves, lanes, together, blocks, rooms, ends, parts)
         prepared = self.take_spare(shape) or PreparedChain(self.natives, shape)
         prepared.write(calls, arrays, sets)
         return prepared
@@ -161,24 +166,29 @@ class Started:
         self.calls: list[Call] = []
         self.forms: list[CallForm] = []
         self.arrays: list[CallArrays] = []
-        self.across = list["AcrossTask"]()
+        self.across = list["BetweenTask"]()
+        self.copied = list[Call]()  # calls with windows whose addresses are valid for this run alone
 
     def add(self, call: Call) -> Results:
         """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
-        form = CallForm(self.chain.natives[len(self.calls)].kind, call)
+        native = self.chain.natives[len(self.calls)]
+        given, call = call, native.with_places(call)
+        if call is not given:
+            self.copied.append(given)
+        form = CallForm(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, form.results())
         self.calls.append(call)
         self.forms.append(form)
         self.arrays.append(arrays)
         return arrays.results
 
-    def add_across(self, value: Array, positions: Callable[[Extent], Positions]) -> Array:
-        """Adds the value of the chain's next operation across extents; returns its result array, which `run`
+    def add_across(self, values: Sequence[Array], positions: Callable[[Extent], Positions]) -> Array:
+        """Adds the values of the chain's next operation across extents; returns its result array, which `run`
         fills. positions: where the steps of the sequences along an extent lie.
         """
         across, processor = self.chain.between[len(self.across)].across, self.chain.natives[0].processor
-        self.across.append(self.chain.task(across, *map(positions, across.extents), processor))
-        return self.across[-1].result_of(value)
+        self.across.append(self.chain.task(across, [*map(positions, across.extents)], processor))
+        return self.across[-1].result_of(*values)
 
     def behind(self, waves: Waves) -> dict[int, list[ParallelCalls]]:
         """Groups the operations between kernels (repeats and reductions over steps) by the wave after which
@@ -215,9 +225,12 @@ class Started:
         prepared.
 
         Calls that compute values once per sequence, or have inner or empty sequences, cannot. Nor can calls
-        that would keep much memory: they take so long that preparing them costs little.
+        with copies of windows that products read in place, nor those that would keep much memory: they take
+        so long that preparing them costs little.
         """
         chain = self.chain
+        if self.copied:
+            return None
         for native, call in zip(chain.natives, self.calls, strict=True):
             rows = call.positions.rows
             empty = not rows or SequenceLayout.of(call.positions).filled < rows

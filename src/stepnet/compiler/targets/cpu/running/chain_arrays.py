@@ -39,12 +39,14 @@ class Keys(NamedTuple):
         ("rows") and of all rows ("totals"), and the "hidden" arrays of the work after the loop.
     final, others: the final memories and further arrays that the machine code of the loop writes.
     nodes: all arrays of the work after the loop, by node of the net.
+    of_functions: those of them that functions of totals read and write.
     """
 
     of_kind: Mapping[str, tuple[Key, ...]]
     final: Sequence[Key]
     others: Sequence[Key]
     nodes: Mapping[int, Key]
+    of_functions: Sequence[Key]
 
     @classmethod
     def of(cls, kernel: int, links: KernelLinks, form: CallForm) -> "Keys":
@@ -66,7 +68,7 @@ class Keys(NamedTuple):
             "hidden": (),
         }
         if form.finish is None:
-            return cls(of_kind, of_kind["rows"], (), {})
+            return cls(of_kind, of_kind["rows"], (), {}, ())
         of_kind["hidden"] = tuple(("hidden", kernel, n) for n in range(len(form.finish.hidden.array_specs)))
         return cls(of_kind, *form.finish.laid(of_kind))
 
@@ -128,8 +130,8 @@ class ChainArrays(NamedTuple):
             for key, array in zip(own.in_order, each.in_order, strict=True)
             if array is not None and key in makers
         }
-        for task, (source, result) in zip(started.across, links.across, strict=True):
-            (given, made[result]), task.values = task.values, ()
+        for task, (source, *_, result) in zip(started.across, links.across, strict=True):
+            (given, *_, made[result]), task.values = task.values, ()
             makers[result] = task.rows.maker(task.count)
             if positions and task.grows:
                 growing[result], axes[result] = task.rows.new, task.across.result.extent[-1]

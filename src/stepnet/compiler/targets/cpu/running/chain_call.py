@@ -21,7 +21,7 @@ from stepnet.compiler.net.windows import check_room, derived_offsets, most_per_s
 from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.running.across import AcrossTask
+from stepnet.compiler.targets.cpu.running.across import AcrossTask, BetweenTask
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, ThreadedBlock, Turn, turn_of
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys, Maker
@@ -123,12 +123,13 @@ class PreparedChainCall:
             following = [spaces for spaces, follows in pairs if follows == axis]
             first.append(own.filling(following, len(order) + len(first)))
         for task in started.across if tables else ():
+            assert isinstance(task, AcrossTask)  # pairs of steps have no calls whose lengths are arguments
             point_across(task, tables)
         behind, rest = started.behind(prepared.shape.waves), list[Rest]()
         for form, keys in zip(started.forms, kernels.keys, strict=True):
             if form.finish is not None:
                 # Such a kernel is the only one of its chain.
-                behind[0] = [*form.finish.changed(keys.nodes, fixed, order)]
+                behind[0] = form.finish.changed(keys.nodes, keys.of_functions, fixed, order)
                 if form.finish.rest or form.finish.copied:
                     rest.append(rest_of(form.finish, keys, kept, order))
         run = runner(prepared, addresses, sources, len(order) + len(first), behind, first)
@@ -185,7 +186,7 @@ def longest_along(axis: str) -> int:
     return ceil(most_per_step(axis) * len(NUMBERS))
 
 
-def limits_of(positions: Mapping[str, Positions], tasks: Sequence[AcrossTask]) -> tuple[int, int] | None:
+def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) -> tuple[int, int] | None:
     """Returns the smallest and the largest length of a sequence whose lengths are arguments: it has steps
     along all axes. None if there are none, or too many steps; zeros if lengths are fixed.
 
@@ -232,7 +233,7 @@ def with_zeros(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
 
 def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Mapping[Key, int]) -> Rest:
     """Makes the function that does, by NumPy, the work after the loop of a kernel that has no machine code,
-    such as a mean. It takes the arrays of a call.
+    such as a scattered sum. It takes the arrays of a call.
 
     finish: the work after the loop.
     keys: the keys by which the kernel's arrays are found in `kept` and `order`.
@@ -249,7 +250,7 @@ def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Ma
         arrays: all arrays of a call, those of its results included.
         """
         values = {number: arrays[place] for number, place in nodes.items()} | held | finish.constants
-        finish.run(finish.rest, values)
+        finish.run_rest(finish.rest, values)
         finish.copy(values, [arrays[place] for place in totals])
 
     return run

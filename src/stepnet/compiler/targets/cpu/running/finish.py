@@ -2,7 +2,8 @@
 
     machine code of the loop    writes the values that this work reads to hidden arrays
     tasks                       contracts, sums, means, maxima, in machine code (`contract.py`, `sums.py`)
-    rest                        means of whole numbers, maxima over all rows, functions of totals, in NumPy
+    functions                   functions of totals, in machine code of the plan (`lower/totals.py`)
+    rest                        in NumPy: other dtypes, scattered sums, functions with an order of additions
 
 In a prepared call the tasks follow the loop in one block (`call_block.py`). Rows are always taken sequence by
 sequence and step by step. So results do not depend on the layout of the call, its lanes or its threads.
@@ -11,21 +12,28 @@ sequence and step by step. So results do not depend on the layout of the call, i
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.totals import total_of
-from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call
-from stepnet.compiler.targets.cpu.lower.needs import Needs
-from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape, pointer
+from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
+from stepnet.compiler.targets.cpu.lower.needs import FLOATS, tasks_of
+from stepnet.compiler.targets.cpu.machine.call_words import WORDS
+from stepnet.compiler.targets.cpu.machine.lazy import late_import
+from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape, aligned, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import Values
 from stepnet.compiler.targets.cpu.products.contract import Contract, contract
-from stepnet.compiler.targets.cpu.running.sums import DTYPES, Sums, has_code, reduced
+from stepnet.compiler.targets.cpu.running.sums import Sums, reduced
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
+
+if TYPE_CHECKING:  # few plans have functions of totals
+    from stepnet.compiler.targets.cpu.lower.totals import TotalFunctions
 
 T = TypeVar("T")
 Slot = tuple[str, int]
@@ -39,32 +47,64 @@ class Finish:
     """Work of a plan after its loop: reductions of sequences, and totals of all rows.
 
     plan: the plan.
-    needs: the arrays that the work reads.
-    constants: the constants that it reads, by node of the net.
+    compiled: its machine code, and the arrays that the work reads.
+    tasks: the nodes that are tasks of machine code.
+    functions: the functions of totals that are machine code of the plan; None if there are none.
+    constants: the constants that NumPy reads, by node of the net.
+    memory: the memory with the constants that machine code reads.
     processor: the processor to compile for.
     """
 
     plan: Plan
-    needs: Needs
+    compiled: CompiledPlan
+    tasks: frozenset[int]
+    functions: "TotalFunctions | None"
     constants: dict[int, Array]
+    memory: Array
     processor: Processor
 
     @classmethod
-    def of(cls, plan: Plan, needs: Needs, values: Values, processor: Processor) -> "Finish | None":
+    def of(
+        cls, plan: Plan, compiled: CompiledPlan, values: Values, memory: Array, processor: Processor
+    ) -> "Finish | None":
         """Describes the work of a plan after its loop; None if there is none: its results are outputs and
         final memories only.
 
-        needs: the arrays that the work reads, such as final memories.
+        compiled: the machine code of the plan, and the arrays that the work reads, such as final memories.
         values: the constants of the plan, computed from the parameters.
+        memory: the memory with the constants that machine code reads.
         processor: the processor to compile for.
         """
+        needs = compiled.needs
         in_order = [slot.index for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
         if in_order and needs.are_none and not plan.ends.totals:
             return None
         read = {number for made in plan.total for number in plan.net.nodes[made].inputs}
         read |= set(plan.results(plan.ends.totals))
         constants = {n: values[False, n].copy() for n in read if (False, n) in values}
-        return cls(plan, needs, constants, processor)
+        functions: TotalFunctions | None = None
+        if compiled.totals is not None:
+            functions = late_import("lower.totals").TotalFunctions.of(plan)
+        return cls(plan, compiled, frozenset(tasks_of(plan)), functions, constants, memory, processor)
+
+
+class FunctionsTask(ParallelCalls):
+    """Machine code of the functions of totals of a plan, with its argument words: those of a call, of which
+    few are read, and the pointers of the totals that it reads and writes.
+    """
+
+    first_array = len(WORDS)
+
+    def __init__(self, finish: Finish, arrays: int) -> None:
+        """Writes the argument words, but for the pointers of the totals. arrays: the number of these."""
+        function = finish.compiled.totals
+        assert function is not None
+        self.held = finish.memory, aligned(finish.compiled.strides["total"]), np.zeros(1, np.int64)
+        words = np.zeros((1, len(WORDS) + arrays), np.int64)
+        words[:, WORDS.index("lanes")] = 1
+        for name, array in zip(("constants", "sequence", "status"), self.held, strict=True):
+            words[:, WORDS.index(name)] = pointer(array)
+        super().__init__(function, words)
 
 
 class FinishCall:
@@ -77,9 +117,12 @@ class FinishCall:
     final, others: the arrays that machine code writes for this work: of the memories that are read, and of
         other values.
     where: the array of each node that has one.
+    of_functions: the arrays that functions of totals read and write.
     tasks: the machine code of nodes that have some.
-    rest: the nodes that NumPy computes. They read results of tasks, and no task reads theirs.
-    copied: the totals that are constants, or equal to others: nodes, and positions among the totals.
+    functions: the machine code of functions of totals, which reads results of tasks; None if there are none.
+    rest: the nodes that NumPy computes. They read results of machine code, which reads none of theirs.
+    copied: the totals that only NumPy writes, as they are constants or equal to others: nodes, and positions
+        among the totals.
     hidden: the hidden arrays, of values that are not returned.
     """
 
@@ -90,7 +133,7 @@ class FinishCall:
         self.plan, self.positions = finish.plan, call.positions
         self.constants, self.processor = finish.constants, finish.processor
         self.places, self.offsets = self.positions.all_step_indices, self.positions.offsets
-        net, needs, ends = self.plan.net, finish.needs, self.plan.ends
+        net, needs, ends = self.plan.net, finish.compiled.needs, self.plan.ends
         inputs = {"inputs": ends.sequences, "initial": ends.memories, "statics": ends.statics}
         self.where: dict[int, Slot] = {
             net.inputs[place]: (kind, n) for kind, places in inputs.items() for n, place in enumerate(places)
@@ -103,16 +146,26 @@ class FinishCall:
         for place, number in totals:
             if number in self.plan.total:
                 self.where.setdefault(number, ("totals", place))
-        self.tasks, self.rest = dict[int, Contract | Sums](), list[int]()
-        for number in (*self.plan.reduced, *self.plan.total):
-            task = None if self.reads_rest(number) else self.task(net.nodes[number])
-            if task is None:
-                self.rest.append(number)
-            else:
-                self.tasks[number] = task
-                if number not in self.where:
-                    self.slot(number)
-        self.copied = [(n, place) for place, n in totals if self.where.get(n) != ("totals", place)]
+        late = *self.plan.reduced, *self.plan.total
+        self.tasks = {number: self.task(net.nodes[number]) for number in late if number in finish.tasks}
+        for number in self.tasks:
+            if number not in self.where:
+                self.slot(number)
+        by_code, self.functions = set(self.tasks), None
+        self.of_functions = list[Slot]()
+        if (functions := finish.functions) is not None:
+            by_code |= functions.numbers
+            self.of_functions += [self.where[number] for number in functions.read]
+            self.of_functions += [
+                ("totals", place) if place >= 0 else self.slot(number) for number, place in functions.made
+            ]
+            self.functions = FunctionsTask(finish, len(self.of_functions))
+        self.rest = [number for number in late if number not in by_code]
+        self.copied = [
+            (n, place)
+            for place, n in totals
+            if self.where.get(n) != ("totals", place) and ("totals", place) not in self.of_functions
+        ]
         self.hidden = JointAllocation(self.shapes)
 
     def slot(self, number: int, place: int = -1) -> Slot:
@@ -131,81 +184,79 @@ class FinishCall:
         self.where.setdefault(number, found)
         return found
 
-    def reads_rest(self, number: int) -> bool:
-        """Tells whether a node reads a value that NumPy computes, or a constant, so that NumPy must compute
-        the node too. number: the node of the net.
-        """
-        return any(n in self.rest or n not in self.where for n in self.plan.net.nodes[number].inputs)
+    def task(self, node: Node) -> Contract | Sums:
+        """Prepares the machine code of a reduction or total, one of those that have some (`tasks_of`)."""
+        types = [self.plan.net.type_of(number) for number in node.inputs]
+        places = self.places if types[0].extent == STEPS else np.arange(self.positions.rows)
+        if node.type.extent == CONST:
+            return total_task(node, types, places, self.processor)
+        how: str = node.attributes["how"]
+        return Sums(types[0].size, types[0].dtype, places, self.offsets, self.processor, how)
 
-    def task(self, node: Node) -> Contract | Sums | None:
-        """Prepares the machine code of a reduction or total; returns None if NumPy computes it, such as a
-        mean of whole numbers or a maximum over all rows.
-        """
-        types, processor = [self.plan.net.type_of(number) for number in node.inputs], self.processor
-        (dtype, *others), sizes = {type_.dtype for type_ in types}, [type_.size for type_ in types]
-        if others or not all(sizes):
-            return None
-        rows = self.positions.rows
-        places = self.places if types[0].extent == STEPS else np.arange(rows)
-        if node.operation == "contract" and dtype in DTYPES:
-            (*lead, left), (*_, right) = (type_.shape for type_ in types)
-            if lead:
-                places = (places[:, None] * prod(lead) + np.arange(prod(lead))).ravel()
-            return Contract(left, right, dtype, places, processor, node.attributes.get("weights"))
-        how = node.attributes.get("how", "")
-        if node.operation != "reduce" or not has_code(how, dtype):
-            return None
-        if node.type.extent == ROWS:
-            return Sums(sizes[0], dtype, places, self.offsets, processor, how)
-        if how != "sum":
-            return None
-        one = sizes[0] == 1 and rows >= ABREAST and dtype in DTYPES
-        return Sums(sizes[0], dtype, places, np.array([0, rows]), processor, "pairwise" if one else how)
-
-    def laid(self, kinds: Mapping[str, Sequence[T]]) -> tuple[list[T], list[T], dict[int, T]]:
+    def laid(self, kinds: Mapping[str, Sequence[T]]) -> tuple[list[T], list[T], dict[int, T], list[T]]:
         """Selects the arrays of the work after the loop, or other data on arrays such as their keys, from
         those of a call.
 
         kinds: the arrays of the call, by kind: "inputs", "initial", "statics", "rows", "totals" and "hidden".
 
         Returns the arrays that the machine code of the loop writes for this work (final memories, and then
-        others), and all arrays that this work reads or writes, by node of the net.
+        others), all arrays that this work reads or writes, by node of the net, and those that functions of
+        totals read and write.
         """
         final = [kinds[kind][place] for kind, place in self.final]
         others = [kinds[kind][place] for kind, place in self.others]
-        return final, others, {number: kinds[kind][place] for number, (kind, place) in self.where.items()}
+        nodes = {number: kinds[kind][place] for number, (kind, place) in self.where.items()}
+        return final, others, nodes, [kinds[kind][place] for kind, place in self.of_functions]
 
     def changed(
-        self, keys: Mapping[int, Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
-    ) -> list[Contract | Sums]:
+        self,
+        keys: Mapping[int, Hashable],
+        of_functions: Sequence[Hashable],
+        fixed: Mapping[Hashable, int],
+        order: Mapping[Hashable, int],
+    ) -> list[ParallelCalls]:
         """Prepares the machine code tasks of the work after the loop to be run again and again on other
         arrays; returns the tasks.
 
         keys: for each node of the net, the key of its array.
+        of_functions: the keys of the arrays that functions of totals read and write.
         fixed: the addresses of the arrays that all runs share, by key.
         order: for each array that changes from run to run, the index of its address among those of a run.
         """
         for number, task in self.tasks.items():
             task.change([keys[n] for n in (*self.plan.net.nodes[number].inputs, number)], fixed, order)
-        return [*self.tasks.values()]
+        if self.functions is None:
+            return [*self.tasks.values()]
+        self.functions.change(of_functions, fixed, order)
+        return [*self.tasks.values(), self.functions]
 
-    def run(self, numbers: Sequence[int], values: dict[int, Array]) -> None:
-        """Computes reductions of sequences or totals, and writes them to the arrays that `values` has for
-        them; others are added to `values` in new arrays.
+    def run(self, numbers: Sequence[int], values: dict[int, Array], of_functions: Sequence[Array]) -> None:
+        """Computes reductions of sequences, or totals, and writes them to the arrays that `values` has for
+        them; those of NumPy that it has none for are added in new arrays.
 
         numbers: the nodes of the net to compute, in order.
         values: the arrays of the call by node, and the constants that the nodes read.
+        of_functions: the arrays that functions of totals read and write; none to leave these out.
         """
+        for number in (number for number in numbers if number in self.tasks):
+            task, read = self.tasks[number], self.plan.net.nodes[number].inputs
+            arrays = [np.ascontiguousarray(values[n]) for n in (*read, number)]
+            task.point(*map(pointer, arrays))
+            task()
+        if self.functions is not None and of_functions:
+            self.functions.point(*map(pointer, of_functions))
+            self.functions()
+        self.run_rest([number for number in numbers if number in self.rest], values)
+
+    def run_rest(self, numbers: Sequence[int], values: dict[int, Array]) -> None:
+        """Computes reductions of sequences, or totals, by NumPy. The parameters are those of `run`."""
         for number in numbers:
-            node, task = self.plan.net.nodes[number], self.tasks.get(number)
-            read = [np.ascontiguousarray(values[n]) for n in node.inputs]
-            if task is not None:
-                task.point(*map(pointer, (*read, values[number])))
-                task()
-            elif number in self.where:
-                values[number][...] = self.by_numpy(node, read)
+            node = self.plan.net.nodes[number]
+            made = self.by_numpy(node, [np.ascontiguousarray(values[n]) for n in node.inputs])
+            if number in self.where:
+                values[number][...] = made
             else:
-                values[number] = self.by_numpy(node, read)
+                values[number] = made
 
     def by_numpy(self, node: Node, operands: Sequence[Array]) -> Array:
         """Computes the value of a node that has no machine code: a reduction over the steps of each sequence,
@@ -231,6 +282,22 @@ class FinishCall:
         for task in self.tasks.values():
             if isinstance(task, Contract):
                 task.release()
+
+
+def total_task(node: Node, types: Sequence[Type], places: Array, processor: Processor) -> Contract | Sums:
+    """Prepares the machine code of a total, one of those that have some (`is_task`).
+
+    types: those of its operands. places: the indices of their rows, in order.
+    """
+    dtype, size = types[0].dtype, types[0].size
+    if node.operation == "contract":
+        (*lead, left), (*_, right) = (type_.shape for type_ in types)
+        if lead:
+            places = (places[:, None] * prod(lead) + np.arange(prod(lead))).ravel()
+        return Contract(left, right, dtype, places, processor, node.attributes.get("weights"))
+    how: str = node.attributes["how"]
+    one = how == "sum" and size == 1 and len(places) >= ABREAST and dtype in FLOATS
+    return Sums(size, dtype, places, np.array([0, len(places)]), processor, "pairwise" if one else how)
 
 
 def total(node: Node, operands: Sequence[Array], processor: Processor) -> Array:

@@ -27,6 +27,7 @@ class CallArrays(NamedTuple):
     record: the buffer for values computed once per sequence; None if there are none.
     batch: the number of sequences.
     nodes: the arrays that the work after the loop reads and writes, by node of the net.
+    of_functions: those of them that functions of totals read and write.
     hidden: the buffer of those of them that are not returned; None if there is no such work.
     """
 
@@ -36,6 +37,7 @@ class CallArrays(NamedTuple):
     record: Array | None
     batch: int
     nodes: dict[int, Array]
+    of_functions: Sequence[Array]
     hidden: Array | None
 
     def pointers(self, order: Sequence[int]) -> list[int]:
@@ -188,10 +190,11 @@ class CallForm:
         """
         if self.kind.is_plain:
             in_order = self.in_order(sequences, initial, statics, results)
-            return CallArrays(in_order, results.final, results, None, self.batch, {}, None)
+            return CallArrays(in_order, results.final, results, None, self.batch, {}, (), None)
         memories = self.whole_memory(initial)
         sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
         final, others, nodes, hidden = results.final, list[Array](), dict[int, Array](), None
+        of_functions: list[Array] = []
         if self.finish is not None:
             hidden = POOL.take(self.finish.hidden.bytes, zeroed=False)
             kinds: dict[str, Sequence[Any]] = {
@@ -202,10 +205,10 @@ class CallForm:
                 "totals": results.totals,
                 "hidden": self.finish.hidden.arrays(hidden),
             }
-            final, others, nodes = self.finish.laid(kinds)
+            final, others, nodes, of_functions = self.finish.laid(kinds)
         record = POOL.take(self.record) if self.record else None
         in_order = [*sequences, *memories, *final, *statics, *results.outputs, *others, *self.offsets]
-        return CallArrays(in_order, final, results, record, self.batch, nodes, hidden)
+        return CallArrays(in_order, final, results, record, self.batch, nodes, of_functions, hidden)
 
 
 def most_steps(call: Call) -> int:

@@ -93,8 +93,10 @@ class LengthTables:
 
         follow: for each kernel, the axis of its steps if the lengths of its sequences change, else "".
         """
-        lanes = [sets for sets, follows in zip(prepared.shape.lanes, follow, strict=True) if follows]
-        return all(sets == self.lanes_of(len(sets)) for sets in lanes)
+        shape = prepared.shape
+        kernels = zip(shape.lanes, shape.parts, follow, strict=True)
+        followed = [(sets, parts) for sets, parts, follows in kernels if follows]
+        return all(sets == self.lanes_of(len(sets) // parts) * parts for sets, parts in followed)
 
     def lanes_of(self, count: int) -> tuple[int, ...]:
         """Returns the numbers of lanes (slots that run sequences) of each of `count` threads; none if several
@@ -112,11 +114,12 @@ class LengthTables:
         kernels: the workspaces of each kernel. source: the index of the offsets of the sequences among the
             arrays of a call.
         """
-        self.shares = {len(spaces): np.zeros((2, len(spaces), self.count), np.int64) for spaces in kernels}
+        counts = [len(spaces) // spaces[0].parts for spaces in kernels]
+        self.shares = {count: np.zeros((2, count, self.count), np.int64) for count in counts}
         ends = list[tuple[int, int]]()
-        for spaces in kernels:
+        for spaces, threads in zip(kernels, counts, strict=True):
             for place, space in enumerate(spaces):
-                pointers = self.pointers | self.own_pointers(len(spaces), place)
+                pointers = self.pointers | self.own_pointers(threads, place)
                 for name, address in pointers.items():
                     write_words(space, Struct("q").pack_into, 8 * WORD[name], (address,))
                 ends += [(pointers["lane_steps"], word + 8 * WORD["steps"]) for word in space.addresses]

@@ -1,6 +1,7 @@
 """A kernel bound to its parameters: the argument words of a call, and the work before and after the steps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from struct import Struct
 
 import numpy as np
@@ -117,6 +118,19 @@ class Native:
             else size
         )
 
+    def with_places(self, call: Call) -> Call:
+        """Returns a call in which windows of steps that products read in place are given by the addresses of
+        their steps, where it has windows that were copied. The arrays of `call` must be kept meanwhile.
+        """
+        places = {place: call.sequences[place] for place in self.plan.windows}
+        copied = {place: array for place, array in places.items() if array.dtype != np.int64}
+        if not copied:
+            return call
+        sequences = [
+            places_of(array) if place in copied else array for place, array in enumerate(call.sequences)
+        ]
+        return replace(call, sequences=sequences)
+
     def partition(self, size: CallSize, most: int) -> Partition:
         """Decides how at most `most` threads divide a call of this size, by estimated times. Cached."""
         key = most, size
@@ -156,14 +170,24 @@ class Native:
         ]
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
-    def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
+    def workspace(
+        self,
+        lanes: int,
+        together: int,
+        room: int,
+        ends: bool,
+        block: int = 0,
+        part: tuple[int, int] = (0, 1),
+    ) -> Workspace:
         """Allocates scratch memory and arguments for a kernel to run some sequences.
 
         lanes, together: the numbers of sequences at a time, and of threads that share each step.
         room: the number of steps of inner sequences that there is memory for.
         ends, block: whether sequences may end early, and the most steps of a block (0: as many as fit).
+        part: the number of the part of the rows of a block that is computed, and the number of parts.
         """
-        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
+        compiled, reverse = self.compiled, self.plan.reverse
+        return Workspace(compiled, self.constants, lanes, together, reverse, room, ends, block, part)
 
     def words(self, call: Call, arrays: CallArrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
         """Lists the arguments of the machine code for a call and a set of lanes (slots that run sequences),
@@ -226,15 +250,23 @@ class Native:
         is outside its table.
         """
         status = np.zeros(1, np.int64)
-        words = np.zeros(self.compiled.argument_count, np.int64)
-        words[self.array_words] = list(map(pointer, arrays.in_order))
-        for name, array in {"constants": self.constants, "sequence": arrays.record, "status": status}.items():
-            words[WORD[name]] = pointer(array)
+        words = self.row_words(arrays, status)
         for first in range(0, arrays.batch, SEQUENCES):
             words[WORD["first"]], words[WORD["lanes"]] = first, min(SEQUENCES, arrays.batch - first)
             function.call(pointer(words))
         if status[0]:
             raise InputError(OUTSIDE)
+
+    def row_words(self, arrays: CallArrays, status: Array) -> Array:
+        """Makes the argument words of machine code that computes values once per sequence, but for the
+        numbers of the sequences. arrays: all arrays of the call. status: the word that is set if an index is
+        outside its table.
+        """
+        words = np.zeros(self.compiled.argument_count, np.int64)
+        words[self.array_words] = list(map(pointer, arrays.in_order))
+        for name, array in {"constants": self.constants, "sequence": arrays.record, "status": status}.items():
+            words[WORD[name]] = pointer(array)
+        return words
 
     def end(self, form: CallForm, arrays: CallArrays) -> None:
         """Does the work of a call after its steps: computes reductions of sequences, values that each
@@ -245,8 +277,17 @@ class Native:
         if form.finish is None:
             return
         values = {**form.finish.constants, **arrays.nodes}
-        form.finish.run(self.plan.reduced, values)
+        form.finish.run(self.plan.reduced, values, ())
         if self.compiled.ended is not None:
             self.for_each_sequence(self.compiled.ended, arrays)
-        form.finish.run(self.plan.total, values)
+        form.finish.run(self.plan.total, values, arrays.of_functions)
         form.finish.copy(values, arrays.results.totals)
+
+
+def places_of(windows: Array) -> Array:
+    """Returns the addresses of the steps of copied windows, [windows, size], from the windows [windows, size,
+    features].
+    """
+    count, size, features = windows.shape
+    step = features * windows.itemsize
+    return np.arange(count * size, dtype=np.int64).reshape(count, size) * step + pointer(windows)

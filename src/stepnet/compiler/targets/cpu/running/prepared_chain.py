@@ -30,6 +30,7 @@ class Shape:
     blocks: for each kernel of a wavefront, the steps of a block; 0 for other kernels.
     rooms: for each kernel, the number of words (steps of inner sequences) that scratch memory holds.
     ends: whether sequences may end early.
+    parts: for each kernel, the number of threads that have rows of their own in every lane.
     """
 
     waves: Waves
@@ -38,6 +39,7 @@ class Shape:
     blocks: tuple[int, ...]
     rooms: tuple[int, ...]
     ends: bool
+    parts: tuple[int, ...]
 
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
@@ -67,9 +69,12 @@ class PreparedChain:
         """
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
-            [native.workspace(lanes, together, room, shape.ends, block) for lanes in sets]
-            for native, sets, together, block, room in zip(
-                natives, shape.lanes, shape.together, shape.blocks, shape.rooms, strict=True
+            [
+                native.workspace(lanes, together, room, shape.ends, block, (place % parts, parts))
+                for place, lanes in enumerate(sets)
+            ]
+            for native, sets, together, block, room, parts in zip(
+                natives, shape.lanes, shape.together, shape.blocks, shape.rooms, shape.parts, strict=True
             )
         ]
         for ahead, place in (pair for wave in shape.waves for pair in pairwise(wave)):
@@ -77,7 +82,8 @@ class PreparedChain:
                 for space, followed in zip(self.spaces[place], self.spaces[ahead], strict=True):
                     space.follow(followed)
         self.runs = [self.run_of(wave, kind) for wave in shape.waves]
-        self.reach = Reach(shape.waves, self.spaces)
+        # All parts of the rows have the same steps.
+        self.reach = Reach(shape.waves, [own[:: shape.parts[place]] for place, own in enumerate(self.spaces)])
         for place, run in enumerate(self.runs):
             run.reach, run.place = self.reach, place
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)

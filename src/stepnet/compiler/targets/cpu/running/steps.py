@@ -146,7 +146,7 @@ class RowSteps:
         key = sets, together, room
         prepared = self.prepared.get(key)
         if prepared is None:
-            shape = Shape(((0,),), ((room,) * sets,), (together,), (0,), (0,), False)
+            shape = Shape(((0,),), ((room,) * sets,), (together,), (0,), (0,), False, (1,))
             kind = DividedTasks if together > 1 else PreparedTasks
             prepared = PreparedChain([self.native], shape, kind, pauses=False)
             nowhere = (0,) * (CALL_WORDS.index(PLACES[0]) - CALL_WORDS.index("until") + len(PLACES))

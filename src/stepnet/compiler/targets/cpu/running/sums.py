@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from stepnet.compiler.net.reductions import REDUCTIONS
+from stepnet.compiler.targets.cpu.lower.needs import has_code
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
@@ -28,19 +29,10 @@ bytes from row to row. begin: the offset in bytes of the first column that the t
 number.
 """
 WORD = {name: place for place, name in enumerate(WORDS)}
-DTYPES = ("float32", "float64")
-WHOLE = ("int32", "int64")
-"""The dtypes whose sums and maxima have code; means of `WHOLE` numbers have none."""
-HOW = ("sum", "mean", "max")
 SHARED = 2**18
 """The smallest number of values whose sums are divided among threads: some 50 microseconds of work."""
 ABREAST = 4
 """The unroll factor: the vectors of a row per iteration of the loop over columns."""
-
-
-def has_code(how: str, dtype: str) -> bool:
-    """Tells whether a reduction of the values of each sequence has machine code. how: such as "sum"."""
-    return how in HOW and (dtype in DTYPES or (dtype in WHOLE and how != "mean"))
 
 
 def reduced(how: str, values: Array, places: Array, offsets: Array, processor: Processor) -> Array:

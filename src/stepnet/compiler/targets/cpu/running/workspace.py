@@ -105,6 +105,7 @@ class Workspace:
         room: int,
         ends: bool,
         block: int = 0,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         """Allocates scratch memory in one piece, and writes the arguments that all calls have in common. A
         block has as many steps as keep its rows in a cache and pauses short.
@@ -116,9 +117,10 @@ class Workspace:
         room: the number of words (steps of inner sequences) that scratch memory holds.
         ends: whether sequences may end early.
         block: the largest number of steps of a block; 0 for as many as fit.
+        part: the number of the part of the rows that is computed, and the number of parts.
         """
         strides = compiled.strides
-        self.lanes, self.together = lanes, together
+        self.lanes, self.together, self.parts = lanes, together, part[1]
         words, kept_words = (
             sum(bytes_ for record, bytes_ in strides.items() if record.startswith(f"{kind} "))
             for kind in ("words", "kept")
@@ -155,6 +157,7 @@ class Workspace:
             self.words[:, WORD[name]] = begin + pointer(self.memory)
         self.words[:, WORD["thread"]] = range(together)
         fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(constants)}
+        fixed |= {"part": part[0], "more_parts": part[1] - 1}
         fixed |= {"lanes": lanes, "block_steps": block_steps, "reverse": reverse, "room": room}
         for name, value in fixed.items():
             self.words[:, WORD[name]] = value

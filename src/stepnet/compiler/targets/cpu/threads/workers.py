@@ -317,11 +317,13 @@ class ParallelCalls:
 
     function: the function.
     arguments: rows of arguments of 64 bits, which may be changed between runs. Where some are arrays, their
-        addresses come first in each row.
+        addresses are together in each row, those that change first.
+    first_array: the index of the first of them in a row.
     sources: the arguments that change in a prepared call, by their index in the rows laid end to end, and the
         index of the address of each among those of the call.
     """
 
+    first_array = 0
     sources: Sequence[tuple[int, int]] = ()
 
     def __init__(self, function: NativeFunction, arguments: Array, first_rows: Array | None = None) -> None:
@@ -340,8 +342,8 @@ class ParallelCalls:
         return True
 
     def point(self, *addresses: int) -> None:
-        """Writes the addresses of arrays to the start of each row of arguments of the calls."""
-        self.arguments[:, : len(addresses)] = addresses
+        """Writes the addresses of arrays to each row of arguments of the calls."""
+        self.arguments[:, self.first_array :][:, : len(addresses)] = addresses
 
     def change(
         self, keys: Sequence[Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
@@ -354,7 +356,7 @@ class ParallelCalls:
         order: for each array that changes from run to run, the index of its address among those of a run.
         """
         self.point(*(fixed.get(key, 0) for key in keys))
-        begins = range(0, self.arguments.size, self.arguments.shape[1])
+        begins = range(self.first_array, self.arguments.size, self.arguments.shape[1])
         changing = [(word, order[key]) for word, key in enumerate(keys) if key in order]
         self.sources = [(begin + word, source) for begin in begins for word, source in changing]
 

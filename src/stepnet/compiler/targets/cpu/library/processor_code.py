@@ -1,0 +1,117 @@
+"""Generates a check whether an x86-64 processor and its system have the instructions that a library uses.
+
+On a processor without them, the first such instruction would end the process.
+"""
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.library.library_code import function
+from stepnet.compiler.targets.cpu.machine.processor import Processor
+from stepnet.compiler.targets.cpu.writing.code import I32
+
+BITS: dict[tuple[int, int, int], dict[str, int]] = {
+    (1, 0, 2): {
+        "sse3": 0,
+        "pclmul": 1,
+        "ssse3": 9,
+        "fma": 12,
+        "cx16": 13,
+        "sse4.1": 19,
+        "sse4.2": 20,
+        "movbe": 22,
+        "popcnt": 23,
+        "aes": 25,
+        "xsave": 26,
+        "avx": 28,
+        "f16c": 29,
+        "rdrnd": 30,
+    },
+    (7, 0, 1): {
+        "fsgsbase": 0,
+        "bmi": 3,
+        "avx2": 5,
+        "bmi2": 8,
+        "avx512f": 16,
+        "avx512dq": 17,
+        "rdseed": 18,
+        "adx": 19,
+        "avx512ifma": 21,
+        "clflushopt": 23,
+        "clwb": 24,
+        "avx512cd": 28,
+        "sha": 29,
+        "avx512bw": 30,
+        "avx512vl": 31,
+    },
+    (7, 0, 2): {
+        "avx512vbmi": 1,
+        "avx512vbmi2": 6,
+        "gfni": 8,
+        "vaes": 9,
+        "vpclmulqdq": 10,
+        "avx512vnni": 11,
+        "avx512bitalg": 12,
+        "avx512vpopcntdq": 14,
+        "movdiri": 27,
+        "movdir64b": 28,
+    },
+    (7, 0, 3): {"avx512vp2intersect": 8, "avx512fp16": 23},
+    (7, 1, 0): {"sha512": 0, "sm3": 1, "sm4": 2, "avxvnni": 4, "avx512bf16": 5, "avxifma": 23},
+    (7, 1, 3): {"avxvnniint8": 4, "avxneconvert": 5, "avxvnniint16": 10},
+    (0x80000001, 0, 2): {"lzcnt": 5, "sse4a": 6, "xop": 11, "fma4": 16, "tbm": 21},
+}
+"""The bits of features in the answers of `cpuid`: by leaf, subleaf and register (a, b, c, d), by LLVM's names
+(Intel's and AMD's manuals). Features that are missing here are never used by generated code: they are not
+arithmetic.
+"""
+INSTRUCTIONS = {
+    # push rbx; mov r8, rdx; mov eax, edi; mov ecx, esi; cpuid; mov [r8], eax; mov [r8+4], ebx;
+    # mov [r8+8], ecx; mov [r8+12], edx; pop rbx; ret
+    "cpuid": "53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3",
+    "xgetbv": "31c9 0f01d0 c3",  # xor ecx, ecx; xgetbv; ret
+}
+"""Machine code of cpuid(leaf, subleaf, answer) and xgetbv(), which LLVM's text cannot express."""
+SAVED = 1, 0, 2, 27
+"""The bit that says that xgetbv may be used: leaf, subleaf, register and bit."""
+VECTORS, WIDE = 0b110, 0b11100110
+"""The bits of xgetbv for registers of 256 and of 512 bits."""
+
+
+def write_fits(
+    module: ir.Module, processor: Processor, name: str, prefix: str, needs: tuple[str, ...]
+) -> ir.Function:
+    """Generates a function that returns true if the processor at run time has all of some features, and the
+    system saves its vector registers; returns it. name: the name of the function. needs: the features, by
+    LLVM's names; those that are not in `BITS` are skipped. prefix: put before the names of the functions in
+    `INSTRUCTIONS`, which it calls.
+    """
+    ir_function, code = function(module, processor, name, ir.IntType(1), [], public=False)
+    false = ir.Constant(ir.IntType(1), 0)
+    masks = {
+        index: sum(1 << bits[feature] for feature in needs if feature in bits) for index, bits in BITS.items()
+    }
+    masks[SAVED[:3]] |= 1 << SAVED[3]
+    required = {index: mask for index, mask in masks.items() if mask} if needs else {}
+    answer = code.alloca(I32, ir.Constant(I32, 4))
+
+    def cpuid_register(leaf: int, subleaf: int, register: int) -> ir.Value:
+        """Writes a call of cpuid for a leaf and a subleaf (the numbers of a question); returns one of its
+        four result registers, a, b, c, d by number 0 to 3.
+        """
+        arguments = [ir.Constant(I32, leaf), ir.Constant(I32, subleaf), answer]
+        code.function_call(f"{prefix}cpuid", ir.VoidType(), arguments)
+        return code.read(I32, code.at(answer, 4 * register), 4)
+
+    for first in sorted({leaf & 0x80000000 for leaf, _, _ in required}):
+        most = max(leaf for leaf, _, _ in required if leaf & 0x80000000 == first)
+        highest = cpuid_register(first, 0, 0)
+        code.return_when(code.icmp_unsigned("<", highest, ir.Constant(I32, most)), false)
+    for (leaf, subleaf, register), mask in required.items():
+        has = code.and_(cpuid_register(leaf, subleaf, register), ir.Constant(I32, mask))
+        code.return_when(code.icmp_unsigned("!=", has, ir.Constant(I32, mask)), false)
+    if required:
+        saved = ir.Constant(I32, VECTORS | (WIDE if "avx512f" in needs else 0))
+        low = code.and_(code.function_call(f"{prefix}xgetbv", I32, []), saved)
+        code.return_when(code.icmp_unsigned("!=", low, saved), false)
+    code.ret(ir.Constant(ir.IntType(1), 1))
+    return ir_function

@@ -1,0 +1,123 @@
+"""Rules of Keras' classes that several tables have, and parts of rules."""
+
+import numpy as np
+
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import short_repr
+from stepnet.errors import ModelError
+from stepnet.importers import pointwise, reductions, selecting
+from stepnet.importers.axes import ONE
+from stepnet.importers.placed import Placed, constant
+from stepnet.importers.values import repeated_at
+from stepnet.layout.files.keras.call import KerasCall, Rule, Shapes
+
+Array = np.ndarray
+
+
+def unary(operator: str, **defaults: float) -> Rule:
+    """Makes the rule of a class that is elementwise in its operand.
+
+    operator: its name in `importers.pointwise`. defaults: the settings with their defaults, in the order of
+    the function's parameters.
+    """
+    return lambda call: pointwise.elementwise(
+        operator, call.x, numbers=[call.setting(name, usual) for name, usual in defaults.items()]
+    )
+
+
+def folded(operator: str) -> Rule:
+    """Makes the rule of a class that applies the elementwise `operator` to its operands, left to right."""
+    return lambda call: pointwise.folded(operator, call.several)
+
+
+def pair(operator: str) -> Rule:
+    """Makes the rule of a class of two operands that is the elementwise `operator` of `importers`."""
+
+    def rule(call: KerasCall) -> Placed:
+        """Computes the elementwise `operator` of both operands."""
+        if len(call.operands) != 2:
+            raise ModelError(f"it is called on {len(call.operands)} tensors, where two are expected")
+        return pointwise.elementwise(operator, *call.operands)
+
+    return rule
+
+
+def same(call: KerasCall) -> Placed:
+    """Returns the operand; it is the rule of layers that compute nothing in use, such as Dropout."""
+    return call.x
+
+
+def with_bias(call: KerasCall, shapes: Shapes, outputs: int) -> tuple[list[Array], Array | None]:
+    """Returns the arrays of a layer, and its bias; None if it has none.
+
+    shapes: those of the arrays by name. outputs: the number of features of the result, and of the bias.
+    """
+    biased = call.setting("use_bias", True)
+    arrays = call.arrays({**shapes, "bias": (outputs,)} if biased else shapes)
+    return arrays[: len(shapes)], arrays[-1] if biased else None
+
+
+def global_pooling(how: str) -> Rule:
+    """Makes the rule of a class that reduces all axes between sequences and features, such as
+    GlobalMaxPooling1D.
+
+    how: the name of the reduction in `importers.reductions`.
+    """
+
+    def rule(call: KerasCall) -> Placed:
+        """Reduces over the axes between."""
+        call.only("data_format", "channels_last", None)
+        axes, keep = range(1, len(call.x.axes) - 1), bool(call.setting("keepdims", False))
+        return reductions.reduce(call.x, axes, how, keep)
+
+    return rule
+
+
+def per_feature(mask: Placed) -> Placed:
+    """Returns a mask with an axis of size one for the features."""
+    return mask.shaped((*mask.axes, ONE))
+
+
+def steps_that_differ(call: KerasCall) -> Placed:
+    """Returns the mask of Masking: whether any feature of a step differs from the setting "mask_value"."""
+    dtype, value = pointwise.dtype_of(call.x), call.setting("mask_value", 0.0)
+    if dtype.kind in "iu" and not (-(2**31) <= value < 2**31 and float(value).is_integer()):
+        raise ModelError(f"its mask_value is {short_repr(value)}, and it is called on integers")
+    number = np.asarray(value, dtype)
+    return any_along(pointwise.elementwise("not_equal", call.x, constant(number)), [-1], False)
+
+
+def any_along(x: Placed, axes: list[int], keep: bool) -> Placed:
+    """Returns whether any of the numbers along axes is not 0; keep: leaves axes of size one."""
+    truth = pointwise.cast(pointwise.cast(x, "bool"), "float32")
+    largest = reductions.reduce(truth, axes, "max", keep)
+    return pointwise.elementwise("greater", largest, constant(np.float32(0)))
+
+
+def zero_like(x: Placed) -> Placed:
+    """Returns a zero of the dtype of a value."""
+    return constant(np.zeros((), pointwise.dtype_of(x)))
+
+
+def filled(number: int) -> Rule:
+    """Makes the rule of a class that repeats a number in the shape of its operand."""
+
+    def rule(call: KerasCall) -> Placed:
+        """Repeats the number, in the dtype of the configuration or of the operand."""
+        x, dtype = call.x, call.setting("dtype", pointwise.dtype_of(call.x).name)
+        if dtype not in ("bool", "float32", "float64", "int32", "int64"):
+            raise ModelError(f"its dtype {short_repr(dtype)} is not supported")
+        array = np.full(x.features, number, dtype)
+        return x.with_value(repeated_at(array, x.value) if isinstance(x.value, Traced) else array)
+
+    return rule
+
+
+def concatenate(call: KerasCall) -> Placed:
+    """Computes the result of Concatenate: the operands joined along an axis."""
+    return selecting.concatenate(call.operands, call.wholes("axis", 1, -1)[0])
+
+
+def softmax(call: KerasCall) -> Placed:
+    """Computes the softmax along an axis: features, or the steps of each sequence."""
+    return reductions.softmax(call.x, call.axis())

@@ -1,0 +1,150 @@
+"""Reads ONNX's convolutions and pooling over the steps of sequences, [batch, features, time]."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from stepnet.compiler.net.windows import Window
+from stepnet.compiler.values.arguments import is_one_of, short_repr
+from stepnet.errors import ModelError
+from stepnet.importers.convolving import ZerosAround, convolve, convolve_transposed, pool, window_of
+from stepnet.importers.images import convolve_image, max_of_image
+from stepnet.importers.placed import Placed, Unusable
+from stepnet.model.convolution import windowed_max, windowed_mean
+from stepnet.onnx.call import OnnxCall
+
+
+def conv(call: OnnxCall) -> Placed:
+    """Computes the result of a Conv node over the steps of sequences, or over those and one more axis."""
+    if len(call.operand(1).axes) == 4:
+        return conv_image(call, call.operand(1))
+    x, weight = call.x, kernel_of(call.operand(1))
+    zeros = ZerosAround("", x, 0, 0)
+    if isinstance(x.value, ZerosAround):
+        zeros, x = x.value, x.value.source
+    elif isinstance(x.value, Unusable):
+        raise ModelError(x.value.reason)
+    window = window_of_kernel(call, weight.features[-1], zeros.before, zeros.after)
+    return convolve(x, weight, call.optional(2), window, call.attributes.get("group", 1), call.padded)
+
+
+def conv_image(call: OnnxCall, weight: Placed) -> Placed:
+    """Computes the result of a Conv node over two axes. weight: its weight, with four axes."""
+    if isinstance(call.x.value, Unusable):
+        raise ModelError(call.x.value.reason)
+    windows = [window_of_kernel(of_axis(call, at), weight.features[2 + at]) for at in range(2)]
+    return convolve_image(call.x, weight, call.optional(2), windows, call.padded)
+
+
+def of_axis(call: OnnxCall, at: int) -> OnnxCall:
+    """Returns a node over two axes with the attributes of the first (0) or second (1) one alone; raises
+    `ModelError` for attributes of other axes.
+    """
+    counts = {"strides": 2, "dilations": 2, "kernel_shape": 2, "pads": 4}
+    stated = {name: count for name, count in counts.items() if call.attributes.get(name) is not None}
+    own = {name: of_axes(call, name, (0,) * count)[at::2] for name, count in stated.items()}
+    return replace(call, attributes={**call.attributes, **own})
+
+
+def kernel_of(weight: Placed) -> Placed:
+    """Returns the weight of a convolution; raises `ModelError` unless it is over one axis."""
+    if len(weight.axes) != 3:
+        raise ModelError(
+            f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps, and a Conv may "
+            "be over one more axis"
+        )
+    return weight
+
+
+def window_of_kernel(call: OnnxCall, size: int, before: int = 0, after: int = 0) -> Window:
+    """Returns the steps that the kernel of a convolution or of a pooling reads.
+
+    size: the length of the kernel. before, after: the steps of zeros that the operand has already.
+    """
+    (stride,), (dilation,) = of_axes(call, "strides", (1,)), of_axes(call, "dilations", (1,))
+    if of_axes(call, "kernel_shape", (size,)) != (size,):
+        raise ModelError(f"its kernel_shape is not that of its weight, which has {size} steps")
+    auto = auto_pad(call)
+    if auto.startswith("SAME") and not (before or after):
+        return window_of(size, stride, dilation, 0, 0, auto.removeprefix("SAME_").lower())
+    if auto.startswith("SAME"):
+        raise ModelError(
+            f"its zeros follow from the length by auto_pad={auto}, and a Pad put others around it"
+        )
+    pads = (0, 0) if auto == "VALID" else of_axes(call, "pads", (0, 0))
+    return window_of(size, stride, dilation, before + pads[0], after + pads[1])
+
+
+def auto_pad(call: OnnxCall) -> str:
+    """Returns the attribute auto_pad; raises `ModelError` for a text that ONNX does not have."""
+    auto: Any = call.attributes.get("auto_pad", "NOTSET")
+    if not is_one_of(auto, ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")):
+        raise ModelError(f"its auto_pad is {short_repr(auto)}: NOTSET, VALID, SAME_UPPER or SAME_LOWER")
+    return auto
+
+
+def of_axes(call: OnnxCall, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns an attribute with as many whole numbers as the default has, or the default; raises `ModelError`
+    for others.
+    """
+    value: Any = call.attributes.get(name)
+    if value is None:
+        return default
+    numbers: tuple[Any, ...] = tuple(value) if type(value) in (list, tuple) else ()
+    if len(numbers) != len(default) or not all(isinstance(number, int) for number in numbers):
+        raise ModelError(f"its {name} are {short_repr(value)}: there are {len(default)} whole numbers")
+    return numbers
+
+
+def conv_transpose(call: OnnxCall) -> Placed:
+    """Computes the result of a ConvTranspose node over the steps of sequences."""
+    auto = auto_pad(call)
+    if auto.startswith("SAME") or call.attributes.get("output_shape"):
+        raise ModelError(
+            "its pads follow from the number of results, by auto_pad or output_shape: state them"
+        )
+    before, after = (0, 0) if auto == "VALID" else of_axes(call, "pads", (0, 0))
+    pads = before, after
+    (stride,), (dilation,) = of_axes(call, "strides", (1,)), of_axes(call, "dilations", (1,))
+    more, groups = call.integer("output_padding", 0), call.attributes.get("group", 1)
+    return convolve_transposed(
+        call.x,
+        kernel_of(call.operand(1)),
+        call.optional(2),
+        stride,
+        dilation,
+        pads,
+        more,
+        groups,
+        call.padded,
+    )
+
+
+def max_pool(call: OnnxCall) -> Placed:
+    """Computes the result of a MaxPool node over the steps of sequences, or over those and one more axis."""
+    if len(call.attributes.get("kernel_shape") or ()) == 2:
+        return max_of_image(call.x, [pool_window(of_axis(call, at)) for at in range(2)], call.padded)
+    return pool(call.x, partial(windowed_max, window=pool_window(call)), call.padded)
+
+
+def average_pool(call: OnnxCall) -> Placed:
+    """Computes the result of an AveragePool node over the steps of sequences."""
+    counts = bool(call.attributes.get("count_include_pad", 0))
+    return pool(call.x, partial(windowed_mean, window=pool_window(call), counts_zeros=counts), call.padded)
+
+
+def pool_window(call: OnnxCall) -> Window:
+    """Returns the windows of a pooling node; raises `ModelError` for one over several axes, or with windows
+    that end beyond the zeros.
+    """
+    if call.attributes.get("ceil_mode", 0):
+        raise ModelError("its ceil_mode is 1, which has windows that end beyond the sequence: it must be 0")
+    if call.outputs > 1:
+        raise ModelError("it gives the places of the maxima too, which are no steps of a model")
+    if call.attributes.get("kernel_shape") is None:
+        raise ModelError("it has no kernel_shape")
+    (size,) = of_axes(call, "kernel_shape", (1,))
+    window = window_of_kernel(call, size)
+    if not window.same and max(window.before, window.reach - window.before - window.lost) > window.reach:
+        raise ModelError(f"its pads are beyond its kernel of {size}, so that some windows have no step")
+    return window

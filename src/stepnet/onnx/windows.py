@@ -1,0 +1,98 @@
+"""Writes windows of steps as ONNX: a Gather of the steps that each window reads, and its adjoint.
+
+    x [time, batch, in]   -->   [windows, batch, size, in], zeros where a window reads beyond its sequence
+
+So every net with windows can be written. What computes a convolution or a pooling, for which ONNX has
+operators, is written as these instead (`convolutions.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from stepnet.compiler.net.windows import Window
+from stepnet.onnx.operators import Rule, WrittenOperation
+from stepnet.onnx.scope import BATCH, OnnxValue, Scope
+
+Array = np.ndarray
+
+
+def windows(call: WrittenOperation) -> OnnxValue:
+    """Writes the windows of the steps of each sequence: a Gather of the steps that each of them reads."""
+    window, source = Window.of(call.node.attributes), call.x.type.extent[-1]
+    scope, entries = call.scope, window.dilation * np.arange(window.size)
+    begins = scope.counted("Mul", scope.positions(call.type.extent[-1]), window.stride)
+    firsts = scope.counted("Sub", begins, befores(scope, window, source))
+    steps = scope.node("Add", scope.node("Unsqueeze", firsts, np.array([2])), entries)
+    return gathered(call, steps, within(scope, steps, source), call.x.type.shape)
+
+
+def overlap(call: WrittenOperation) -> OnnxValue:
+    """Writes the sum, for each step, of the entries of windows that are those of this step."""
+    window, source, own = Window.of(call.node.attributes), call.x.type.extent[-1], call.type.extent[-1]
+    scope, entries = call.scope, np.arange(window.size)
+    begins = scope.counted("Add", scope.positions(own), befores(scope, window, own))
+    begins = scope.node("Unsqueeze", begins, np.array([2]))
+    distances = scope.node("Sub", begins, window.dilation * entries)
+    numbers = scope.node("Div", distances, np.array(window.stride))
+    is_begin = scope.node("Equal", scope.node("Mul", numbers, np.array(window.stride)), distances)
+    inside = scope.node("And", is_begin, within(scope, numbers, source))
+    values = gathered(call, numbers, inside, call.type.shape, entries)
+    return call.result("ReduceSum", values, np.array([2]), keepdims=0)
+
+
+def befores(scope: Scope, window: Window, axis: str) -> str | int:
+    """Returns the steps of zeros ahead of a sequence: a number, or the name of the numbers [batch] or [1]
+    where they follow from the lengths of sequences along the axis `axis`.
+    """
+    if not window.same:
+        return window.before
+    counts = scope.step_counts(axis)
+    made = scope.following(window.lengths, counts)
+    reached = scope.counted(
+        "Add", scope.counted("Mul", made, window.stride), window.reach + 1 - window.stride
+    )
+    zeros = scope.counted("Max", scope.counted("Sub", reached, counts), 0)
+    return scope.counted("Div", scope.counted("Add", zeros, int(window.same == "lower")), 2)
+
+
+def within(scope: Scope, places: str, axis: str) -> str:
+    """Adds nodes that tell which places, [time, batch or 1, size], are entries of their own sequence along an
+    axis; returns the name of the result.
+    """
+    counts = scope.shared(("counts", axis), "Unsqueeze", scope.step_counts(axis), np.array([1]))
+    begun = scope.node("GreaterOrEqual", places, np.array(0))
+    return scope.node("And", begun, scope.node("Less", places, counts))
+
+
+def gathered(
+    call: WrittenOperation,
+    places: str,
+    inside: str,
+    shape: tuple[int, ...],
+    entries: Array | None = None,
+) -> OnnxValue:
+    """Adds nodes that read a value at places along its axis of steps; returns the result, [time, batch, size]
+    and the features, with zeros where there is nothing to read.
+
+    call: the operation that reads its first operand. places, inside: the names of the places and of whether
+    they are read, [time, batch or 1, size]. shape: the features of what is read. entries: the entry of a
+    window that is read at each place; None for steps.
+    """
+    scope = call.scope
+    rows = scope.shared("row", "Range", np.array(0), scope.scalar(BATCH), np.array(1))
+    rows = scope.shared("rows", "Unsqueeze", rows, np.array([0, 2]))
+    index = scope.node("Add", scope.node("Mul", places, scope.size(BATCH)), rows)
+    if entries is not None:
+        index = scope.node("Add", scope.node("Mul", index, np.array(len(entries))), entries)
+    index = scope.node("Where", inside, index, np.array(0))
+    flat = scope.node("Reshape", call.x, np.array([-1, *shape], np.int64))
+    size = Window.of(call.node.attributes).size
+    value = scope.apply("Gather", replace(call.type, shape=(size, *shape)), flat, index, axis=0)
+    mask = scope.node("Unsqueeze", inside, 3 + np.arange(len(shape))) if shape else inside
+    return scope.chosen(mask, value, OnnxValue.of(0, value.type.dtype))
+
+
+WINDOWS: Mapping[str, Rule] = {"windows": windows, "overlap": overlap}
+"""The rule of each operation on windows of steps."""

@@ -1,0 +1,27 @@
+"""The memory that a library's plans work in, beside that of the engine."""
+
+from pathlib import Path
+
+import numpy as np
+from zoo import rnn_of, sequences
+
+from stepnet.compiler.targets.cpu import LlvmEngine
+from stepnet.compiler.targets.cpu.library.workspaces import Contexts, WorkspaceOffsets
+from stepnet.compiler.targets.cpu.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
+from tests.build.libraries import assert_as_in_python, library_of
+
+
+def test_blocks_of_steps_are_as_long_as_the_engines(tmp_path: Path):
+    """Also where so many parameters are read for each block that it has the most rows."""
+    rows = list[int]()
+    for inputs, hidden in ((8, 16), (1024, 704)):
+        model, x = rnn_of("gru", inputs, hidden), sequences([300], inputs)
+        running = model.read(x, None, None, None, False).running
+        (plan,) = running.schedule_for("llvm").plans
+        runner = LlvmEngine().compile_plan(plan).bind(list(map(np.asarray, running.params)))
+        engine = runner.native.workspace(4, 1, 0, ends=False)
+        rows.append(WorkspaceOffsets.of(runner.native.compiled, Contexts()).rows)
+        assert engine.words[0, WORD["block_steps"]] == rows[-1] // 4
+    assert rows[1] == BLOCK_ROWS > BLOCK_BYTES // runner.native.compiled.strides["block"]
+    library = library_of(model, tmp_path, inputs=1024)
+    assert_as_in_python(library, model(x, engine="llvm"), x)
