@@ -526,7 +526,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a convolution over two axes": (
         node("Conv", "x w", name="odd", pads=[1, 1, 1, 1]),
         {"w": random(2, 4, 3, 3)},
-        "a convolution or pooling over two axes is of [sequences, channels, rows, steps], with rows and "
+        "a convolution over two axes is of [sequences, channels, rows, steps], with rows and "
         "steps in any order, and not of [sequences, steps, 4]",
     ),
     "a convolution of an array": (

@@ -25,6 +25,8 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
     "zeros that follow": ("Conv", {"auto_pad": "SAME_UPPER", "strides": [2, 1]}, (3, 4)),
     "maxima of rows": ("MaxPool", {"strides": [2, 1]}, (2, 1)),
     "maxima of both": ("MaxPool", {"strides": [2, 2], "pads": [1, 1, 1, 1]}, (3, 3)),
+    "means of both": ("AveragePool", {"strides": [2, 1], "pads": [1, 1, 1, 1]}, (3, 3)),
+    "each channel": ("Conv", {"group": 2, "pads": [1, 1, 1, 1]}, (3, 3)),
 }
 
 
@@ -36,11 +38,12 @@ def model_with(name: str, steps_last: bool) -> Any:
     for title, numbers in attributes.items():
         if title == "pads":
             own[title] = [*numbers[:2][order], *numbers[2:][order]]
-        elif title != "auto_pad":
+        elif title not in ("auto_pad", "group"):
             own[title] = numbers[order]
-    weight = random(3, 2, *kernel)
+    groups = attributes.get("group", 1)
+    weight = random(4, 2 // groups, *kernel)
     arrays = (
-        {"w": weight if steps_last else weight.swapaxes(2, 3), "b": random(3)} if operator == "Conv" else {}
+        {"w": weight if steps_last else weight.swapaxes(2, 3), "b": random(4)} if operator == "Conv" else {}
     )
     made = node(operator, "x w b" if arrays else "x", kernel_shape=kernel[order], name="odd", **own)
     sizes = ("n", 2, 8, "t") if steps_last else ("n", 2, "t", 8)
@@ -62,9 +65,9 @@ def test_images_of_steps_are_as_onnxruntimes(name: str, steps_last: bool) -> Non
 IMAGE = [value("x", "n", 2, 8, "t")]
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "groups": (
-        node("Conv", "x w", name="odd", group=2),
-        {"w": random(4, 1, 3, 3)},
-        "its weight is of [4, 1, 3, 3], and its operand has 2 channels: groups of channels are not supported",
+        node("Conv", "x w", name="odd", group=3),
+        {"w": random(6, 1, 3, 3)},
+        "its weight is of [6, 1, 3, 3] with group=3, and its operand has 2 channels",
     ),
     "attributes of one axis": (
         node("Conv", "x w", name="odd", strides=[2]),
@@ -74,7 +77,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "too few rows": (
         node("Conv", "x w", name="odd"),
         {"w": random(4, 2, 9, 3)},
-        "its kernel has 9 rows, and its operand 8",
+        "its kernel reaches over 9 of 8 features",
     ),
     "three axes": (
         node("Conv", "x w", name="odd"),

@@ -7,11 +7,23 @@ from typing import Any
 from stepnet.compiler.net.windows import Window
 from stepnet.compiler.values.arguments import is_one_of, short_repr
 from stepnet.errors import ModelError
-from stepnet.importers.convolving import ZerosAround, convolve, convolve_transposed, pool, window_of
-from stepnet.importers.images import convolve_image, max_of_image
+from stepnet.importers.axes import is_feature, is_time, text_of
+from stepnet.importers.convolving import (
+    ZerosAround,
+    changed_lengths,
+    convolve,
+    convolve_transposed,
+    pool,
+    window_of,
+)
+from stepnet.importers.grids import convolve_channels, pool_channels
+from stepnet.importers.padding import check_idle
 from stepnet.importers.placed import Placed, Unusable
 from stepnet.model.convolution import windowed_max, windowed_mean
 from stepnet.onnx.call import OnnxCall
+
+PLACES = 2
+"""The axes of an image: its rows and the steps of a sequence, in any order."""
 
 
 def conv(call: OnnxCall) -> Placed:
@@ -32,8 +44,42 @@ def conv_image(call: OnnxCall, weight: Placed) -> Placed:
     """Computes the result of a Conv node over two axes. weight: its weight, with four axes."""
     if isinstance(call.x.value, Unusable):
         raise ModelError(call.x.value.reason)
-    windows = [window_of_kernel(of_axis(call, at), weight.features[2 + at]) for at in range(2)]
-    return convolve_image(call.x, weight, call.optional(2), windows, call.padded)
+    windows = [window_of_kernel(of_axis(call, at), weight.features[2 + at]) for at in range(PLACES)]
+    groups, bias, channels = call.attributes.get("group", 1), call.optional(2), channels_of(call.x)
+    if weight.sizes[1] * groups != channels:
+        raise ModelError(
+            f"its weight is of {list(weight.sizes)} with group={groups}, and its operand has {channels} "
+            "channels"
+        )
+    for axis, window in enumerate(windows, 2):
+        if call.padded and is_time(call.x.axes[axis]):
+            if not window.keeps_lengths:
+                raise changed_lengths("convolution")
+            if window.after:
+                check_idle(call.x, "sum", call.padded)
+    return convolve_channels(call.x, weight.array, None if bias is None else bias.array, windows, groups)
+
+
+def channels_of(x: Placed) -> int:
+    """Returns the number of channels of an image; raises `ModelError` for a value with other axes."""
+    if len(x.axes) != 2 + PLACES or not is_feature(x.axes[1]):
+        raise ModelError(
+            f"a convolution over two axes is of [sequences, channels, rows, steps], with rows and steps in "
+            f"any order, and not of {text_of(x.axes)}"
+        )
+    return int(x.sizes[1])
+
+
+def pool_image(call: OnnxCall, how: str) -> Placed:
+    """Computes the result of a pooling node over two axes, which leaves out places outside of the image.
+
+    how: "max" or "mean". Raises `ModelError` in a model with lengths if the number of steps changes.
+    """
+    windows = [pool_window(of_axis(call, at)) for at in range(PLACES)]
+    for axis, window in enumerate(windows, 2):
+        if call.padded and is_time(call.x.axes[axis]) and (window.size, window.stride) != (1, 1):
+            raise changed_lengths("pooling")
+    return pool_channels(call.x, windows, how)
 
 
 def of_axis(call: OnnxCall, at: int) -> OnnxCall:
@@ -122,14 +168,20 @@ def conv_transpose(call: OnnxCall) -> Placed:
 
 def max_pool(call: OnnxCall) -> Placed:
     """Computes the result of a MaxPool node over the steps of sequences, or over those and one more axis."""
-    if len(call.attributes.get("kernel_shape") or ()) == 2:
-        return max_of_image(call.x, [pool_window(of_axis(call, at)) for at in range(2)], call.padded)
+    if len(call.attributes.get("kernel_shape") or ()) == PLACES:
+        return pool_image(call, "max")
     return pool(call.x, partial(windowed_max, window=pool_window(call)), call.padded)
 
 
 def average_pool(call: OnnxCall) -> Placed:
-    """Computes the result of an AveragePool node over the steps of sequences."""
+    """Computes the result of an AveragePool node over the steps of sequences, or over those and one more
+    axis.
+    """
     counts = bool(call.attributes.get("count_include_pad", 0))
+    if len(call.attributes.get("kernel_shape") or ()) == PLACES:
+        if counts and any(of_axes(call, "pads", (0,) * 4)):
+            raise ModelError("its mean counts zeros around an image (count_include_pad=1): not supported")
+        return pool_image(call, "mean")
     return pool(call.x, partial(windowed_mean, window=pool_window(call), counts_zeros=counts), call.padded)
 
 
