@@ -5,7 +5,7 @@
 .keras with an LSTM and no more      its recurrent layers, which are all that the model computes
 .keras with a Dense above the LSTM   the whole graph
 .pt2 with a Linear above the LSTM    the whole graph
-.keras with self-attention below it  refused: attention (MultiHeadAttention)
+.keras with a Lambda below it          refused: shift (Lambda)
 a state dict                         refused: it holds weights and no architecture
 any file, recurrent_only=True        its recurrent layers, and the names of everything that was left out
 """
