@@ -18,6 +18,7 @@ from stepnet.errors import InputError, NetError, RefusedError, StepError, Stepne
 
 PARAMS = {"W": np.ones((4, 4), np.float32), "v": np.ones(4, np.float32), "E": np.ones((5, 2, 3), np.float32)}
 F32 = np.float32
+HALF: Any = 0.5  # where a whole number belongs
 
 Step = Callable[[Any], Any]
 
@@ -67,7 +68,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "a logarithm": (r"np.log2 is not .*: write np.log\(x\) / np.log\(2\)", lambda o: np.log2(o.x)),
     "math": ("use functions of NumPy, such as np.exp for math.exp", lambda o: math.exp(o.x)),
     "roll of all": ("np.roll over all axes mixes rows", lambda o: np.roll(o.x, 1)),
-    "roll by a part": ("np.roll shifts by whole numbers, not 0.5", lambda o: np.roll(o.x, 0.5, axis=1)),
+    "roll by a part": ("np.roll shifts by whole numbers, not 0.5", lambda o: np.roll(o.x, HALF, axis=1)),
     "pad of rows": (r"np.pad would add rows; begin pad_width with \(0, 0\)", lambda o: np.pad(o.x, 1)),
     "pad of edges": ("adds one number: mode='constant'", lambda o: np.pad(o.x, ((0, 0), (1, 1)), "edge")),
     "pad of less": ("whole numbers of features to add", lambda o: np.pad(o.x, ((0, 0), (-1, 0)))),

@@ -66,9 +66,9 @@ class Declared(Model):
             check_signature(until, ("output", "memory"))
         self.step = step
         self.params = transform(parameter, params)
-        self.memory = [] if memory is None else specs(memory)
-        if not leaves(self.memory):
+        if memory is None or not leaves(memory := specs(memory)):
             raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
+        self.memory = memory
         self.reverse = flag(reverse, "reverse")
         self.unroll = checked_integer(
             unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED

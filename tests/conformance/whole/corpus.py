@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,9 +72,11 @@ class Call:
 
 def example(kind: str, row: dict[str, Any]) -> Example:
     """Returns a line of a list as an example."""
-    return Example(
-        kind, **{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-    )
+    fields: dict[str, Any] = {
+        key: tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+        for key, value in row.items()
+    }
+    return Example(kind, **fields)
 
 
 EXAMPLES = [

@@ -2,6 +2,9 @@
 model in a test.
 """
 
+# pyright: reportOptionalOperand=false, reportOptionalSubscript=false, reportOptionalIterable=false
+# Keras says that its functions may return None.
+
 import os
 import re
 from collections.abc import Callable

@@ -205,7 +205,9 @@ def test_addresses_of_the_steps_of_windows(processor: Processor):
         counts = lengths.astype(np.int64)
         steps, made = (Positions.end_to_end(offsets_of(n)) for n in (counts, window.lengths.of(counts)))
         types = [Type(STEPS, (3,), "float64"), Type(DERIVED, (window.size, 3), "float64")]
-        task = AcrossTask(Across("windows", "windows", *types, window, in_place=True), steps, made, processor)
+        task = AcrossTask(
+            Across("windows", "windows", types[0], types[1], window, in_place=True), steps, made, processor
+        )
         values = numbers("float64", steps.total, 3)
         addresses = task.result_of(values)
         addresses[...] = 99

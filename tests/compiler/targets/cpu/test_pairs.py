@@ -37,7 +37,8 @@ def across_of(how: str, shape: tuple[int, ...], dtype: str, causal: bool, more: 
     query, key = (Type(extent, shape, dtype) for extent in (STEPS, keys))
     if how == "scores":
         return Across("scores", how, query, at, other=key)
-    return Across("mix", how, at, *((query, None, key) if how == "keys" else (key, None, query)))
+    result, other = (query, key) if how == "keys" else (key, query)
+    return Across("mix", how, at, result, other=other)
 
 
 def operands_of(how: str, pairs: PairPlaces, shape: tuple[int, ...], dtype: str) -> tuple[Array, Array]:

@@ -178,7 +178,7 @@ class BlockWriter(BlockArrays):
         (way,) = arranger.arranged((call,), (laid,)).ways
         sets = laid.sets(way.sets, way.seconds)
         lanes = tuple(power_of_two(2 * count - 1) for count, _ in sets)
-        shape = Shape(((0,),), (lanes,), (way.threads_per_step,), (0,), (native.room(call),), False)
+        shape = Shape(((0,),), (lanes,), (way.threads_per_step,), (0,), (native.room(call),), False, (1,))
         prepared = self.scratch.get((key, shape))
         if prepared is None:
             prepared = self.scratch[key, shape] = PreparedChain((native,), shape)

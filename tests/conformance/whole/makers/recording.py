@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-SAVED = Path(__file__).parent / "saved"
+SAVED = Path(__file__).parents[1] / "saved"
 Arrays = Mapping[str, np.ndarray]
 Run = Callable[[dict[str, np.ndarray]], Arrays]
 
