@@ -151,7 +151,10 @@ def has_code(bound: BoundParts) -> bool:
     for part, own in zip(bound.schedule.parts, bound.bound, strict=True):
         if part.kind == "total":
             continue
-        if part.is_bound_per_call or not late.isdisjoint(part.reads) or not part_has_code(bound, part, own):
+        # Windows that a kernel reads in place are addresses, which chains write.
+        if part.is_bound_per_call or part.windows or not late.isdisjoint(part.reads):
+            return False
+        if not part_has_code(bound, part, own):
             return False
         late |= {n for n in part.results if n >= 0 and bound.net.type_of(n).extent == CONST}
     return True
