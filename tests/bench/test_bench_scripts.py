@@ -328,8 +328,9 @@ def test_nested_ones_are_timed_beside_flat_ones(constants: Constants):
         assert list(seconds) == RUNS
         assert one["ratios"] == {run: seconds["nested"][0] / seconds[run][0] for run in RUNS[1:]}
         assert one["kept"] == (one["ratios"]["flat, last states"] <= 1.3)
-        assert [name.split()[-1] for name in one["parts"]].count("recurrence") == 2
-        assert one["parts"]["all"] >= max(one["parts"].values()) > 0
+        # Calls of equal lengths are one block of machine code, of which Python runs no part.
+        assert list(one["parts"]) == ["all"]
+        assert one["parts"]["all"] > 0
 
 
 def test_the_nested_one_s_table(constants: Constants):

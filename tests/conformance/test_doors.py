@@ -125,7 +125,6 @@ def test_a_last_output_is_the_models_output(tmp_path: Path):
             lambda x: torch.logit(x),
             "logit (aten.logit.default) is an operation that stepnet does not support",
         ),
-        (lambda x: x.flip(1), "aten.flip.default: it goes over the steps of [sequences, steps, 4]"),
     ],
 )
 def test_a_program_of_torch_says_what_is_not_supported(tmp_path: Path, code: object, words: str):

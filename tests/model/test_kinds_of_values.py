@@ -323,7 +323,8 @@ DIFFERENT: dict[str, tuple[str, Any]] = {
         {"a": of_lengths(3, 1, 0), "b": of_lengths(3, 1)},
     ),
     "arrays": (
-        r"inputs `a` and `b` have different batch and time: \(2, 3\) and \(2, 4\)",
+        r"inputs `a` and `b` have different batch and time: \(2, 3\) and \(2, 4\); several sequences are one "
+        r"input: Ragged.from_list\(\[...\]\)",
         {"a": np.ones((2, 3, 1)), "b": np.ones((2, 4, 1))},
     ),
     "a Ragged among arrays": (

@@ -394,10 +394,6 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda graph, x: stepnet.build.build(graph, "never"),
         r"a library has outputs of as many steps as inputs; the model has values at rows/steps\[\+0/2\]",
     ),
-    "a file of ONNX": (
-        lambda graph, x: stepnet.onnx.save(graph, "never.onnx"),
-        r"its result is rows/steps\[\+0/2\] .*: other numbers of steps are not written",
-    ),
     "checkpoints": (
         lambda graph, x: sn.vjp(graph)(x, checkpoint=2),
         "checkpoint= is not for models with other",

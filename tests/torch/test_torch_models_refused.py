@@ -117,7 +117,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "steps of zeros": (
         lambda m, x: nn.functional.pad(x.transpose(1, 2), (2, 0)),
-        "aten.cat.default: axis 2 of [sequences, 6, steps] is not a feature",
+        "aten.cat.default: it joins [sequences, 6, 2] and [sequences, 6, steps]",
     ),
     "loop": (looped, "depend on the number of steps, which differs between sequences"),
     "a step in the middle": (lambda m, x: x[:, 3], "take all steps, the first, x[:, 0], or the last"),
@@ -301,6 +301,7 @@ def test_arguments_that_do_not_fit() -> None:
     refused(r"lengths= names an argument; those of the example are x", x, lengths="size")
     refused(r"the axes of argument x are 'BT'; they are a letter for each of its 3 axes", x, axes="BT")
     refused(r"the axes of argument x are 'T'; ", x, axes={"x": "T"})
+    refused(r"axes= has 'y', and the arguments of the example are x", x, axes={"y": "TN"})
     refused(r"no argument of the example has steps: mark the axis of steps in axes=", x, axes="N")
     refused(r"axes is a text such as 'NT', or a dict of such texts .*, not a list", x, axes=["NT"])
     refused(r"different numbers of steps: first has 5, second has 4", (x, x[:, :4]), Siamese())

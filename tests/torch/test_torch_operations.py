@@ -122,6 +122,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "attention by sums": lambda m, x, n: (
         torch.tanh(x.unsqueeze(1) + m.gru(x)[0].unsqueeze(2).sum(-1, keepdim=True)).sum(-1).softmax(-1) @ x
     ),
+    "a matrix for each of several": lambda m, x, n: torch.bmm(
+        m.gru(x)[0].mean(1)[None].expand(3, -1, -1), torch.stack([m.weight[:, :4].T + i for i in range(3)])
+    ).transpose(0, 1),
     "features with features": lambda m, x, n: torch.bmm(x.transpose(1, 2), x),
     "einsums": lambda m, x, n: (
         torch.einsum("bth,bh->bt", m.gru(x)[0], m.gru(x)[1][0]),

@@ -78,7 +78,8 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
         )
         value = as_dtype(reduced_steps(left * right, "sum"), np.dtype(a.value.dtype))
     elif is_parameter(b):
-        value = matrices(reshaped(a.value, (*heads, *rows, *inner)), b.value)
+        own = (prod(rows),) if heads else rows  # a matrix for each head is multiplied by one of rows
+        value = matrices(reshaped(a.value, (*heads, *own, *inner)), b.value)
     else:
         left = reshaped(a.value, (*heads, prod(rows), *inner))
         value = matrices(left, reshaped(b.value, (*heads, *inner, prod(columns))))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.windows import split as split_name
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
@@ -87,6 +88,13 @@ def ahead_of_steps(values: Sequence[Placed], axis: int) -> Placed:
     first, x = values if len(values) == 2 else (values[0], values[0])
     if not is_feature(first.axes[axis]) or not is_time(x.axes[axis]):
         raise AxesError(f"it joins {' and '.join(text_of(value.axes) for value in values)} along axis {axis}")
+    (steps,) = x.axes[axis]
+    _, changes = split_name(str(steps))
+    if any(change.more < 0 and not change.multiplies for change in changes):
+        raise ModelError(
+            "it puts entries ahead of steps of which some were left out, so that a sequence of which no step "
+            "is left would have none of either"
+        )
     count = first.axes[axis][0]
     made = zero_steps(x, axis, int(count), 0)
     place = index_of(made.value)

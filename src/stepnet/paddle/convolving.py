@@ -57,6 +57,8 @@ def windows_of(
     if algorithm == "VALID":
         pairs = [(0, 0)] * PLACES
     same = "upper" if algorithm == "SAME" else ""
+    if same:  # Paddle's UpdatePaddingAndDilation leaves the dilation out
+        dilations = [1] * PLACES
     if same and any(map(any, around)):
         raise ModelError("its zeros follow from the length, and a pad3d put others around it")
     if not all(len(each) == PLACES for each in (sizes, strides, dilations, pairs)):

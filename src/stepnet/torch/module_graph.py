@@ -89,6 +89,11 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"graph takes a torch.nn.Module, not {described(model)}")
     arguments = arguments_of(model, example)
+    unknown = [name for name in axes if name not in arguments] if isinstance(axes, Mapping) else []
+    if unknown:
+        raise InputError(
+            f"axes= has {unknown[0]!r}, and the arguments of the example are {', '.join(arguments)}"
+        )
     lengths = LENGTHS if lengths is None and LENGTHS in arguments else lengths
     if lengths is not None and lengths not in arguments:
         raise InputError(f"lengths= names an argument; those of the example are {', '.join(arguments)}")

@@ -312,10 +312,9 @@ WRONG: dict[str, tuple[Any, Any, type[Exception]]] = {
             object_for_a_memory,
             *(no_such_dtype, filled_with_a_list, bad_axis_of_a_split),
         ],
-        StepnetError: [filled_with_halves, bad_spec, bad_ragged],
+        StepnetError: [filled_with_halves, bad_spec, bad_ragged, no_such_parameter],
         ValueError: [product_of_arrays, raises_elsewhere],
         TypeError: [no_such_option, too_few_arguments],
-        KeyError: [no_such_parameter],
         NameError: [no_such_name],
         RuntimeError: [raises],
     }.items()
@@ -360,6 +359,7 @@ def check(caught: pytest.ExceptionInfo[Exception], line: str) -> None:
 
 
 SAID = {
+    "no_such_parameter": "there is no parameter 'U'; there are W, v",
     "filled_with_a_list": "[1, 2, 3] does not broadcast to features (4,)",
     "bad_axis_of_a_split": "np.split takes a number of parts, or the places to cut at, not ['a']",
     "mixes_rows": "np.mean over all axes mixes rows: every row is a sequence of its own; give axis=-1",

@@ -74,7 +74,7 @@ def test_every_kind_of_file_is_written(converted: Found):
 
 
 def test_the_page_is_as_the_results_are():
-    page = Path(__file__).parent.parent.parent / "docs" / "corpus.md"
+    page = Path(__file__).parents[3] / "docs" / "corpus.md"
     made = "python tests/peers/corpus/results.py > docs/corpus.md"
     assert page.read_text(encoding="utf-8") == results.markdown(SAVED), f"run: {made}"
 

@@ -91,3 +91,14 @@ def test_masks_leave_out_keys(tmp_path: Path, name: str):
     assert_close(graph(tokens), right, TIME, 4 * HIDDEN)
     alone = graph(sn.Ragged.from_list([tokens[1, :2]]))
     assert_close(alone, right[1:2], TIME, 4 * HIDDEN)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masked_queries_have_the_numbers_that_keras_has(tmp_path: Path, name: str):
+    """A convolution drops the mask, and reads the results of masked steps beside those of others."""
+    tokens = np.array([[1, 0, 3, 0, 0, 6], [0, 5, 4, 3, 2, 0], [2, 3, 5, 1, 6, 4]])
+    x = keras.Input((None,), dtype="int32")
+    y = layers.LSTM(HIDDEN, return_sequences=True)(layers.Embedding(7, FEATURES, mask_zero=True)(x))
+    made = keras.Model(x, layers.Conv1D(3, 3, padding="same")(MASKED[name](y)))
+    graph = saved(made, tmp_path / "m.keras")
+    assert_close(graph(tokens), by_keras(made, tokens), TIME, 4 * HIDDEN)

@@ -404,10 +404,10 @@ def test_mistakes() -> None:
     mistakes: dict[str, Callable[[], Any]] = {
         "a Bidirectional or a Graph, not of a dict": lambda: sn.vjp({}),  # type: ignore[arg-type]
         r"wrt is some of 'params', 'inputs', 'statics', not": lambda: run(x, wrt="initial"),
-        "with initial= a graph runs step by step: mood is that of the last step, and sequence": lambda: run(
+        "with initial= a graph runs step by step: this model has no stream: a": lambda: run(
             x, initial="zeros"
         ),
-        "with mask= a graph runs step by step: mood is a value that each sequence has": lambda: train(
+        "with mask= a graph runs step by step: this model has no stream: a recurrence of it": lambda: train(
             x, targets, mask=np.ones((4, 5), bool)
         ),
         "a graph gives no last memories: only its outputs": lambda: backward(None, np.ones(3)),

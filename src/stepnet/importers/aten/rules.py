@@ -179,7 +179,7 @@ def product(a: Any, b: Any) -> Any:
         raise refuse(
             f"PyTorch multiplies matrices of one dtype, not {a.dtype} and {b.dtype}: cast one of them"
         )
-    if not b.is_constant or (a.is_constant and b.ndim > 2):
+    if not b.is_constant or (b.ndim > 2 and (a.is_constant or b.type.shape[0] != 1)):
         return matrix_product(a, b)
     return a @ (b if b.ndim == 2 else reshaped(b, b.type.shape[1:]))  # [1, k, n], where a is [1, rows, k]
 

@@ -106,8 +106,12 @@ def of_heads(call: KerasCall, heads: tuple[int, int], widths: tuple[int, int], o
         shared = constant(np.repeat(np.arange(own), count // own))
         k, v = (selecting.gather(x, shared, 1) for x in (k, v))
     q = times(q, constant(np.asarray(1 / sqrt(width), pointwise.dtype_of(q))))
-    weights = masked_softmax(call, products(call, q, k))
-    made = shaping.transpose(matmul(weights, v, padded=False), [0, 2, 1, 3])
+    made = matmul(masked_softmax(call, products(call, q, k)), v, padded=False)
+    if call.mask is not None:
+        # Keras masks all keys of a query that is masked itself, so that all have the same weight.
+        kept = shaping.unsqueeze(call.mask, [1, 3])
+        made = pointwise.where(kept, made, reductions.reduce(v, [2], "mean", True))
+    made = shaping.transpose(made, [0, 2, 1, 3])
     return projected(call, "output", made, "abcd,cde->abe", [None, *of_output])
 
 
