@@ -89,7 +89,8 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"graph takes a torch.nn.Module, not {described(model)}")
     arguments = arguments_of(model, example)
-    unknown = [name for name in axes if name not in arguments] if isinstance(axes, Mapping) else []
+    stated: Mapping[str, str] = cast("Mapping[str, str]", axes) if isinstance(axes, Mapping) else {}
+    unknown = [name for name in stated if name not in arguments]
     if unknown:
         raise InputError(
             f"axes= has {unknown[0]!r}, and the arguments of the example are {', '.join(arguments)}"
