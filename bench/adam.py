@@ -1,8 +1,8 @@
 """Times a step of training: forward, loss, backward and Adam, beside torch.nn's layer.
 
-    python bench/adam.py                      GRU and LSTM: 16 sequences of 25 steps, hidden 64
-    python bench/adam.py --batch 64 --hidden 256 --steps 100
-    python bench/adam.py --json
+    python -m bench.adam                      GRU and LSTM: 16 sequences of 25 steps, hidden 64
+    python -m bench.adam --batch 64 --hidden 256 --steps 100
+    python -m bench.adam --json
 
 float32, inputs as wide as the memory. Both train the same parameters on the same numbers, in one process, in
 alternating turns. A turn is 20 steps one after the other, as training is; before them are a pause, since

@@ -1,8 +1,8 @@
 """Times models with convolutions over steps, beside onnxruntime on the same ONNX file.
 
-    python bench/convolutions.py                    batches of 1 and of 50 sequences of 50 to 300 frames
-    python bench/convolutions.py --model vad --batch 8
-    python bench/convolutions.py --json
+    python -m bench.convolutions                    batches of 1 and of 50 sequences of 50 to 300 frames
+    python -m bench.convolutions --model vad --batch 8
+    python -m bench.convolutions --json
 
 Three models of frames of 40 numbers, float32: a detector of speech (two convolutions, one with a stride, a
 GRU and a linear layer), a recogniser (two convolutions, each with pooling, a bidirectional GRU and a linear

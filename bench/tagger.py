@@ -1,8 +1,8 @@
 """Times a whole model, a tagger of words, beside onnxruntime, PyTorch and oneDNN.
 
-    python bench/tagger.py                    batches of 1 and of 50 sentences of 5 to 60 words
-    python bench/tagger.py --batch 8 --hidden 256
-    python bench/tagger.py --json
+    python -m bench.tagger                    batches of 1 and of 50 sentences of 5 to 60 words
+    python -m bench.tagger --batch 8 --hidden 256
+    python -m bench.tagger --json
 
 An embedding of 128, a bidirectional GRU of two layers, 128 units each, and a linear layer, float32. stepnet
 runs the graph of the module (`stepnet.torch.graph`) over the sentences as they are. onnxruntime runs the
