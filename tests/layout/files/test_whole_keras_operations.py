@@ -135,6 +135,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         "of steps all, the first or the last, or all but some at the ends",
     ),
     "decimals": (lambda y: ops.round(y, 2), "its decimals is 2"),
+    "steps shifted by one": (
+        lambda y: ops.concatenate([y[:, :1], y[:, :-1]], axis=1),
+        "it puts entries ahead of steps of which some were left out",
+    ),
     "unequal parts": (lambda y: ops.split(y, [1], axis=1)[0], "is not a feature"),
 }
 
