@@ -1,14 +1,18 @@
 # Everything is set up in .venv at the repository root; what is installed there is listed in pyproject.toml alone.
 # A stamp in .venv says what is installed, so that nothing is installed twice until pyproject.toml changes.
 
-PYTHON ?= python3
+# On Windows python3 is a program that opens the Store.
+PYTHON ?= $(if $(filter Windows_NT,$(OS)),python,python3)
 
 VENV  := .venv
-BIN   := $(VENV)/bin
+# A virtual environment of Windows has its programs in another folder.
+PROGRAMS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN   := $(VENV)/$(PROGRAMS)
 PEERS := .peers
 LOWEST := $(PEERS)/lowest
+NEWEST := $(PEERS)/newest
 LOWEST_PYTHON ?= python3.11
-LOWEST_TESTS := repository/test_floors.py $(addprefix cli/test_,doctor.py cli.py) compiler/trace/test_numpys_functions.py \
+PACKAGE_TESTS := repository/test_floors.py $(addprefix cli/test_,doctor.py cli.py) compiler/trace/test_numpys_functions.py \
   explain/test_picture.py keras $(addprefix arrow/test_arrow_,batches.py refused.py) ray onednn/test_vowels.py \
   $(addprefix compiler/targets/cpu/test_,llvm.py stored_code.py) onnx/test_onnx.py torch/test_torch_layers.py \
   $(addprefix layout/files/test_files_,onnx.py keras.py flax.py safetensors.py torch.py)
@@ -16,6 +20,9 @@ LOWEST_TESTS := repository/test_floors.py $(addprefix cli/test_,doctor.py cli.py
 PROCESSOR_TESTS := $(addprefix tests/compiler/targets/cpu/test_,call_block.py chain.py cpu.py driver.py early_ends.py \
   encoded_weights.py fiber_results.py fiber_statics.py fibers.py in_place.py llvm.py llvm_unusual.py step_places.py wavefront.py \
   workers.py) tests/model/test_random_steps.py tests/cells/test_cells.py
+# What CI begins with on systems that nobody has run the other tests on: machine code, the cache, results in files.
+ELSEWHERE_TESTS := $(filter-out %/test_workers.py,$(PROCESSOR_TESTS)) tests/compiler/disk tests/repository/test_other_systems.py \
+  $(addprefix tests/arrow/,test_arrow_batches.py folders/test_folders.py)
 # Old packages leave files and processes open when they are collected.
 LOWEST_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 PIP    = -m pip --disable-pip-version-check install --quiet --no-compile # Python compiles what is imported
@@ -28,7 +35,7 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 BENCH_PEERS := openvino tensorflow jax paddle
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark
 
-.PHONY: help demo test test-long test-lowest test-processor test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers
+.PHONY: help demo test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-emulated ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -43,13 +50,22 @@ test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, who
 	$(BIN)/python -m pytest $(PARALLEL) --long -m long tests $(ARGS)
 
 test-lowest: $(LOWEST)/peer.stamp ## the fast tests of what packages do, with the lowest version of each, in an environment of its own
-	$(LOWEST)/bin/python -m pytest $(PARALLEL) $(LOWEST_WARNINGS) $(addprefix tests/,$(LOWEST_TESTS)) $(ARGS)
+	$(LOWEST)/$(PROGRAMS)/python -m pytest $(PARALLEL) $(LOWEST_WARNINGS) $(addprefix tests/,$(PACKAGE_TESTS)) $(ARGS)
+
+test-newest: $(NEWEST)/peer.stamp ## the same tests with the newest version of each package, pre-releases among them
+	$(NEWEST)/$(PROGRAMS)/python -m pytest $(PARALLEL) $(addprefix tests/,$(filter-out repository/%,$(PACKAGE_TESTS))) $(ARGS)
 
 test-processor: $(VENV)/test.stamp ## what runs machine code, for the processor that STEPNET_CPU names: x86-64-v3, generic
 	$(BIN)/python -m pytest $(PARALLEL) $(PROCESSOR_TESTS) $(ARGS)
 
+test-elsewhere: $(VENV)/test.stamp ## what CI runs on macOS and Windows, in one process
+	$(BIN)/python -m pytest -n 0 $(ELSEWHERE_TESTS) $(ARGS)
+
 test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, against every reader
 	$(BIN)/python tests/fuzz/hunt.py --count 100000 --keep build/mutants $(ARGS)
+
+test-emulated: $(VENV)/test.stamp ## tests of the engine, and the demo, under QEMU as 64-bit Arm and as an x86-64 without AVX
+	$(BIN)/python tests/processes/emulated.py $(ARGS)
 
 ulps: $(VENV)/test.stamp ## the elementary functions at every float32 there is, and how far off each is at most
 	$(BIN)/python -m tests.compiler.targets.cpu.every_float $(ARGS)
@@ -96,6 +112,15 @@ layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 test-peers: peers $(VENV)/test.stamp ## layouts, cells, files, Paddle's operators and programs, Keras' backends, JAX and Spark against the frameworks themselves
 	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_cells_themselves.py test_paddle_itself.py test_corpus.py test_keras_backends.py test_jax.py test_spark.py) $(ARGS)
 
+dist: $(VENV)/release.stamp ## the wheel and the source distribution, in dist, built and checked
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python release/release_check.py
+
+publishable: dist ## the same, and that nothing is missing that a package index shows
+	$(BIN)/python release/release_check.py --publish
+
 # What is installed
 
 $(VENV)/pip.stamp:
@@ -125,34 +150,46 @@ $(VENV)/docs.stamp: pyproject.toml $(VENV)/pip.stamp
 	@$(BIN)/python $(PIP) --editable . --group docs
 	@touch $@
 
+$(VENV)/release.stamp: pyproject.toml $(VENV)/pip.stamp
+	@echo "installing what builds and checks a release in $(VENV) ..."
+	@$(BIN)/python $(PIP) --group release
+	@touch $@
+
+$(NEWEST)/peer.stamp: pyproject.toml
+	@echo "installing stepnet and the newest versions of what it needs in $(NEWEST) ..."
+	@$(PYTHON) -m venv --clear $(NEWEST)
+	@$(NEWEST)/$(PROGRAMS)/python $(PIP) 'pip>=25.1'
+	@$(NEWEST)/$(PROGRAMS)/python $(PIP) --pre --upgrade --editable '.[arrow,torch,keras,onnx,onednn,flax,ray]' --group test-runners
+	@touch $@
+
 # The lowest versions have no wheels for a later Python.
 $(LOWEST)/peer.stamp: pyproject.toml tests/lowest.txt
 	@command -v $(LOWEST_PYTHON) >/dev/null || { echo "$(no_lowest_python)" >&2; exit 1; }
 	@echo "installing stepnet and the lowest versions of what it needs in $(LOWEST) ..."
 	@$(LOWEST_PYTHON) -m venv --clear $(LOWEST)
-	@$(LOWEST)/bin/python $(PIP) 'pip>=25.1'
-	@$(LOWEST)/bin/python $(PIP) --constraint tests/lowest.txt --editable '.[arrow,torch,keras,onnx,onednn,flax,ray]' --group peer-lowest
+	@$(LOWEST)/$(PROGRAMS)/python $(PIP) 'pip>=25.1'
+	@$(LOWEST)/$(PROGRAMS)/python $(PIP) --constraint tests/lowest.txt --editable '.[arrow,torch,keras,onnx,onednn,flax,ray]' --group peer-lowest
 	@touch $@
 
 # What is built from an old setup.py builds with the setuptools that its group names, so that is there first.
 $(PEERS)/chainer/peer.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing chainer in $(PEERS)/chainer ..."
 	@$(BIN)/python -m venv $(PEERS)/chainer
-	@$(PEERS)/chainer/bin/python $(PIP) 'pip>=25.1' 'setuptools<70' wheel 'numpy==1.23.5'
-	@$(PEERS)/chainer/bin/python $(PIP) --no-build-isolation --group peer-chainer
+	@$(PEERS)/chainer/$(PROGRAMS)/python $(PIP) 'pip>=25.1' 'setuptools<70' wheel 'numpy==1.23.5'
+	@$(PEERS)/chainer/$(PROGRAMS)/python $(PIP) --no-build-isolation --group peer-chainer
 	@touch $@
 
 $(PEERS)/%/peer.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing $* in $(PEERS)/$* ..."
 	@$(BIN)/python -m venv $(PEERS)/$*
-	@$(PEERS)/$*/bin/python $(PIP) 'pip>=25.1'
-	@$(PEERS)/$*/bin/python $(PIP) --group peer-$*
+	@$(PEERS)/$*/$(PROGRAMS)/python $(PIP) 'pip>=25.1'
+	@$(PEERS)/$*/$(PROGRAMS)/python $(PIP) --group peer-$*
 	@touch $@
 
 supported    = $(1) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null
 found        = $$($(1) --version 2>/dev/null || echo not found)
 wrong_python = stepnet needs Python 3.11 to 3.14, and $(PYTHON) is $(call found,$(PYTHON)). \
-Name another one: make PYTHON=python3.12 ...
+Name another one: make PYTHON=$(if $(filter Windows_NT,$(OS)),C:/path/to/python.exe,python3.12) ...
 no_lowest_python = the lowest versions need Python 3.11, and there is no $(LOWEST_PYTHON). \
 Name another one: make test-lowest LOWEST_PYTHON=/path/to/python3.11
 wrong_venv   = stepnet needs Python 3.11 to 3.14, and the one in $(VENV) is $(call found,$(BIN)/python). \

@@ -16,7 +16,6 @@ for, of the same numbers.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -86,7 +85,7 @@ def timed(output: str, hidden: int, size: float, total: float, rounds: int) -> R
 
     def ours() -> Any:
         """Runs `predict` over all batches, to be timed; returns the columns of results."""
-        return [part.column(output) for part in arrow.predict(iter(batches), rnn, output=output)]
+        return [part.column(output) for part in arrow.predict(iter(batches), rnn, result=output)]
 
     def bare() -> Any:
         """Calls the engine for the same sequences, to be timed; returns the results."""
@@ -112,6 +111,8 @@ def seconds_of(run: Callable[[], Any]) -> float:
 
 def peak() -> float:
     """Returns the most megabytes of memory that this process has held so far."""
+    import resource
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
 
 
@@ -130,7 +131,7 @@ def held(hidden: int, size: float, total: float, output: str, memory: int) -> di
 
     rows, first = 0, 0.0
     for number, batch in enumerate(
-        arrow.predict(batches(), recurrence(hidden), output=output, memory=memory)
+        arrow.predict(batches(), recurrence(hidden), result=output, memory=memory)
     ):
         rows += batch.num_rows
         del batch

@@ -12,7 +12,6 @@ and copies alternate, each into new memory, and the ratio is the median of each 
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -121,12 +120,16 @@ def seconds(work: Any) -> float:
 
 def peak() -> int:
     """Returns the most bytes that this process has held."""
+    import resource
+
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if platform.system() == "Darwin" else most * 1024
 
 
 def held() -> int:
     """Returns the bytes that this process holds; on a system that does not say, the most it has held."""
+    import resource
+
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * resource.getpagesize() if status.exists() else peak()
 

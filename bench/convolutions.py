@@ -2,6 +2,7 @@
 
     python -m bench.convolutions                    batches of 1 and of 50 sequences of 50 to 300 frames
     python -m bench.convolutions --model vad --batch 8
+    python -m bench.convolutions --processor-time   on a machine that runs other work, too
     python -m bench.convolutions --json
 
 Three models of frames of 40 numbers, float32: a detector of speech (two convolutions, one with a stride, a
@@ -11,7 +12,8 @@ layer), and a stack of nine convolutions, of which one has a stride.
 PyTorch exports each model once. stepnet loads the file (`stepnet.onnx.load`) and runs the sequences as they
 are. onnxruntime runs padded batches; the padding is made beforehand. Both have the same sequences, others in
 every turn, in alternation in one process. Before a turn is a pause, since threads may spin for a while. A
-time is the median of all turns, and a ratio that of each round's. The results are compared first: of the
+time is the median of all turns, and a ratio that of each round's. Processor time is that of one thread, and
+leaves out what other work takes but for its share of the caches. The results are compared first: of the
 longest sequence, as padding changes those of the others.
 """
 
@@ -147,18 +149,18 @@ def check(runs: tuple[Run, Run], batch: Batch, units: int) -> None:
         raise SystemExit(f"the results of stepnet and onnxruntime differ by {away:.2g}")
 
 
-def timed(name: str, runs: tuple[Run, Run], count: int, rounds: int) -> Row:
-    """Times both on batches of `count` sequences in alternation."""
+def timed(name: str, runs: tuple[Run, Run], count: int, rounds: int, clock: Callable[[], float]) -> Row:
+    """Times both on batches of `count` sequences in alternation. clock: returns the time in seconds."""
     random, seconds = np.random.default_rng(count), (list[float](), list[float]())
     for _ in range(rounds):
         batches = [Batch.drawn(random, count) for _ in range(max(1, 20 // count))]
         for run, own in zip(runs, seconds, strict=True):
             time.sleep(PAUSE)
             run(batches[0])
-            begun = time.perf_counter()
+            begun = clock()
             for batch in batches:
                 run(batch)
-            own.append((time.perf_counter() - begun) / len(batches))
+            own.append((clock() - begun) / len(batches))
     ours, theirs = seconds
     ratio = median(b / a for a, b in zip(ours, theirs, strict=True))
     return Row(name, count, 1e3 * median(ours), 1e3 * median(theirs), ratio)
@@ -170,10 +172,12 @@ def main(
     units: Annotated[int, typer.Option(min=1, help="Features of the convolutions.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 31,
     threads_: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of both.")] = None,
+    processor_time: Annotated[bool, typer.Option("--processor-time", help="That of one thread.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
     """Time models with convolutions beside onnxruntime, and print a table or JSON."""
-    sn.set_threads(threads_)
+    sn.set_threads(1 if processor_time else threads_)
+    clock = time.process_time if processor_time else time.perf_counter
     torch.manual_seed(0)
     names, rows = model or list(MODELS), list[Row]()
     for name in track(names, "timing", console=Console(stderr=True, quiet=as_json), transient=True):
@@ -181,7 +185,7 @@ def main(
             runs = runs_of(MODELS[name](units).eval(), Path(folder))
         for count in batch or [1, 50]:
             check(runs, Batch.drawn(np.random.default_rng(0), count), units)
-            rows.append(timed(name, runs, count, rounds))
+            rows.append(timed(name, runs, count, rounds, clock))
     columns = {
         **{name: f"{{row.{name}}}" for name in ("model", "batch")},
         **{name: f"{{row.{name}:.3f}}" for name in ("stepnet", "onnxruntime")},

@@ -16,7 +16,6 @@ files, in seconds of one processor.
 Memory is the peak of a new process. The inputs are written before, 512 MB in each file, of the same numbers.
 """
 
-import resource
 import shutil
 import subprocess
 import sys
@@ -158,6 +157,8 @@ def write_inputs(folder: Path, size: float) -> None:
 
 def peak(folder: str, output: str, result: str, hidden: int) -> None:
     """Runs over a folder, and prints the most megabytes that this process held."""
+    import resource
+
     arrow.run(folder, recurrence(hidden), output, result=result)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE)
 

@@ -21,7 +21,6 @@ import gc
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -146,6 +145,8 @@ def watched(run: Callable[[], Array]) -> tuple[int, Array]:
 
 def peak() -> int:
     """Returns the most bytes that this process has held; on Linux, since the peak was reset."""
+    import resource
+
     if STATUS.exists():
         lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
         return int(lines["VmHWM"].split()[0]) * 1024

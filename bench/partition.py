@@ -13,7 +13,6 @@ took a processor. Threads that were late because of another process are used aga
 """
 
 import json
-import resource
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -113,6 +112,8 @@ class Turn:
 
 def timed(call: Callable[[], Any]) -> Turn:
     """Calls for some milliseconds; returns a call's mean seconds, and how often it was interrupted."""
+    import resource
+
     WORKER_POOL.lateness = Lateness()
     call()
     count, begin, before = 0, time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
@@ -237,15 +238,19 @@ def stack(name: str, hidden: int, rows: int) -> Trial:
     x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
     seen: list[tuple[Wavefront, float, float]] = []
 
-    def prepared(decide: Callable[[Sequence[Load], CallSize, Machine], Wavefront]) -> Callable[[], Any]:
+    def prepared(
+        decide: Callable[[Sequence[Load], Sequence[CallSize], Machine], Wavefront],
+    ) -> Callable[[], Any]:
         """Compiles the stack as `decide` says; returns the call."""
 
-        def decided(loads: Sequence[Load], size: CallSize, most: int, machine: Machine) -> Wavefront:
+        def decided(
+            loads: Sequence[Load], sizes: Sequence[CallSize], most: int, machine: Machine
+        ) -> Wavefront:
             """Notes what the estimate chooses and predicts, and returns what `decide` says."""
-            chosen = model.wavefront(loads, size, most, machine)
-            alone, front = by_one(loads, size, machine), in_pairs(loads, size, machine)
+            chosen = model.wavefront(loads, sizes, most, machine)
+            alone, front = by_one(loads, sizes, machine), in_pairs(loads, sizes, machine)
             seen.append((chosen, alone.seconds, front.seconds))
-            return decide(loads, size, machine)
+            return decide(loads, sizes, machine)
 
         stacked = sn.Stack([made(cell, hidden, both=False) for _ in range(int(count))])
         with replaced(arrangement, "wavefront", decided):
@@ -262,24 +267,30 @@ def stack(name: str, hidden: int, rows: int) -> Trial:
     return Trial(name, hidden, rows, ways, names[2 if is_front else int(is_shared)], calls)
 
 
-def by_one(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefront:
+def by_one(loads: Sequence[Load], sizes: Sequence[CallSize], machine: Machine) -> Wavefront:
     """Returns the arrangement of layers by one thread, with the predicted seconds."""
-    ways = tuple(CallPartition("alone", 1, load.seconds(size, 1, 1, machine)) for load in loads)
+    ways = tuple(
+        CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
+        for load, size in zip(loads, sizes, strict=True)
+    )
     seconds = sum(way.seconds for way in ways)
     return Wavefront(((1, 0),) * len(loads), ways, seconds, seconds)
 
 
-def in_turn(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefront:
+def in_turn(loads: Sequence[Load], sizes: Sequence[CallSize], machine: Machine) -> Wavefront:
     """Returns the arrangement of layers one after the other, each shared as the estimate finds best."""
-    ways = tuple(model.partition(load, size, processors(), machine).chosen for load in loads)
-    return replace(by_one(loads, size, machine), ways=ways)
+    ways = tuple(
+        model.partition(load, size, processors(), machine).chosen
+        for load, size in zip(loads, sizes, strict=True)
+    )
+    return replace(by_one(loads, sizes, machine), ways=ways)
 
 
-def in_pairs(loads: Sequence[Load], size: CallSize, machine: Machine) -> Wavefront:
+def in_pairs(loads: Sequence[Load], sizes: Sequence[CallSize], machine: Machine) -> Wavefront:
     """Returns the arrangement of two layers at a time as a wavefront; the last of an odd number alone."""
-    pairs, whole = len(loads) // 2, in_turn(loads, size, machine)
-    ways = by_one(loads[: 2 * pairs], size, machine).ways + whole.ways[2 * pairs :]
-    seconds, block = model.wavefront_time(loads[:2], size, machine)
+    pairs, whole = len(loads) // 2, in_turn(loads, sizes, machine)
+    ways = by_one(loads[: 2 * pairs], sizes[: 2 * pairs], machine).ways + whole.ways[2 * pairs :]
+    seconds, block = model.wavefront_time(loads[:2], sizes[:2], machine)
     groups = ((2, block),) * pairs + ((1, 0),) * (len(loads) % 2)
     seconds = pairs * seconds + sum(way.seconds for way in ways[2 * pairs :])
     return Wavefront(groups, ways, seconds, whole.seconds)

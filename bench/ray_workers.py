@@ -41,7 +41,7 @@ from stepnet.ray import predict
 
 WAYS = 0, 1, 2
 """The numbers of workers; 0 is the engine alone."""
-TICKS = os.sysconf("SC_CLK_TCK")
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0
 KINDS = "workers", "driver", "others", "elsewhere"
 IDLE = 3, 4
 """The places of the first line of /proc/stat that count idle time, of 8 that count time."""

@@ -7,7 +7,8 @@ A GRU, float32, over requests of one sequence of 5 to 60 steps each. `one batch`
 sequences, by one thread: what the machine gives. `calls of 16` has as many sequences in a call as there are
 callers: each waits for its result, so no batch by arrival can be larger. `one thread` calls the model with
 one request after the other, and `each its own` are 16 threads of Python that do. `by arrival` are these
-threads with `examples/batching.py`: each submits its request, and waits for the result.
+threads with `examples/batching.py`: each submits its request, and waits for the result. `clients alone` is
+the same with a model that computes nothing: what these threads can ask, whatever answers.
 
 Ways alternate. A rate is the median of the rounds, and its share of that of one batch the median of each
 round's; p50 and p99 are those of all requests, in milliseconds. The results are compared first: those of all
@@ -35,6 +36,7 @@ from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 SHORTEST, LONGEST, BATCH = 5, 60, 64
+CLIENTS = "clients alone"
 Answer = Callable[[Array], Array]
 
 
@@ -95,13 +97,15 @@ def main(
         """Calls the model with one sequence."""
         return call(sn.Ragged.from_list([request]))[0]
 
-    with Batcher(call) as batcher:
+    nothing = np.zeros((BATCH, hidden), "float32")
+    with Batcher(call) as batcher, Batcher(lambda asked: nothing[: len(asked)]) as idle:
         ways: dict[str, Callable[[], tuple[list[Array], list[float]]]] = {
             "one batch": lambda: in_batches(model, sequences, BATCH),
             f"calls of {callers}": lambda: in_batches(model, sequences, callers),
             "one thread": lambda: by_callers(alone, sequences, 1),
             "each its own": lambda: by_callers(alone, sequences, callers),
             "by arrival": lambda: by_callers(lambda one: batcher.submit(one).result(), sequences, callers),
+            CLIENTS: lambda: by_callers(lambda one: idle.submit(one).result(), sequences, callers),
         }
         rows = timed_ways(ways, requests, rounds, as_json)
     if as_json:
@@ -122,7 +126,8 @@ def timed_ways(
     """Times ways to answer requests in alternation; returns a row for each. Raises `SystemExit` if results
     differ.
     """
-    (first, right), *others = ((name, np.stack(way()[0])) for name, way in ways.items())
+    answering = {name: way for name, way in ways.items() if name != CLIENTS}
+    (first, right), *others = ((name, np.stack(way()[0])) for name, way in answering.items())
     for name, results in others:
         if not np.array_equal(results, right):
             raise SystemExit(f"the results of {first} and {name} differ")

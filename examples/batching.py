@@ -6,10 +6,11 @@
 
 A request waits for the call that is running, and at most a moment for others: clients that were answered
 together send their next requests together. Each result has the bits that a call of the request alone gives,
-so nobody can tell who shared the batch.
+so nobody can tell who shared the batch. Requests of another dtype or another number of features are a call of
+their own, for one of float64 among others of float32 would be cast with them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -35,8 +36,8 @@ class Batcher:
         self.waiting, self.lock, self.is_open = SimpleQueue[Request | None](), Lock(), False
 
     def submit(self, sequence: Array) -> Future[Array]:
-        """The result for a sequence [steps, features], when it is computed."""
-        future = Future[Array]()
+        """The result for a sequence [steps, features], when it is computed, in the dtype of the sequence."""
+        sequence, future = np.asarray(sequence), Future[Array]()
         with self.lock:
             if not self.is_open:
                 raise RuntimeError("this batcher does not run: submit inside of its `with` block")
@@ -50,7 +51,8 @@ class Batcher:
                 batch = [first]
                 while len(batch) < self.most and (request := self.arriving()) is not None:
                     batch.append(request)
-                self.answer(batch)
+                for alike in by_form(batch):
+                    self.answer(alike)
         finally:
             with self.lock:
                 self.is_open = False
@@ -79,10 +81,15 @@ class Batcher:
         failure: BaseException = RuntimeError("the model failed, which ended the batcher")
         try:
             results = self.model(sn.Ragged.from_list([sequence for sequence, _ in batch]))
+            check_results(results, len(batch))
             for (_, future), result in zip(batch, results, strict=True):
                 future.set_result(result)
         except sn.StepnetError as error:
             failure = error
+        except BaseException as error:
+            failure = RuntimeError(f"{failure}: {error!r}")
+            failure.__cause__ = error
+            raise
         finally:
             for _, future in batch:
                 if not future.done():
@@ -100,3 +107,21 @@ class Batcher:
             self.is_open = False
             self.waiting.put(None)
         self.thread.join()
+
+
+def by_form(batch: list[Request]) -> list[list[Request]]:
+    """The requests of a batch in groups of one dtype and one shape of a step, in the order of arrival."""
+    groups = dict[tuple[np.dtype, tuple[int, ...]], list[Request]]()
+    for request in batch:
+        groups.setdefault((request[0].dtype, request[0].shape[1:]), []).append(request)
+    return list(groups.values())
+
+
+def check_results(results: object, count: int) -> None:
+    """Raises a TypeError where a model did not give one result for each of so many sequences."""
+    if isinstance(results, Sized) and not isinstance(results, tuple | dict) and len(results) == count:
+        return
+    raise TypeError(
+        f"the model gave {type(results).__name__} for {count} sequences, and must give one array or Ragged, "
+        "with a result for each. An RNN gives a pair: lambda sequences: rnn(sequences)[1] gives its memories"
+    )

@@ -9,10 +9,13 @@ marked; the answer is their sum. To answer 1 always is wrong by 0.167 (mean squa
 
 Run it from the root of the repository (some ten seconds on two processors):
 
-    .venv/bin/python examples/custom_cell.py [--steps N]
+    .venv/bin/python examples/custom_cell.py [--steps N] [--plot FILE]
+
+`--plot` draws the learning curve, and needs matplotlib.
 """
 
 import argparse
+from pathlib import Path
 
 import torch
 from rich.progress import Progress
@@ -97,13 +100,31 @@ def train(looped: bool = False, count: int = STEPS) -> list[float]:
     return losses
 
 
+def plot(losses: list[float], file: Path) -> None:
+    """Draws the learning curve, beside the error of answering 1 always."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(range(1, len(losses) + 1), losses, label="IndRNN")
+    axes.axhline(1 / 6, color="grey", linewidth=0.8, linestyle="--", label="to answer 1 always")
+    axes.set(xlabel="step of training", ylabel="mean square error", yscale="log")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Trains, and prints how wrong the answers are."""
     parser = argparse.ArgumentParser(description="Train the independently recurrent network to add.")
     parser.add_argument("--steps", type=int, default=STEPS)
-    losses = train(count=parser.parse_args(arguments).steps)
+    parser.add_argument("--plot", type=Path, help="a picture of the learning curve; needs matplotlib")
+    options = parser.parse_args(arguments)
+    losses = train(count=options.steps)
     few = losses[-20:]
     print(f"wrong by {losses[0]:.4f} at first, {sum(few) / len(few):.4f} at last (mean square)")
+    if options.plot:
+        plot(losses, options.plot)
 
 
 if __name__ == "__main__":

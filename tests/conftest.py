@@ -15,9 +15,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
 os.environ["OMP_NUM_THREADS"] = "1"  # of torch and NumPy, whose threads wait for those of the other workers
-os.environ["STEPNET_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # but stepnet has all
+os.environ["STEPNET_NUM_THREADS"] = str(  # but stepnet has all
+    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+)
 # Tests see the code that is generated now. Those of the cache have folders of their own; see `COMPILED`, too.
 os.environ["STEPNET_CACHE"] = "0"
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # or it starts processes, each of which imports PyTorch
@@ -160,6 +167,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     items.sort(key=lambda item: not uses_ray(item))
     skip_without_onednn(items)
+    skip_without_locks(items)
     if config.option.long:
         return
     places, cases, left = Counter[object](), Counter[str](), dict[pytest.Item, str]()
@@ -208,6 +216,17 @@ def skip_without_onednn(items: list[pytest.Item]) -> None:
     if examples and (reason := missing_onednn()):
         for item in examples:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def skip_without_locks(items: list[pytest.Item]) -> None:
+    """Skips tests that are to be alone, in a worker of a system without locks of files, and says so."""
+    if fcntl is None and "PYTEST_XDIST_WORKER" in os.environ:
+        for item in items:
+            if item.get_closest_marker("alone"):
+                reason = (
+                    "fcntl is missing, which keeps other tests from running beside this one; -n 0 runs it"
+                )
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.hookimpl(optionalhook=True)  # of xdist
@@ -278,11 +297,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
-    import fcntl
-
     patches = "monkeypatch" in vars(item).get("fixturenames", ()) or has_patches(item.path)
     os.environ["STEPNET_CACHE_DIR"] = str(item.config.stash[COMPILED] if patches else KEPT)
     os.environ["STEPNET_CACHE"] = "0" if any(map(item.path.is_relative_to, COMPILING)) else "1"
+    if fcntl is None:
+        return (yield)
 
     folder = vars(item.config)["_tmp_path_factory"].getbasetemp().parent  # that of all processes
     kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH

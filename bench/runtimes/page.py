@@ -1,13 +1,13 @@
-"""Makes the documentation's tables from the saved results of all processors: `make bench-docs`.
+"""Makes the documentation's tables and charts from the saved results of all processors: `make bench-docs`.
 
-bench/saved/*.json --> docs/comparison.md, and the summary in docs/benchmarks.md between two marks
+bench/saved/*.json --> docs/comparison.md, the charts, and the summary in docs/benchmarks.md between two marks
 """
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import ascii_lowercase
 
-from bench.runtimes import saved
+from bench.runtimes import charts, saved
 from bench.runtimes.cases import MODES
 from bench.runtimes.groups import GROUPS
 from bench.runtimes.report import significant
@@ -22,7 +22,7 @@ PAGE, SUMMARY = DOCS / "comparison.md", DOCS / "benchmarks.md"
 BEGIN, END = "<!-- made by make bench-docs -->", "<!-- end of what make bench-docs made -->"
 INTRODUCTION = """# Beside other libraries
 
-Made from `bench/saved/` by `make bench-docs`. [Benchmarks](benchmarks.md#against-other-libraries) says what
+Made from `bench/saved/` by `make bench-docs`. [Benchmarks](benchmarks.md) says what
 is compared, and `bench/README.md` how.
 
 Times are medians over rounds in which all take turns. `ratio` is the time of the best peer divided by that
@@ -34,8 +34,9 @@ a reason below the table.
 
 
 def main() -> None:
-    """Writes the page of all tables, and the summary in the page on benchmarks."""
+    """Writes the page of all tables, and the charts and the summary in the page on benchmarks."""
     processors = [saved.load(path) for path in sorted(saved.FOLDER.glob("*-threads.json"))]
+    charts.draw_all(processors[0], DOCS / "pictures")
     PAGE.write_text(page(processors), encoding="utf-8")
     text = SUMMARY.read_text(encoding="utf-8")
     SUMMARY.write_text(with_summary(text, summary(processors)), encoding="utf-8")

@@ -23,7 +23,7 @@ from stepnet.compiler.trace.functions import (
 )
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.compiler.values.version import __version__
+from stepnet.compiler.values.version import __version__, check_lock, has_lock
 from stepnet.errors import StepnetError
 from stepnet.explain.progress import progress
 from stepnet.model.model import Model
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from stepnet.model.graph.quantize import quantize
     from stepnet.model.losses import value_and_grad
     from stepnet.model.samplers import sampling
+
+check_lock(has_lock())
 
 __all__ = [
     "RNN",

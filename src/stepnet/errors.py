@@ -8,18 +8,33 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 
-class StepnetError(Exception):
-    r"""The base of every error that stepnet raises on purpose.
+class StepnetError(ValueError):
+    r"""The base of every error that stepnet raises on purpose; a `ValueError`, as Python's own errors for
+    arguments that do not fit are.
 
     Control characters in the message, such as those in names from a file, are escaped.
 
     >>> print(StepnetError("there is no \x1b[31mlayer"))
     there is no \x1b[31mlayer
+
+    Arguments after the message are lines below it, such as the line of the user's code.
+
+    >>> print(FileError("a\nb: there is no such file", "  at model.py:3"))
+    a\nb: there is no such file
+      at model.py:3
+    """
+
+    kept = "\n"
+    """The control characters that are not escaped in the message."""
+    _keras_call_info_injected = True
+    """Keras raises errors with this attribute as they are, and others again with escape codes for bold text
+    around the message.
     """
 
     def __str__(self) -> str:
-        """The message, with control characters escaped other than line ends."""
-        return printable(super().__str__(), "\n")
+        """The message and the lines below it, with control characters escaped."""
+        message, *below = map(str, self.args or ("",))
+        return "\n".join([printable(message, self.kept), *map(printable, below)])
 
 
 def printable(text: str, kept: str = "") -> str:
@@ -59,19 +74,18 @@ class LibraryError(StepnetError):
 
 
 class FileError(StepnetError):
-    """A file cannot be read or written: truncated, of another kind, or unsafe."""
+    """A file cannot be read or written: truncated, of another kind, or unsafe. The message is one line."""
 
-    def __str__(self) -> str:
-        """The message in one line, with all control characters escaped."""
-        return printable(super().__str__())
+    kept = ""
 
 
 class LayoutError(InputError):
-    """Weights do not fit a layout, the layout or its sizes are open, or a layout is not written correctly."""
+    """Weights do not fit a layout, the layout or its sizes are open, or a layout is not written correctly.
 
-    def __str__(self) -> str:
-        """The message in one line, with all control characters escaped."""
-        return printable(super().__str__())
+    The message is one line.
+    """
+
+    kept = ""
 
 
 class ConversionError(LayoutError):
@@ -91,4 +105,16 @@ def named(*parts: str) -> Generator[None]:
     try:
         yield
     except StepnetError as error:
-        raise type(error)(": ".join([*map(printable, parts), str(error)])) from None
+        message, *below = error.args
+        raise type(error)(": ".join([*map(printable, parts), str(message)]), *below) from None
+
+
+def pip_command(*requirements: str) -> str:
+    """Returns the command that installs packages, in quotes that all shells take, those of Windows too.
+
+    requirements: names of packages, with extras and lowest versions.
+
+    >>> print(pip_command("stepnet[torch]", "rich>=13.7"))
+    pip install "stepnet[torch]" "rich>=13.7"
+    """
+    return "pip install " + " ".join(f'"{requirement}"' for requirement in requirements)

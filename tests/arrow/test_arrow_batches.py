@@ -58,7 +58,7 @@ def check(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("output", ["last", "outputs"])
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=str)
 def test_each_row_is_what_its_sequence_gives_alone(name: str, kind: Any, output: str):
-    results = arrow.predict([batch_of(name, kind)], MODELS[name], output=output).read_all()
+    results = arrow.predict([batch_of(name, kind)], MODELS[name], result=output).read_all()
     assert results.schema.names == ["id", output]
     assert results["id"].to_pylist() == [*range(len(ROWS[name]))]
     for row, found in zip(ROWS[name], results[output].to_pylist(), strict=True):
@@ -68,14 +68,14 @@ def test_each_row_is_what_its_sequence_gives_alone(name: str, kind: Any, output:
 
 
 def test_the_lists_of_results_are_large_where_those_of_the_column_are():
-    results = arrow.predict([batch_of(kind=pa.large_list(pa.list_(pa.float32(), IN)))], RNN, output="outputs")
+    results = arrow.predict([batch_of(kind=pa.large_list(pa.list_(pa.float32(), IN)))], RNN, result="outputs")
     assert results.schema.field("outputs").type == pa.large_list(pa.list_(pa.float32(), H))
-    results = arrow.predict([batch_of()], RNN, output="outputs")
+    results = arrow.predict([batch_of()], RNN, result="outputs")
     assert results.schema.field("outputs").type == pa.list_(pa.list_(pa.float32(), H))
 
 
 PREDICTORS = {
-    (name, output): arrow.Predictor(MODELS[name], output=output)
+    (name, output): arrow.Predictor(MODELS[name], result=output)
     for name in MODELS
     for output in ("last", "outputs")
 }
@@ -107,14 +107,14 @@ def test_bits_do_not_depend_on_the_cut(
     whole = PREDICTORS[name, output](batch)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "JOINED", together)
-        cut = arrow.predict(cut_into(batch, sizes), MODELS[name], output=output, memory=memory).read_all()
+        cut = arrow.predict(cut_into(batch, sizes), MODELS[name], result=output, memory=memory).read_all()
     assert cut.equals(pa.Table.from_batches([whole]))  # NaN would differ, and there is none
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_batches_of_one_row_give_what_one_batch_gives(name: str):
     batch = batch_of(name, TYPES[name][0])
-    parts = arrow.predict(cut_into(batch, [1]), MODELS[name], output="outputs").read_all()
+    parts = arrow.predict(cut_into(batch, [1]), MODELS[name], result="outputs").read_all()
     assert parts.equals(pa.Table.from_batches([PREDICTORS[name, "outputs"](batch)]))
 
 
@@ -219,7 +219,7 @@ def test_sequences_are_read_where_they_lie_and_results_given_so():
 
     rows = [[[1, 2]], None, [[3, 4], [5, 6]], [[7, 8]]]
     batch = batch_of(rows=rows)
-    predictor = arrow.Predictor(Runnable(sn.Spec(IN, "float32"), run, repr), output="outputs")
+    predictor = arrow.Predictor(Runnable(sn.Spec(IN, "float32"), run, repr), result="outputs")
     result = predictor(batch.slice(1))
     own = batch.column("frames").values.values
     assert np.shares_memory(seen[-1], own.to_numpy())
@@ -231,9 +231,9 @@ def test_the_last_output_of_a_bidirectional_is_that_of_each_direction():
     both = sn.Bidirectional(RNN, rnn_of("gru", IN, H, reverse=True))
     graph = sn.Graph(lambda x, p: both(x)[0], {}, inputs=sn.Spec(IN, "float32"))
     table = pa.table({"frames": pa.array([[[1, 2], [3, 4], [-1, 1]]], LOOSE)})
-    steps = np.array(arrow.predict(table, both, output="outputs").read_all()["outputs"].to_pylist()[0])
+    steps = np.array(arrow.predict(table, both, result="outputs").read_all()["outputs"].to_pylist()[0])
     found = {
-        model: np.array(arrow.predict(table, model, output="last").read_all()["last"].to_pylist()[0])
+        model: np.array(arrow.predict(table, model, result="last").read_all()["last"].to_pylist()[0])
         for model in (both, graph)
     }
     np.testing.assert_array_equal(found[both], [*steps[-1][:H], *steps[0][H:]])
@@ -264,7 +264,7 @@ def test_a_model_is_read_from_a_file(tmp_path: Path):
     layer = torch.nn.GRU(IN, H)
     save_file({name: value.detach().numpy() for name, value in layer.named_parameters()}, path)
     rows = [row for row in ROWS["recurrence"] if row]
-    found = arrow.predict([batch_of(rows=rows)], path, output="outputs", recurrent_only=True)
+    found = arrow.predict([batch_of(rows=rows)], path, result="outputs", recurrent_only=True)
     found = found.read_all()["outputs"].to_pylist()
     for row, outputs in zip(rows, found, strict=True):
         expected = layer(torch.tensor(row, dtype=torch.float32))[0].detach().numpy()
@@ -274,7 +274,7 @@ def test_a_model_is_read_from_a_file(tmp_path: Path):
 @pytest.mark.parametrize("name", ["recurrence", "layers", "nested", "graph"])
 def test_a_predictor_can_be_pickled(name: str):
     batch = batch_of(name, TYPES[name][0])
-    predictor = arrow.Predictor(MODELS[name], output="outputs", keep=[], memory=500)
+    predictor = arrow.Predictor(MODELS[name], result="outputs", keep=[], memory=500)
     assert pickle.loads(pickle.dumps(predictor))(batch).equals(predictor(batch))
 
 
@@ -310,7 +310,7 @@ def test_no_call_takes_more_than_is_said(kind: Any):
 
     lengths = np.random.default_rng(2).integers(0, 40, 300)
     batch = batch_of(kind=kind, rows=[[[1.0, 2.0]] * length for length in lengths])
-    predictor = arrow.Predictor(Runnable(sn.Spec(IN, "float32"), run, repr), output="outputs", memory=10_000)
+    predictor = arrow.Predictor(Runnable(sn.Spec(IN, "float32"), run, repr), result="outputs", memory=10_000)
     assert sum(part.num_rows for part in predictor.over([batch, batch])) == 600
     assert max(calls) <= 10_000
     assert sum(calls) / 10_000 > len(calls) / 3
@@ -348,14 +348,15 @@ def test_the_memory_of_a_call_counts_the_steps_that_there_are_more_of():
 
 
 def test_pairs_of_steps_count_in_the_memory_of_a_call():
-    """Attention stores a score and a weight for each pair and head."""
+    """The interpreter stores a score and a weight for each pair and head of attention; llvm does not."""
     model = sn.Graph(lambda x, p: sn.attention(x, x, x, heads=2), inputs=IN)
-    compiled = CompiledModel.of(Runnable.of(model, "outputs"), sn.Spec(IN, "float32"))
-    assert compiled.pair_bytes == 2 * 2 * 4
+    for engine, held in (("llvm", 0), ("interpret", 2 * 2 * 4)):
+        compiled = CompiledModel.of(Runnable.of(model, "outputs", engine), sn.Spec(IN, "float32"))
+        assert compiled.pair_bytes == held
     rows = [normal(length, IN) for length in (20, 3, 2)]
     batch = pa.record_batch({"frames": [row.tolist() for row in rows]})
     batch = batch.cast(pa.schema({"frames": pa.list_(pa.list_(pa.float32(), IN))}))
-    parts = list(arrow.predict([batch], model, output="outputs", memory=3000))
+    parts = list(arrow.predict([batch], model, result="outputs", memory=3000, engine="interpret"))
     assert [part.num_rows for part in parts] == [1, 2]
     found = [np.array(row) for part in parts for row in part.column("outputs").to_pylist()]
     for one, other in zip(found, model(sn.Ragged.from_list(rows)).to_list(), strict=True):

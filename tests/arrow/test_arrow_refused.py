@@ -159,8 +159,25 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "memory is a number of bytes, from 1 on, not 0",
     ),
     "another output": (
-        lambda: arrow.predict([batch_of()], RNN, output="final"),
-        "output is 'last' or 'outputs', not 'final'",
+        lambda: arrow.predict([batch_of()], RNN, result="final"),
+        "result is 'last' or 'outputs', not 'final'",
+    ),
+    "the output by its old name": (
+        lambda: arrow.predict([batch_of()], RNN, output="last"),  # pyright: ignore[reportCallIssue]
+        "predict has no argument output=: write result= in place of it",
+    ),
+    "a predictor's by its old name": (
+        lambda: arrow.Predictor(RNN, output="last"),  # pyright: ignore[reportCallIssue]
+        "Predictor has no argument output=: write result= in place of it",
+    ),
+    "rows to set aside": (
+        lambda: arrow.predict([batch_of()], RNN, bad="b.parquet"),  # pyright: ignore[reportCallIssue]
+        "predict has no argument bad=: call stepnet.arrow.run, or `stepnet run`, which sets rows aside",
+    ),
+    "a folder of inputs": (
+        lambda: arrow.predict("calls/", RNN),
+        "and is a str: give pyarrow.dataset.dataset(path), or call stepnet.arrow.run, which takes files and "
+        "folders",
     ),
     "no model": (
         lambda: arrow.predict([batch_of()], 3),
@@ -168,7 +185,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a model of several inputs": (
         lambda: arrow.predict([batch_of()], OTHER),
-        "the model takes a structure of inputs, {a: *, b: *}, and a column is a single one",
+        "the model takes a structure of inputs, {a: array, b: array}, and a column is a single one",
     ),
     "a model of statics": (
         lambda: arrow.predict([batch_of()], STILL),
@@ -263,5 +280,5 @@ def test_without_pyarrow(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatc
     import sys
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"need pyarrow: pip install stepnet\[arrow\]"):
+    with pytest.raises(InputError, match=r'need pyarrow: pip install "stepnet\[arrow\]"'):
         make()

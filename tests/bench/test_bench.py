@@ -18,7 +18,7 @@ from installed_onednn import missing_onednn
 from tolerance import assert_close
 from typer.testing import CliRunner
 
-from bench.runtimes import command, groups, measure, oracle, page, results, runner, saved, targets
+from bench.runtimes import charts, command, groups, measure, oracle, page, results, runner, saved, targets
 from bench.runtimes.cases import Case
 from bench.runtimes.command import bench, parts_of
 from bench.runtimes.groups import GROUPS, PRESETS, chosen_cases, grid, vowels_case
@@ -828,6 +828,20 @@ def test_the_documentation_is_made_from_the_saved_files():
     assert page.PAGE.read_text(encoding="utf-8") == page.page(files)
     text = page.SUMMARY.read_text(encoding="utf-8")
     assert page.with_summary(text, page.summary(files)) == text
+
+
+def test_charts_of_the_documentation_show_each_library(tmp_path: Path):
+    """Every library that was timed in the cases of a chart is in its picture, and pages show all pictures."""
+    pytest.importorskip("matplotlib", reason="matplotlib is missing, which draws the charts")
+    processor = saved.load(saved.FOLDER / "amd-epyc-26.2-2-threads.json")
+    paths = charts.draw_all(processor, tmp_path)
+    shown = (page.DOCS / "benchmarks.md").read_text("utf-8")
+    for chart, path in zip(charts.CHARTS, paths, strict=False):
+        text = path.read_text("utf-8")
+        names = {name for result in charts.cases_of(processor, chart) for name in result.timings}
+        assert {name for name in names - set(runner.MARKS) if f"<!-- {name} -->" not in text} == set()
+    assert [path.name for path in paths if f"pictures/{path.name}" not in shown] == []
+    assert [path.name for path in paths if not (page.DOCS / "pictures" / path.name).exists()] == []
 
 
 def test_a_plot_is_a_picture(tmp_path: Path):

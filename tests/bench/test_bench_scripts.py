@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -50,6 +51,7 @@ from bench import (
     modern,
     nested,
     onednn_calls,
+    self_attention,
     serving,
     start,
     stream,
@@ -64,7 +66,13 @@ from stepnet.compiler.targets.cpu import LlvmEngine
 
 Array = np.ndarray
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-pytestmark = pytest.mark.long(every=2, of="scripts")
+pytestmark = [
+    pytest.mark.long(every=2, of="scripts"),
+    pytest.mark.skipif(
+        find_spec("resource") is None,
+        reason="the module resource is missing: scripts ask it for their memory",
+    ),
+]
 
 
 def ran(module: ModuleType, *arguments: str) -> str:
@@ -723,7 +731,7 @@ def test_requests_of_many_threads_are_timed_beside_one_batch() -> None:
     assert (one["way"], one["share"], one["p50"]) == ("one batch", 1, None)
     assert (few["way"], few["p50"]) == ("calls of 4", None)
     assert few["rate"] > 0
-    assert [row["way"] for row in others] == ["one thread", "each its own", "by arrival"]
+    assert [row["way"] for row in others] == ["one thread", "each its own", "by arrival", serving.CLIENTS]
     assert all(0 < row["p50"] <= row["p99"] and row["rate"] > 0 for row in others)
     assert "12 callers" not in (table := ran(serving, *SMALL_SERVING))
     assert "4 callers of a GRU of 8 units" in table
@@ -774,6 +782,15 @@ def test_models_with_convolutions_that_differ_stop_it() -> None:
     runs: Any = (lambda batch: batch.frames.to_list(), lambda batch: batch.padded + 1)
     with pytest.raises(SystemExit, match="the results of stepnet and onnxruntime differ by 1"):
         convolutions.check(runs, batch, 3)
+
+
+def test_attention_is_timed_beside_pytorch(constants: Constants) -> None:
+    constants(self_attention, WARM=0.0, COUNTED=1)
+    options = ["--batch", "2", "--steps", "3", "--width", "4", "--heads", "2", "--rounds", "1", "--json"]
+    rows = json.loads(ran(self_attention, *options))["rows"]
+    assert [row["layer"] for row in rows] == ["products", "attention", "encoder"]
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["stepnet"] / row["torch"])
 
 
 def test_small_calls_are_timed_beside_onnxruntime_and_another_checkout() -> None:

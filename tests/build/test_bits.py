@@ -46,6 +46,21 @@ def convolved(x: Any, params: Any) -> Any:
     return sn.conv1d(rnn_of("gru", 8, 8, dtype="float64")(y)[0], params["above"], dilation=3)
 
 
+STRIDED = {
+    "below": RANDOM.normal(size=(16, 8, 3)).astype("float32"),
+    "above": RANDOM.normal(size=(16, 3, 4)).astype("float32"),
+}
+
+
+def strided(x: Any, params: Any) -> Any:
+    """Convolutions and pooling with strides below a recurrence, and a transposed convolution above it."""
+    y = sn.max_pool1d(np.tanh(sn.conv1d(x, params["below"], stride=2, padding="same")), 3, stride=2)
+    h, final = both(inputs=16)(y)
+    more = sn.conv_transpose1d(h, params["above"], stride=8)
+    mean = sn.reduce(sn.avg_pool1d(more, 2, padding=1), "mean")
+    return {"h": h, "more": more, "x": x, "mean": mean, "far": sn.expand(mean, h), "final": final["forward"]}
+
+
 def repeated(x: Any, params: Any) -> Any:
     """Constants repeated for the steps and for each sequence, beside a recurrence."""
     h, _ = both()(x)
@@ -61,6 +76,7 @@ MODELS = {
     "pooled": (sn.Graph(pooled, W), "float32"),
     "repeated": (sn.Graph(repeated, W), "float32"),
     "convolved": (sn.Graph(convolved, KERNELS), "float64"),
+    "strided": (sn.Graph(strided, STRIDED), "float32"),
 }
 
 
@@ -95,6 +111,29 @@ def test_results_may_be_left_out(tmp_path: Path):
         assert not results.pop(left_out).any()
         assert_same_bits(results, whole[:left_out] + whole[left_out + 1 :])
     functions.pooled_free(context)
+
+
+def test_numbers_of_steps_of_outputs(tmp_path: Path):
+    """Functions of a library give those that outputs have in Python, and -1 where one would be too long."""
+    graph = sn.Graph(strided, STRIDED)
+    made = build(graph, tmp_path, inputs=8)
+    functions, arrays = ctypes.CDLL(str(made.shared)), load(made.shared, trust=True).about.arrays
+    assert [each.name for each in arrays if each.is_counted] == ["y_h", "y_more", "y_far"]
+    results, lengths = graph(sequences(range(60), 8), engine="llvm"), range(60)
+    for name in ("h", "more", "far"):
+        steps = functions[f"model_y_{name}_steps"]
+        steps.restype, steps.argtypes = ctypes.c_int64, [ctypes.c_int64]
+        assert [steps(length) for length in lengths] == results[name].lengths.tolist()
+        assert [steps(count) for count in (-1, -(2**63), 2**31, 2**63 - 1)] == [-1] * 4
+    assert functions.model_y_more_steps(2**31 - 1) == -1
+    context = ctypes.c_void_p()
+    functions.model_error.restype = ctypes.c_char_p
+    assert functions.model_new(ctypes.byref(context)) == 0
+    for offsets in ([0, 2**31], [0, 1, 2 + 2**40], [0, 2**63 - 1]):
+        given, nothing = (ctypes.c_int64 * len(offsets))(*offsets), [None] * len(arrays)
+        code = functions.model_run(context, ctypes.c_int64(len(offsets) - 1), given, *nothing)
+        assert functions.model_error(code) == b"there are more sequences or steps than memory can hold"
+    functions.model_free(context)
 
 
 def test_a_model_without_weights(tmp_path: Path):

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ from same_bits import assert_same_bits
 from zoo import rnn_of, sequences
 
 import stepnet as sn
+from stepnet import arrow
 from stepnet.build import build, load
 from stepnet.compiler.targets.library import Description
 from stepnet.errors import FileError, InputError, LibraryError
@@ -181,10 +182,43 @@ def test_arrays_that_do_not_fit_a_library(tmp_path: Path):
 
 
 def test_a_library_whose_calls_a_file_does_not_have(tmp_path: Path):
-    model = sn.Graph(lambda x, p: sn.reduce(x * p, "mean"), np.ones(12, "float32"))
+    model = sn.Graph(lambda x, p: {"a": x * p, "b": x + p}, np.ones(12, "float32"))
     made = build(model, tmp_path, inputs=12)
     options = "--input", VOWELS, "-o", tmp_path / "y.parquet"
-    assert "gives one output of each step" in refusal("run", "--trust-library", made.shared, *options)
+    said = refusal("run", "--trust-library", made.shared, *options)
+    assert (
+        "this one takes x, and gives y_a, y_b: in Python, stepnet.build.load(path, trust=True)({'x': x})"
+        in said
+    )
+
+
+@pytest.mark.parametrize(("how", "result"), [("each", "outputs"), ("once", "outputs"), ("once", "last")])
+def test_a_library_gives_the_results_of_its_model(how: str, result: str, tmp_path: Path):
+    outputs = {"each": lambda x, p: x * p, "once": lambda x, p: sn.reduce(x * p, "mean")}
+    model = sn.Graph(outputs[how], np.ones(12, "float32"), inputs=12)
+    made = build(model, tmp_path)
+    options = "--input", VOWELS, "--result", result, "-o", tmp_path / "y.parquet"
+    assert stepnet("run", "--trust-library", made.shared, *options)[0] == 0
+    expected = arrow.predict(read_table(VOWELS), model, result=result).read_all()[result]
+    assert read_table(tmp_path / "y.parquet")[result].to_pylist() == expected.to_pylist()
+
+
+def test_the_last_output_is_not_asked_of_a_library_that_gives_all(tmp_path: Path):
+    made = build(rnn_of("gru", 12, 4), tmp_path, inputs=12)
+    options = "--input", VOWELS, "--result", "last", "-o", tmp_path / "y.parquet"
+    assert "gives y of each step, and not the last of each sequence: leave out --result" in refusal(
+        "run", "--trust-library", made.shared, *options
+    )
+
+
+def test_a_library_is_no_model_file(tmp_path: Path):
+    path, load_model = build(rnn_of("gru", 3, 4), tmp_path, inputs=3).shared, cast("Any", sn.load)
+    with pytest.raises(
+        FileError, match=r"machine code: stepnet\.build\.load\(path, trust=True\) loads a library"
+    ):
+        load_model(path)
+    with pytest.raises(InputError, match=r"load has no argument trust=: stepnet\.build\.load"):
+        load_model(path, trust=True)
 
 
 def test_an_onnx_file_is_built_whole(tmp_path: Path):

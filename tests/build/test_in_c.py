@@ -5,6 +5,7 @@ array that may not be touched.
 import shutil
 import subprocess
 from collections.abc import Sequence
+from doctest import DocTestParser
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,19 @@ from stepnet.build import Build, build, load
 from stepnet.build.header import C_TYPES
 from stepnet.compiler.values import leaves
 from tests.build.libraries import LENGTHS, given
-from tests.build.test_bits import pooled
+from tests.build.test_bits import STRIDED, pooled, strided
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 COMPILER = shutil.which("cc")
+MUSL = shutil.which("musl-gcc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler, cc")
 STRICT = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-g"]
 SANITISED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
-def compiled(source: Path, made: Build, *flags: str, shared: bool = False) -> Path:
+def compiled(
+    source: Path, made: Build, *flags: str, shared: bool = False, compiler: str | None = COMPILER
+) -> Path:
     """A program of a source and a library."""
     folder = made.header.parent
     program = folder / f"{source.stem}_{'shared' if shared else 'static'}"
@@ -35,7 +39,7 @@ def compiled(source: Path, made: Build, *flags: str, shared: bool = False) -> Pa
         [f"-L{folder}", f"-l:{made.shared.name}", f"-Wl,-rpath,{folder}"] if shared else [str(made.static)]
     )
     command = [
-        str(COMPILER),
+        str(compiler),
         *STRICT,
         *flags,
         str(source),
@@ -69,6 +73,35 @@ def test_wrong_calls_memory_and_threads(weights: str, tmp_path: Path):
     assert output(compiled(HERE / "checks.c", made, *flags)) == "done\n"
 
 
+ONE_CALL = """
+#include <stdio.h>
+#include "gru.h"
+
+int main(void)
+{
+    gru_context *context;
+    int64_t offsets[] = {0, 2};
+    float x[16], y[32], final[16];
+    for (int i = 0; i < 16; i++) x[i] = (float)i / 8.0f;
+    if (gru_new(&context) || gru_run(context, 1, offsets, x, NULL, y, final)) return 1;
+    for (int i = 0; i < 32; i++) printf("%.9g ", y[i]);
+    gru_free(context);
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(MUSL is None, reason="musl-gcc is missing, of Debian's package musl-tools")
+@pytest.mark.parametrize("shared", [False, True])
+def test_libraries_run_with_musl(shared: bool, tmp_path: Path):
+    rnn = rnn_of("gru", 8, 16)
+    made = build(rnn, tmp_path, name="gru", inputs=8)
+    (tmp_path / "call.c").write_text(ONE_CALL, "utf-8")
+    program = compiled(tmp_path / "call.c", made, shared=shared, compiler=MUSL)
+    outputs, _ = rnn(np.arange(16, dtype="f4").reshape(1, 2, 8) / np.float32(8))
+    assert_same_bits(np.array(output(program).split(), "f4"), outputs.ravel())
+
+
 def test_the_shared_library_and_an_ordinary_program(tmp_path: Path):
     made = build(rnn_of("gru", 8, 16), tmp_path, name="gru", inputs=8)
     assert output(compiled(HERE / "checks.c", made, shared=True)) == "done\n"
@@ -98,6 +131,45 @@ def test_the_example(tmp_path: Path):
     values = ((np.arange(20 * 12) % 17) / 8 - 1).astype("float32").reshape(20, 12)
     _, final = layer(sn.Ragged(values, (np.array([0, 13, 20]),)), engine="llvm")
     assert_same_bits(np.array(printed[2:], "float32"), final[1, :4])
+
+
+PAGE = """
+#include <stdio.h>
+#include <string.h>
+@INCLUDED@
+
+int main(void)
+{
+    enum { pieces = 3 };
+    static float x[@STEPS@ * 8], y[@STEPS@ * 16];
+    for (int i = 0; i < @STEPS@ * 8; i++) x[i] = (float)(i % 17) / 8.0f - 1.0f;
+@CALL@
+    for (int i = 0; i < @PRINTED@; i++) printf("%.9g ", y[i]);
+    return code;
+}
+"""
+
+
+def test_the_calls_of_the_page_compile_and_give_the_bits_of_python(tmp_path: Path):
+    text, names = (ROOT / "docs/deploy.md").read_text("utf-8"), dict[str, Any]()
+    for example in DocTestParser().get_examples(text):
+        exec(example.source, names)
+    values = ((np.arange(35 * 8) % 17) / 8 - 1).astype("float32").reshape(35, 8)
+    right = {
+        "speech": names["speech"](sn.Ragged(values, (np.array([0, 20, 35]),)), engine="llvm").values,
+        "live": names["speech"](values[None, :30], engine="llvm")[0],
+    }
+    blocks = [part.partition("```")[0] for part in text.split("```c\n")[1:]]
+    for block, made in zip(blocks, (names["made"], names["made_of_stream"]), strict=True):
+        included, _, call = block.partition("\n")
+        expected = right[made.header.stem]
+        replaced = {"INCLUDED": included, "CALL": call, "STEPS": len(expected), "PRINTED": expected.size}
+        program = PAGE
+        for key, value in replaced.items():
+            program = program.replace(f"@{key}@", str(value))
+        (tmp_path / f"{made.header.stem}.c").write_text(program, "utf-8")
+        printed = output(compiled(tmp_path / f"{made.header.stem}.c", made, *SANITISED)).split()
+        assert_same_bits(np.array(printed, "float32"), expected.ravel())
 
 
 # ---- every array between pages that may not be touched -----------------------------------------------------
@@ -153,6 +225,7 @@ int main(int count, char **folders)
             memcpy(&rows, array(folder, "rows", 0), sizeof rows);
             steps = rows ? offsets[rows] : 0;
             (void)steps;
+@COUNTED@
 @DECLARED@
             if (model_run(context, rows, offsets, @NAMES@)) return 2;
 @PUT@
@@ -166,11 +239,16 @@ int main(int count, char **folders)
 def harness(made: Build) -> str:
     """The program that runs a library on arrays in files."""
     about = load(made.shared, trust=True).about
-    declared, put = list[str](), list[str]()
+    declared, put, counted = list[str](), list[str](), list[str]()
     for each in about.arrays:
         type_, size = C_TYPES[each.dtype], int(np.prod(each.shape, dtype=int))
         if each.kind in ("output", "final"):
-            bytes_ = f"(size_t){'rows' if each.by_row else 'steps'} * {size} * sizeof({type_})"
+            count = "rows" if each.by_row else "steps"
+            if each.is_counted:
+                count = f"{each.name}_count"
+                own = f"model_{each.name}_steps(offsets[i + 1] - offsets[i])"
+                counted.append(f"int64_t {count} = 0;\nfor (int i = 0; i < rows; i++) {count} += {own};")
+            bytes_ = f"(size_t){count} * {size} * sizeof({type_})"
             declared.append(f"{type_} *{each.name} = guarded({bytes_}, at_end);")
             put.append(f'put(folder, "{each.name}", at_end, {each.name}, {bytes_});')
         else:
@@ -178,6 +256,7 @@ def harness(made: Build) -> str:
     names = ", ".join(each.name for each in about.arrays)
     return (
         HARNESS.replace("@DECLARED@", "\n".join(declared))
+        .replace("@COUNTED@", "\n".join(counted))
         .replace("@PUT@", "\n".join(put))
         .replace("@NAMES@", names)
     )
@@ -185,6 +264,7 @@ def harness(made: Build) -> str:
 
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "pooled": (sn.Graph(pooled, np.random.default_rng(5).normal(size=(16, 3)).astype("float32")), ()),
+    "strided": (sn.Graph(strided, STRIDED), ()),
     "stack": (sn.Stack([rnn_of("lstm", 8, 5), rnn_of("gru", 5, 7)]), (5, 5, 7)),
 }
 

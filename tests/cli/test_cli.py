@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -176,7 +177,7 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
         "no lists": (
             {"x": [1.0], "y": ["a"]},
             [],
-            "there is no list column; there are x (double), y (string)",
+            "there is no list column of numbers; there are x (double), y (string)",
         ),
         "two lists": (
             {"x": frames, "y": frames},
@@ -418,6 +419,44 @@ def test_a_closed_pipe_ends_a_command_quietly(arguments: list[str]):
     )
 
 
+def test_what_a_locale_without_utf_8_lacks_is_escaped(tmp_path: Path):
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    path = tmp_path / "gru.safetensors"
+    state = torch.nn.GRU(2, 3).state_dict()
+    save_file({f"d\u00e9codeur.{name}": weight for name, weight in state.items()}, path)
+    command = [sys.executable, "-c", RUN_MAIN, "show", str(path)]
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert (done.stderr, done.returncode) == (b"", 0)
+    assert b"d\\xe9codeur" in done.stdout
+
+
+def test_an_error_that_is_not_about_stdout_is_not_said_to_be():
+    """Some errors of the system name no file: of a library that reads one, and of Python's own modules."""
+    for error in ("OSError('could not get source code')", "FileNotFoundError(2, 'No such file')"):
+        program = (
+            f"import stepnet.cli.commands as c; c.app = lambda: (_ for _ in ()).throw({error}); c.main()"
+        )
+        code, stderr = ended(subprocess.DEVNULL, program)
+        assert code == 1
+        assert "stdout cannot be written" not in stderr
+        assert stderr.splitlines()[-1].startswith(error.partition("(")[0])
+
+
+def test_the_demo_finds_its_data_in_a_zip_file(tmp_path: Path):
+    source = Path(sn.__file__).parent
+    with zipfile.ZipFile(tmp_path / "all.pyz", "w") as archive:
+        for path in source.rglob("*"):
+            if path.suffix == ".py" or path.parent.name == "data":
+                archive.write(path, Path("stepnet", path.relative_to(source)))
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'all.pyz')!r}); from stepnet.cli import demo; "
+        "import inspect; inspect.getsource(demo.gru); print(demo.__file__, len(demo.load().utterances))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout == f"{tmp_path / 'all.pyz' / 'stepnet' / 'cli' / 'demo.py'} 370\n"
+
+
 def test_the_package_can_be_run_as_a_module():
     done = subprocess.run([sys.executable, "-m", "stepnet", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"stepnet {sn.__version__}\n", "")
@@ -431,3 +470,44 @@ def test_the_command_line_imports_no_framework():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout == "set()\n"
+
+
+# ---- names that are nearly right ---------------------------------------------------------------------------
+
+
+def test_names_that_are_nearly_right():
+    assert "no layout is called 'torch.gur' (did you mean torch.gru" in refusal("layouts", "torch.gur")
+    assert "no framework is called 'kears' (did you mean keras" in refusal("show", MODEL, "--to", "kears")
+    assert "no recurrent module is called 'gur' (did you mean gru?); there are 'gru.'" in refusal(
+        "explain", MODEL, "--module", "gur"
+    )
+    for arguments, meant in {
+        ("explain", MODEL, "--semantics", "rest=after"): "no setting is called 'rest' (did you mean reset?)",
+        ("explain", MODEL, "--modul", "gru"): "--module",
+        ("explian", MODEL): "explain",
+    }.items():
+        code, _, said = stepnet(*arguments)
+        assert code == 2
+        assert meant in " ".join(said.replace("│", " ").split())
+
+
+def test_layouts_are_listed_whole_where_nobody_reads_them():
+    command = [sys.executable, "-c", RUN_MAIN, "layouts"]
+    own = ("COLUMNS", "FORCE_COLOR")
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1 + len(sn.layout.records())
+    assert "…" not in done.stdout
+
+
+def test_the_shell_completes_commands():
+    environment = os.environ | {
+        "_STEPNET_COMPLETE": "complete_bash",
+        "COMP_WORDS": "stepnet conv",
+        "COMP_CWORD": "1",
+    }
+    command = [sys.executable, "-c", RUN_MAIN.replace("main()", "sys.argv[0] = 'stepnet'; main()")]
+    command[-1] = f"import sys; {command[-1]}"
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["convert"]

@@ -67,7 +67,7 @@ def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch):
     assert stepnet("demo") == (
         1,
         "",
-        "stepnet: Parquet files need pyarrow: pip install stepnet[arrow]\n",
+        'stepnet: Parquet files need pyarrow: pip install "stepnet[arrow]"\n',
     )
 
 

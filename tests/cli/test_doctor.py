@@ -112,8 +112,8 @@ def test_a_package_that_is_missing(package: packages.Package, works: None, monke
         assert of(facts) == problems.Problem(True, f"{package.name} is not installed", package.command)
     else:
         assert (code, facts["problems"]) == (0, [])
-        assert facts["missing"] == {package.name: f"pip install 'stepnet[{package.extra}]'"}
-        says = f"  {package.name:<12}not installed: pip install 'stepnet[{package.extra}]'\n"
+        assert facts["missing"] == {package.name: f'pip install "stepnet[{package.extra}]"'}
+        says = f'  {package.name:<12}not installed: pip install "stepnet[{package.extra}]"\n'
         assert says in stepnet("doctor")[1]
 
 
@@ -131,8 +131,8 @@ def test_onednn_that_is_missing_is_no_problem(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor, "try_engine", {"onednn": MISSING}.get)
     code, facts = found()
     assert code == 0
-    assert facts["missing"]["onednn"] == "pip install 'stepnet[onednn]'"
-    assert "  onednn      not installed: pip install 'stepnet[onednn]'\n" in stepnet("doctor")[1]
+    assert facts["missing"]["onednn"] == 'pip install "stepnet[onednn]"'
+    assert '  onednn      not installed: pip install "stepnet[onednn]"\n' in stepnet("doctor")[1]
 
 
 # ---- engines that do not work ------------------------------------------------------------------------------
@@ -144,10 +144,10 @@ def test_llvmlite_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     code, facts = found()
     assert code == 1
-    assert facts["engines"]["llvm"] == f"{TOO_OLD}: pip install 'llvmlite>=0.46'"
+    assert facts["engines"]["llvm"] == f'{TOO_OLD}: pip install "llvmlite>=0.46"'
     assert facts["engines"]["interpret"] is None
     assert facts["targets"] == []
-    assert of(facts) == problems.Problem(True, TOO_OLD, "pip install 'llvmlite>=0.46'")
+    assert of(facts) == problems.Problem(True, TOO_OLD, 'pip install "llvmlite>=0.46"')
     assert "code for      nothing, as LLVM does not work\n" in stepnet("doctor")[1]
 
 
@@ -170,7 +170,7 @@ def test_llvmlite_that_is_broken(binding: str, says: str, tmp_path: Path, monkey
     assert (code, facts["engines"]["llvm"]) == (1, says)
     problem = of(facts, "the engine llvm does not work: ")
     assert problem.needed
-    assert problem.cure.startswith("pip install --force-reinstall 'llvmlite>=0.46', or else report it")
+    assert problem.cure.startswith('pip install --force-reinstall "llvmlite>=0.46", or else report it')
 
 
 def test_results_that_are_wrong(monkeypatch: pytest.MonkeyPatch, constants: Constants):
@@ -216,7 +216,7 @@ def test_onednn_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Monkey
     problem = of(
         facts, "the engine onednn does not work", f"{tmp_path}/libdnnl.so.3 cannot be loaded as oneDNN"
     )
-    cure = "pip install 'stepnet[onednn]', and unset STEPNET_ONEDNN if it is set"
+    cure = 'pip install "stepnet[onednn]", and unset STEPNET_ONEDNN if it is set'
     assert (problem.needed, problem.cure) == (False, cure)
 
 
@@ -233,7 +233,7 @@ def test_onednn_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Monkey
         ),
         (
             "it is Sunday",
-            "pip install --force-reinstall 'llvmlite>=0.46', or else report it, with the output of",
+            'pip install --force-reinstall "llvmlite>=0.46", or else report it, with the output of',
         ),
     ],
 )
@@ -291,6 +291,27 @@ def test_a_cache_that_cannot_be_used(works: None, monkeypatch: pytest.MonkeyPatc
     assert found()[1]["problems"] == []
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("STEPNET_CACHE_MB", "abc"), ("STEPNET_CACHE", "maybe"), ("STEPNET_CACHE_DIR", "here")],
+)
+def test_settings_of_the_cache_that_are_wrong(
+    works: None, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+):
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv(variable, value)
+    problem = of(found()[1])
+    assert problem.what.startswith(f"compiled code is not kept on disk: {variable} is {value!r}; it is ")
+    assert problem.cure == f"unset {variable}, or set it as the message says"
+
+
+def test_a_cache_of_a_package_in_a_zip_file():
+    unknown = "so it cannot be checked that stored values are of this version"
+    reason = f"bundle.zip/stepnet/compiler cannot be listed (Not a directory), {unknown}"
+    (problem,) = problems.cache_problems(problems.CacheFacts("/cache", reason, 2**28, 0, (), ()))
+    assert problem.cure.startswith("install stepnet in a folder that can be listed, which a zip file is not")
+
+
 def test_a_system_without_shared_memory(
     works: None, monkeypatch: pytest.MonkeyPatch, constants: Constants, tmp_path: Path
 ):
@@ -312,7 +333,7 @@ def test_a_call_refuses_an_older_llvmlite(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(llvmlite, "__version__", "0.45.1")
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
     rnn = sn.RNN(lambda x, h, p: (h + 0.123 * x, h + 0.123 * x), {}, memory=3)
-    message = "llvmlite 0.45.1 is installed, and stepnet needs 0.46 or later: pip install 'llvmlite>=0.46'$"
+    message = 'llvmlite 0.45.1 is installed, and stepnet needs 0.46 or later: pip install "llvmlite>=0.46"$'
     with pytest.raises(LibraryError, match=message):
         rnn(np.ones((2, 3, 3), np.float32))
     outputs, _ = rnn(np.ones((2, 3, 3), np.float32), engine="interpret")
@@ -322,14 +343,14 @@ def test_a_call_refuses_an_older_llvmlite(monkeypatch: pytest.MonkeyPatch):
 def test_no_command_runs_with_an_older_typer():
     code = "import typer; typer.__version__ = '0.12.5'; from stepnet.cli.commands import main; main()"
     done = subprocess.run([sys.executable, "-c", code, "doctor"], capture_output=True, text=True, check=False)
-    said = "typer 0.12.5 is installed, and stepnet needs 0.15.4 or later: pip install 'typer>=0.15.4'"
+    said = 'typer 0.12.5 is installed, and stepnet needs 0.15.4 or later: pip install "typer>=0.15.4"'
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"stepnet: {said}\n")
 
 
 def test_numba_is_upgraded_with_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(llvmlite, "__version__", "0.44.0")
     monkeypatch.setattr(packages, "find_spec", lambda name: name == "numba" or None)
-    with pytest.raises(LibraryError, match=r": pip install 'llvmlite>=0\.46' 'numba>=0\.63'$"):
+    with pytest.raises(LibraryError, match=r': pip install "llvmlite>=0\.46" "numba>=0\.63"$'):
         load_llvm()
 
 

@@ -14,6 +14,7 @@ import keras
 from keras import layers
 
 import stepnet as sn
+from stepnet.compiler.values import transform
 from tests.paddle.test_paddle_programs import written
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # .h5 is called legacy
@@ -113,6 +114,39 @@ def test_a_saved_model_of_two_outputs_has_the_shape_of_each(tmp_path: Path):
     assert found["outputs"]["mean"] == "[sequences, 4]"
 
 
+def test_a_factor_of_an_output_that_others_read_has_a_row(tmp_path: Path):
+    one = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=3, hidden=4))
+    params = {"tags": np.ones((4, 5)), "scale": np.ones(4)}
+    graph = sn.Graph(
+        lambda x, p: {"tags": (h := one(x)[0]) @ p["tags"], "scaled": h * p["scale"]}, params, inputs=3
+    )
+    graph.save(tmp_path / "scaled.stepnet")
+    rows = shown(tmp_path / "scaled.stepnet")["summary"]["rows"]
+    assert [(row["kind"], row["output"], row["parameters"]) for row in rows] == [
+        ("recurrence", "[sequences, steps, 4]", 3 * 12 + 4 * 12 + 2 * 12),
+        ("matmul", "[sequences, steps, 5]", 4 * 5),
+        ("multiply", "[sequences, steps, 4]", 4),
+    ]
+
+
+def test_a_whole_model_without_recurrent_layers_is_shown(tmp_path: Path):
+    x = keras.Input((None, 4))
+    y: Any = layers.GlobalAveragePooling1D(name="mean")(layers.Conv1D(3, 3, name="windows")(x))
+    path, page = tmp_path / "mean.keras", tmp_path / "mean.html"
+    made: Any = keras.Model(x, layers.Dense(2, name="scores")(y))
+    made.save(path)
+    found = shown(path)
+    assert found["modules"] == []
+    assert [(row["name"], row["kind"], row["parameters"]) for row in found["summary"]["rows"]] == [
+        ("windows", "Conv1D", 3 * 4 * 3 + 3),
+        ("mean", "GlobalAveragePooling1D", 0),
+        ("scores", "Dense", 3 * 2 + 2),
+    ]
+    assert stepnet("show", path, "--html", page)[0] == 0
+    assert "<svg" in page.read_text("utf-8")
+    assert "no recurrent layer of a known layout is here" in refusal("show", path, "--to", "torch.gru")
+
+
 def test_a_program_of_paddle_is_shown_whole(tmp_path: Path):
     path = written("pdmodel lstm", tmp_path)
     found = shown(path)
@@ -178,7 +212,8 @@ def test_a_saved_model_of_tokens_is_not_verified_over_random_ones(tmp_path: Path
     ("arguments", "words"),
     [
         (("{keras}", "{out}", "--to", "torch"), "are not for a .stepnet file of a model"),
-        (("{keras}", "-o", "{folder}/new.pt"), "give the layout or framework of the new file: --to"),
+        (("{keras}", "-o", "{folder}/new.pt"), "give the layout or framework of the new file: --to torch"),
+        (("{keras}", "{folder}/new.h5"), "give the layout or framework of the new file: --to keras"),
         (("{keras}",), "give the new file once"),
     ],
 )
@@ -201,6 +236,13 @@ def test_a_saved_model_is_not_converted_and_what_to_do_is_said(tmp_path: Path, e
     said = refusal("convert", path, "--to", "torch", "-o", tmp_path / f"new{ending}")
     assert "a saved model has a net, and no layers of a layout to convert" in said
     assert words in said
+
+
+def test_a_damaged_model_is_not_converted(tmp_path: Path):
+    path = tmp_path / "m.stepnet"
+    path.write_bytes(b"\0" * 5)
+    said = refusal("convert", path, "-o", tmp_path / "new.stepnet")
+    assert "m.stepnet: this is not a complete .stepnet file" in said
 
 
 def test_verify_compares_whole_models(tmp_path: Path):
@@ -241,3 +283,59 @@ def test_files_without_recurrences_are_compared_whole(tmp_path: Path):
     second.set_weights(first.get_weights())
     second.save(tmp_path / "b.keras")
     assert stepnet("verify", tmp_path / "a.keras", tmp_path / "b.keras")[0] == 0
+
+
+def layers_with_states() -> dict[str, Any]:
+    """Layers with memories of every structure, and the features of their outputs."""
+    random = np.random.default_rng(3)
+    params = {name: random.normal(size=(3, 3)).astype("float32") for name in ("W", "R")}
+
+    def of(memory: Any, read: Any, write: Any, reverse: bool = False) -> sn.RNN:
+        """A recurrence with a memory of this structure: `read` takes a state out, `write` puts it in."""
+
+        def step(x: Any, m: Any, p: Any) -> Any:
+            h = np.tanh(x @ p["W"] + read(m) @ p["R"])
+            return h, write(h)
+
+        return sn.RNN(step, params, memory=memory, inputs=3, reverse=reverse)
+
+    def plain(reverse: bool = False) -> sn.RNN:
+        return of(3, lambda m: m, lambda h: h, reverse)
+
+    named = of({"h": 3}, lambda m: m["h"], lambda h: {"h": h})
+    nested = of({"s": {"h": 3}, "t": [3]}, lambda m: m["s"]["h"], lambda h: {"s": {"h": h}, "t": [h]})
+    return {
+        "plain": plain(),
+        "tuple": of((sn.Spec(3), sn.Spec(3)), lambda m: m[0], lambda h: (h, 2 * h)),
+        "list": of([3, 3], lambda m: m[1], lambda h: [h, h]),
+        "nested": nested,
+        "stack": sn.Stack([plain(), named, sn.Bidirectional(plain(), plain(True), merge="sum")]),
+        "stacks": sn.Stack([sn.Stack([plain(), named]), nested]),
+        "lstm": sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(inputs=3, hidden=4)),
+    }
+
+
+@pytest.mark.parametrize("name", layers_with_states())
+def test_a_saved_layer_is_verified_against_its_onnx_model(tmp_path: Path, name: str):
+    model, path, made = layers_with_states()[name], tmp_path / "m.stepnet", tmp_path / "m.onnx"
+    model(np.ones((1, 1, 3), "float32"))
+    model.save(path)
+    code, stdout, stderr = stepnet("convert", path, made, "--verify")
+    assert (code, stderr) == (0, "")
+    assert "whole model: largest difference" in stdout
+    model.with_params(transform(lambda array: 1.01 * array, model.params)).save(path, force=True)
+    assert stepnet("verify", path, made)[0] == 1
+
+
+def test_final_states_that_differ_are_found(tmp_path: Path):
+    def saved(factor: float) -> Path:
+        path = tmp_path / f"{factor}.stepnet"
+        memory = sn.Spec(3), sn.Spec(3)
+        rnn = sn.RNN(lambda x, m, p: (x, (x, factor * x)), memory=memory, inputs=3)
+        rnn.save(path, force=True)
+        return path
+
+    made = tmp_path / "m.onnx"
+    assert stepnet("convert", saved(1), made)[0] == 0
+    assert stepnet("verify", saved(1), made)[0] == 0
+    assert stepnet("verify", saved(2), made)[0] == 1

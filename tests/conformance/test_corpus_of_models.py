@@ -32,12 +32,12 @@ VERDICTS = {
         model_in_model only_one_step sentiment sentiment_averaged tagger masked_classifier masked_steps
         masked_both pooled pictures_of_lines convolution_in_the_cell
         autoencoder heads gru_both_apart lstm_forward_gru_backward lstm_states lstm_stateful stateful_head
+        lstm_backwards masked_backwards
     """,
     ("keras", REFUSED): """
         tagger_of_two_inputs siamese captions translator frames_and_context
-        masked_backwards flattened lstm_bent lambda_before
+        flattened lstm_bent lambda_before
         layer_of_the_user cell_of_the_user
-        lstm_backwards
     """,
     ("keras", WEIGHTS): "head_weights stack_weights",
     ("tensorflow", RECURRENT): """
@@ -45,11 +45,10 @@ VERDICTS = {
     """,
     ("tensorflow", WHOLE): """
         sensors_h5_keras_2 normalised_keras_keras_2 head_tflite sensors_tflite
-        sentiment_h5_keras_2 masked_h5_keras_2
+        sentiment_h5_keras_2 masked_h5_keras_2 backwards_h5_keras_2
     """,
     ("tensorflow", REFUSED): """
         sentiment_savedmodel sensors_savedmodel masked_savedmodel
-        backwards_h5_keras_2
     """,
     ("tensorflow", WEIGHTS): """
         head_weights_h5_keras_2 lstm_tensorflow_checkpoint head_tensorflow_checkpoint
@@ -90,8 +89,6 @@ VERDICTS = {
 are refused, and that are weights alone."""
 
 REASONS = {
-    "keras/lstm_backwards": "it returns its outputs last step first",
-    "tensorflow/backwards_h5_keras_2": "it returns its outputs last step first",
     "torch/lstm_steps_traced": "it is a program of TorchScript",
     "torch/gru_both_steps_scripted": "it is a program of TorchScript",
     "torch/lstm_stack_both_pickled": "it is a pickled torch.nn.modules.rnn.LSTM",

@@ -67,7 +67,7 @@ def saved(made: Any, path: Path) -> Path:
 def found_in(path: Path) -> np.ndarray:
     """The results of stepnet for a file."""
     table = pa.table({"x": pa.array(X.tolist(), pa.list_(pa.list_(pa.float32())))})
-    batches = arrow.predict(table, path, column="x", output="outputs").read_all()
+    batches = arrow.predict(table, path, column="x", result="outputs").read_all()
     return np.array(batches["outputs"].to_pylist(), "float32")
 
 

@@ -16,7 +16,7 @@ from constants import Constants
 import stepnet as sn
 from stepnet.errors import InputError, LayoutError
 from stepnet.layout.files import verified
-from stepnet.model.file import FileModel
+from stepnet.model.file import FileModel, read_model
 from stepnet.model.verdict import verify_models
 from tests.conformance.test_doors import tagger
 
@@ -106,6 +106,51 @@ def test_rounding_explains_what_rounding_the_weights_anew_changes():
     assert found.allowed == pytest.approx(change, rel=1e-6)
     assert verify_models(scaled(1), scaled(1 + 2.0**-22)).agrees
     assert verify_models(scaled(1), scaled(1 + 2.0**-17)).differs
+
+
+class Strided(torch.nn.Module):
+    """A convolution with a stride: a stride of 2 gives half as many steps as the inputs have."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv1d(4, 6, 3, padding=1, stride=stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Translator(torch.nn.Module):
+    """A GRU over one input that begins with the last state of another one, over another input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.GRU(4, 6, batch_first=True)
+        self.decoder = torch.nn.GRU(3, 6, batch_first=True)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.decoder(b, self.encoder(a)[1])[0]
+
+
+def with_graph(path: Path, module: torch.nn.Module, *shapes: tuple[int, ...]) -> FileModel:
+    """The model of a file of torch.export."""
+    torch.manual_seed(0)
+    torch.export.save(torch.export.export(module.eval(), tuple(map(torch.zeros, shapes))), path)
+    return read_model(path)
+
+
+def test_outputs_of_other_numbers_of_steps_than_the_inputs_are_compared(tmp_path: Path):
+    halved = with_graph(tmp_path / "halved.pt2", Strided(2), (3, 8, 4))
+    assert verify_models(halved, halved).difference == 0
+    other = with_graph(tmp_path / "other.pt2", Strided(1), (3, 8, 4))
+    with pytest.raises(LayoutError, match=r"has 33 steps of .*halved\.pt2, and 63 of .*other\.pt2"):
+        verify_models(halved, other)
+
+
+def test_inputs_of_different_lengths_are_compared(tmp_path: Path):
+    model = with_graph(tmp_path / "model.pt2", Translator(), (2, 7, 4), (2, 5, 3))
+    found = verify_models(model, model)
+    assert found.agrees
+    assert found.largest > 0.1
 
 
 @pytest.mark.parametrize(

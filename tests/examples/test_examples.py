@@ -1,7 +1,6 @@
 """The examples of training: each runs in a short form, and learns as it does with torch's own layers."""
 
 import re
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +8,10 @@ import numpy as np
 import pytest
 import torch
 from constants import Constants
+from examples_as_modules import example
 from tolerance import assert_close
 
 from bench.delta_rules import looped
-
-FOLDER = Path(__file__).resolve().parents[2] / "examples"
-
-
-def example(name: str) -> Any:
-    """An example as a module."""
-    spec = spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -43,7 +31,7 @@ def assert_same_curve(found: list[float], right: list[float], length: int, width
 
 
 @pytest.mark.usefixtures("in_doubles")
-def test_the_classifier_learns_as_with_torchs_layer(monkeypatch: pytest.MonkeyPatch):
+def test_the_classifier_learns_as_with_torchs_layer():
     module = example("speaker_classifier")
     read = module.read
 
@@ -51,7 +39,7 @@ def test_the_classifier_learns_as_with_torchs_layer(monkeypatch: pytest.MonkeyPa
         utterances, speakers = read(split)
         return [one.double() for one in utterances[::3]], speakers[::3]
 
-    monkeypatch.setattr(module, "read", some)
+    module.read = some  # the module is this test's own
     (_, losses, right), (_, others, theirs) = module.train(epochs=2), module.train(torch.nn, epochs=2)
     assert_same_curve(losses, others, 29 * 30, module.HIDDEN)
     assert right == theirs

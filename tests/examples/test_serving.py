@@ -63,13 +63,49 @@ def test_a_refused_call_is_the_error_of_its_requests_alone() -> None:
         np.testing.assert_array_equal(batcher.submit(SEQUENCES[1]).result(30), alone(SEQUENCES[1]))
 
 
+def submitted_together(*sequences: Any) -> list[Any]:
+    """The futures of requests that are all there when the thread takes the first."""
+    with Batcher(last, moment=0.2) as batcher:
+        return [batcher.submit(one) for one in sequences]
+
+
+def test_no_answer_depends_on_the_dtype_of_others() -> None:
+    double = SEQUENCES[2].astype("f8")
+    for future, one in zip(submitted_together(*SEQUENCES[:2], double), (*SEQUENCES[:2], double), strict=True):
+        assert future.result().dtype == one.dtype
+        np.testing.assert_array_equal(future.result(), alone(one))
+
+
+def test_a_request_with_other_features_fails_alone() -> None:
+    right, wrong = submitted_together(SEQUENCES[1], np.zeros((2, 5), "f4"))
+    np.testing.assert_array_equal(right.result(), alone(SEQUENCES[1]))
+    assert isinstance(wrong.exception(), sn.StepnetError)
+
+
+def test_lists_are_sequences() -> None:
+    (future,) = submitted_together(SEQUENCES[1].tolist())
+    np.testing.assert_array_equal(future.result(), alone(SEQUENCES[1].astype("f8")))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_model_of_a_pair_is_told_what_to_give(count: int) -> None:
+    with Batcher(GRU, moment=0.2) as batcher:
+        futures = [batcher.submit(one) for one in SEQUENCES[:count]]
+        for future in futures:
+            error = future.exception(30)
+            assert f"the model gave tuple for {count} sequences" in str(error)
+            assert error is not None
+            assert isinstance(error.__cause__, TypeError)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_nobody_waits_for_a_thread_that_has_ended() -> None:
     def wrong(sequences: sn.Ragged) -> Any:
         raise KeyError("no model")
 
     with Batcher(wrong) as batcher:
-        with pytest.raises(RuntimeError, match="the model failed, which ended the batcher"):
+        with pytest.raises(RuntimeError, match="the model failed, which ended the batcher: KeyError"):
             batcher.submit(SEQUENCES[0]).result(30)
         batcher.thread.join()
         with pytest.raises(RuntimeError, match="this batcher does not run"):

@@ -2,13 +2,14 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+pty = pytest.importorskip("pty", reason="the module pty is missing: no terminal can be made")
 
 CODE = """
 import sys

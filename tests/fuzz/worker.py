@@ -9,7 +9,6 @@ time, or by its traceback on stderr: nothing is caught but `StepnetError`.
 import faulthandler
 import importlib
 import pickle
-import resource
 import sys
 from io import StringIO
 from pathlib import Path
@@ -38,6 +37,8 @@ def main(file: str, folder: str, seed: str, first: str, end: str) -> None:
         importlib.import_module(name)
     for form in FORMATS:
         assert form.code
+    import resource
+
     faulthandler.enable()
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))

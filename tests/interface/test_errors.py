@@ -1,6 +1,7 @@
 """Messages for mistakes: the thing the user named, what was expected, the user's own line."""
 
 import math
+import pickle
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -9,12 +10,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from planned import CPU
 
 import stepnet as sn
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Node, Type
 from stepnet.compiler.targets import choose
-from stepnet.errors import InputError, NetError, RefusedError, StepError, StepnetError
+from stepnet.errors import FileError, InputError, NetError, RefusedError, StepError, StepnetError, named
 
 PARAMS = {"W": np.ones((4, 4), np.float32), "v": np.ones(4, np.float32), "E": np.ones((5, 2, 3), np.float32)}
 F32 = np.float32
@@ -61,11 +63,10 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.einsum("bk,ck->bc", o.x, o.x),
     ),
     "a branch on any": (
-        "array method .any is not .*: a step cannot branch on a value",
+        "np.any over all axes: a step cannot branch on a value; as a value, give axis=-1",
         lambda o: (o.x > 0).any(),
     ),
-    "np.any": ("np.any is not .*: write np.max", lambda o: np.any(o.x > 0, axis=-1)),
-    "a logarithm": (r"np.log2 is not .*: write np.log\(x\) / np.log\(2\)", lambda o: np.log2(o.x)),
+    "a branch on all": ("np.all over all axes: a step cannot branch on a value", lambda o: np.all(o.x > 0)),
     "math": ("use functions of NumPy, such as np.exp for math.exp", lambda o: math.exp(o.x)),
     "roll of all": ("np.roll over all axes mixes rows", lambda o: np.roll(o.x, 1)),
     "roll by a part": ("np.roll shifts by whole numbers, not 0.5", lambda o: np.roll(o.x, HALF, axis=1)),
@@ -244,23 +245,100 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.concatenate([o.m, o.m[:, :, :1]], axis=1),
     ),
     # what is no operation
-    "np.arcsin": ("np.arcsin is not an operation of a step", lambda o: np.arcsin(o.x)),
-    "np.sort": ("np.sort is not an operation of a step", lambda o: np.sort(o.x, axis=-1)),
+    "np.sort": (
+        "np.sort is not an operation of a step: stepnet has no sort: np.max, np.min",
+        lambda o: np.sort(o.x, axis=-1),
+    ),
+    "np.fix": (r"np.fix is not an operation of a step: write np.trunc\(x\)", lambda o: np.fix(o.x)),
+    "a shift": ("np.left_shift is not .*: the integers of a step have no bits", lambda o: o.k << 1),
     "np.linalg.det": (
-        "np.linalg.det is not an operation of a step",
+        "np.linalg.det is not an operation of a step: stepnet has no linear algebra of a step's values",
         lambda o: np.linalg.det(o.x),
     ),
-    "np.add.reduce": ("np.add.reduce is not supported in a step", lambda o: np.add.reduce(o.x, axis=1)),
-    "method": ("array method .argsort is not an operation of a step", lambda o: o.x.argsort(axis=1)),
+    "np.fft.rfft": (
+        "np.fft.rfft is not an operation of a step: .* is a product with a matrix",
+        lambda o: np.fft.rfft(o.x),
+    ),
+    "np.add.reduce": (
+        "np.add.reduce is not an operation of a step: write np.sum",
+        lambda o: np.add.reduce(o.x, axis=1),
+    ),
+    "np.exp.outer": (
+        "np.subtract.outer is not an operation of a step: stepnet has no such operation",
+        lambda o: np.subtract.outer(o.x, o.x),
+    ),
+    "method": (
+        "array method .argsort is not an operation of a step: stepnet has no sort",
+        lambda o: o.x.argsort(axis=1),
+    ),
+    "a method of numbers": (
+        "array method .item is not an operation of a step: a value has no numbers while it is traced",
+        lambda o: o.s.item(),
+    ),
+    "a method that nobody has": (
+        "array method .foo is not an operation of a step: stepnet has no such operation; docs/steps.md lists",
+        lambda o: o.x.foo(),
+    ),
+    "ravel of rows": (
+        r"np.ravel over all axes would join the rows: write x.reshape\(x.shape\[0\], -1\)",
+        lambda o: o.m.ravel(),
+    ),
+    "repeat of rows": ("np.repeat over all axes would join the rows", lambda o: o.x.repeat(2)),
+    "append to rows": ("np.append over all axes mixes rows; give axis=-1", lambda o: np.append(o.x, o.x)),
+    "argmin of all": ("np.argmin over all axes mixes rows; give axis=-1", lambda o: o.x.argmin()),
+    "tile of rows": (
+        r"np.tile keeps the rows first, and once: write \(1, n\), not \(2, 1\)",
+        lambda o: np.tile(o.x, (2, 1)),
+    ),
+    "tile by a part": ("np.tile takes whole numbers of copies, not 0.5", lambda o: np.tile(o.x, HALF)),
+    "diff of less": (
+        "np.diff takes differences a number of times from 0, not -1",
+        lambda o: np.diff(o.x, n=-1),
+    ),
+    "select of fewer": (
+        "np.select takes a choice for each condition, and 2 conditions meet 1 choices",
+        lambda o: np.select([o.x > 0, o.x < 0], [o.x]),
+    ),
+    "select by numbers": (
+        "the conditions of np.select are booleans: write x != 0",
+        lambda o: np.select([o.x], [o.x]),
+    ),
+    "round by a part": (
+        "np.round takes a whole number of decimals, not 0.5",
+        lambda o: np.round(o.x, HALF),
+    ),
+    "round of integers": (
+        "np.round of integers to less than ones: cast with .astype",
+        lambda o: np.round(o.k, -1),
+    ),
+    "round of booleans": ("np.round of booleans is not .*: cast with .astype", lambda o: np.round(o.x > 0)),
+    "Python's round": (r"round\(\) is for numbers: write np.round\(x\)", lambda o: round(o.x)),
+    "PyTorch's function": (
+        "torch.tanh is PyTorch's: a step of sn.RNN uses NumPy's functions .* stepnet.torch.trace takes",
+        lambda o: torch.tanh(o.x),
+    ),
+    "None": ("None stands where a value or a number is needed", lambda o: o.x * None),
+    "a list of values": (
+        r"a list of values stands where one value is needed: .* np.stack\(values, axis=-1\)",
+        lambda o: np.add(o.x, [o.s, o.s]),
+    ),
+    "a list of values in a product": (
+        r"a list of values stands where one value is needed: .* np.array\(list\)",
+        lambda o: o.x @ [[o.v[0]]],
+    ),
+    "no features": (
+        r"`s` is one number in each row, and `W` f32\[4, 4\] multiplies features: .*\[batch, time, f",
+        lambda o: o.s @ o.W,
+    ),
     "ufunc option": ("np.exp takes no where in a step", lambda o: np.exp(o.x, where=o.x > 0)),
     "function option": (r"np.sum in a step: .*'initial'", lambda o: np.sum(o.x, axis=1, initial=2.0)),
     "clip option": (r"np.clip in a step: .*'out'", lambda o: np.clip(o.x, 0, 1, out=np.zeros(4))),
     "likeness option": (r"np.zeros_like in a step: .*'shape'", lambda o: np.zeros_like(o.x, shape=(3, 4))),
-    "a power by a value": (
-        r"a power by a value is not an operation of a step; use np.exp\(b \* np.log\(a\)\)",
-        lambda o: 2**o.x,
+    "a power of integers by a value": (
+        r"a power of integers by integers that are values or an array .*: cast one of them",
+        lambda o: 2**o.k,
     ),
-    "a power by an array": ("the exponent of a power is one constant number", lambda o: o.x ** np.ones(4)),
+    "a power by a text": ("the exponent of a power is a number, a value of the step", lambda o: o.x ** "a"),
     "integers to a negative power": (
         r"integers to negative powers are not allowed: write x \*\* -1.0",
         lambda o: o.k**-1,
@@ -318,6 +396,11 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: o.x if o.x > 0 else -o.x,
     ),
     "and": ("a step cannot branch on a value", lambda o: (o.x > 0) and (o.x < 1)),
+    "a loop over a memory that is a dict": (
+        r"the text 'h' stands where a value or a number is needed; .* such as memory\['h'\]",
+        lambda o: o.x + next(iter({"h": o.x})),
+    ),
+    "a memory of two": (r"memory of two arrays give .* memory=\[16, 16\]", lambda o: tuple(o.m)),
     "loop": (r"a step cannot loop over a value; slice its features: x\[:, 0\]", lambda o: list(o.x)),
     "unpacked": ("a step cannot loop over a value", lambda o: [*o.x]),
     "len": (r"len\(\) of a step's value is its rows, .*; use x.shape\[-1\]", lambda o: o.x * len(o.x)),
@@ -330,7 +413,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "int": ("a step's value is not a number while it is traced", lambda o: int(o.k)),
     "used as an index": ("a step's value is not a number while it is traced", lambda o: [1, 2][o.k]),
     "np.asarray": ("a step's value is not an array while it is traced", lambda o: np.asarray(o.x)),
-    "np.array": ("a step's value is not an array while it is traced", lambda o: np.array(o.x)),
+    "np.array": (r"place of np.array\(values\) np.stack\(values, axis=-1\)", lambda o: np.array([o.x, o.x])),
     "assignment": (
         "a step's values never change; use np.where or np.concatenate",
         lambda o: o.x.__setitem__(0, 1),
@@ -416,7 +499,7 @@ def test_a_memory_that_changes_is_named() -> None:
 def test_a_memory_of_another_structure() -> None:
     message = memory_error(lambda x, m, p: (x, (m["h"], m["c"])), {"h": 4, "c": 4})
     assert message == (
-        "the memory enters the step as {h: *, c: *} and leaves as (*, *); "
+        "the memory enters the step as {h: array, c: array} and leaves as (array, array); "
         "return it with the structure it came in"
     )
     assert "leaves as None" in memory_error(lambda x, m, p: (x, None), 4)
@@ -442,7 +525,8 @@ OUTER: dict[str, tuple[str, Step]] = {
         lambda o: o.x,
     ),
     "two": (
-        "the memory enters the step as * and leaves as (*, *); return it with the structure it came in",
+        "the memory enters the step as array and leaves as (array, array); return it with the "
+        "structure it came in",
         lambda o: (o.last, o.h),
     ),
 }
@@ -489,9 +573,65 @@ def test_statics_that_the_step_needs_and_nobody_gives(read: Callable[[Any], Any]
     assert optional(np.ones((1, 2, 4)))[1].tolist() == [[0, 0, 0, 0]]
 
 
+def test_errors_of_the_users_own_about_none_are_left() -> None:
+    def step(x: Any, h: Any, p: Any, statics: Any = None) -> Any:
+        raise ValueError("the mode is None")
+
+    with pytest.raises(ValueError, match=r"^the mode is None\n  at ") as caught:
+        sn.RNN(step, memory=4, inputs=4)
+    assert type(caught.value) is ValueError
+
+
+def test_errors_of_one_line_have_the_line_of_the_step_below() -> None:
+    def step(x: Any, h: Any, p: Any) -> Any:
+        return sn.load("a\nb.onnx")
+
+    with pytest.raises(FileError) as caught:
+        sn.RNN(step, memory=4, inputs=4)
+    message, line = str(caught.value).split("\n")
+    assert message == r"a\nb.onnx: there is no such file"
+    assert re.fullmatch(r"  at .*test_errors.py:\d+: return sn.load\(.*", line)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with pytest.raises(FileError) as again, named("layer 0"):
+        raise caught.value
+    assert str(again.value) == f"layer 0: {caught.value}"
+
+
 def test_statics_that_the_step_does_not_take() -> None:
     with pytest.raises(InputError, match="statics were given, but the step has no parameter named `statics`"):
         sn.RNN(lambda x, h, p: (x, h), memory=4, inputs=4, statics=2)
+
+
+def test_names_that_there_are_not() -> None:
+    given = {"W": np.ones((4, 4), F32)}
+
+    def said(step: Any, **options: Any) -> str:
+        with pytest.raises(StepnetError) as caught:
+            sn.RNN(step, **{"params": given, "memory": 4, "inputs": 4, **options})
+        return str(caught.value)
+
+    assert "there is no parameter 'w'; there are W" in said(lambda x, h, p: (x @ p["w"], h))
+    assert "a parameter is read by its name in brackets, ['W'], and not as .W" in said(
+        lambda x, h, p: (x @ p.W, h)
+    )
+    assert "there is no memory 'z'; there are h, c" in said(
+        lambda x, m, p: (m["z"], m), memory={"h": 4, "c": 4}
+    )
+    assert "there is no input 'z'; there are a, b" in said(
+        lambda x, h, p: (x["z"], h), inputs={"a": 4, "b": 4}
+    )
+    message = said(lambda x, h, p: (x @ p["W"], h), params=None)
+    assert message.startswith("the step failed, and its recurrence has no parameters: 'NoneType' object")
+    assert "give them, as in RNN(step, params, memory=64)" in message
+    assert "test_errors.py" in message
+
+
+def test_structures_that_a_step_returns_as_they_came() -> None:
+    """A dict of memories is the user's dict, whatever refuses its missing names."""
+    rnn = sn.RNN(lambda x, m, p: (m["h"] + x["a"], m), memory={"h": 4, "c": 4}, inputs={"a": 4})
+    assert rnn({"a": np.ones((1, 2, 4), F32)})[1]["c"].shape == (1, 4)
+    merged = sn.RNN(lambda x, m, p: (x, m | {"h": x}), memory={"h": 4, "c": 4}, inputs=4)
+    assert merged(np.ones((1, 2, 4), F32))[1]["h"].tolist() == [[1, 1, 1, 1]]
 
 
 def test_an_error_of_the_step_itself_passes_through() -> None:
@@ -591,7 +731,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         {},
     ),
     "initial of another structure": (
-        r"initial is \{h: \*\}, the memory is \*",
+        r"initial is \{h: array\}, the memory is array",
         (X, {"h": np.ones((2, 4), F32)}),
         {},
     ),

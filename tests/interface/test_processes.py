@@ -39,6 +39,7 @@ CASES: list[Any] = [
     *(("fork_in_late_import.py", [name], [name]) for name in ("explain.plan", "cells.at_test_time")),
     ("control_c.py", ["1"], ["5"]),
     ("no_threads.py", ["10"], ["400"]),
+    ("small_stacks.py", [], []),
     ("little_memory.py", ["50", "30"], [str(megabytes) for megabytes in range(52, 4, -3)]),
 ]
 

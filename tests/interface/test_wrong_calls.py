@@ -393,6 +393,12 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         InputError,
         "layers of a Stack are a list of RNNs.*, not a int",
     ),
+    (
+        "a stack of layers in no list",
+        lambda: sn.Stack(*[sn.RNN(lambda x, h, p: (x, h), memory=2)] * 2),
+        InputError,
+        r"layers of a Stack are a list .*; write Stack\(\[first, second\]\)",
+    ),
     ("a stack of a name", lambda: sn.Stack("gru"), InputError, "layers of a Stack are a list .*, not a str"),
     ("a stack of nothing", lambda: sn.Stack(None), InputError, "layers of a Stack are a list .*, not None"),
     (
@@ -695,7 +701,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "a power of nothing",
         inside(lambda x, h: x**None),
         StepError,
-        "the exponent of a power is one constant number",
+        "the exponent of a power is a number, a value of the step",
     ),
     ("a power in words", inside(lambda x, h: x**ANY.__name__), StepError, "the exponent of a power is one"),
     (
@@ -809,7 +815,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "an example of words",
         lambda: ANY.torch.trace(CELL, ("a", "b")),
         InputError,
-        "an input of the example is a",
+        "the input of a torch.nn.GRUCell is one tensor .rows, features., not a str",
     ),
     (
         "a parameter of torch",

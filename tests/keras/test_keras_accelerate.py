@@ -175,6 +175,12 @@ def test_our_layers_keep_config_and_files(tmp_path: Path):
 def test_a_report_says_what_it_knows():
     model = model_of(stepnet.keras)
     assert len(stepnet.keras.report(model).unknown) == 4
+    assert str(stepnet.keras.report(model)).count(": stepnet was not called for it yet") == 4
+    with stepnet.keras.accelerate() as active:
+        assert "recurrent layers, active; stepnet.keras.report(model) lists these" in str(active)
+    assert "recurrent layers, ended" in str(active)
+    with pytest.raises(InputError, match=r"accelerate\(\) takes no model, .*: with stepnet.keras.accelerate"):
+        stepnet.keras.accelerate(model)
     assert str(stepnet.keras.report(keras.layers.Dense(1))) == "there are no recurrent layers"
     with pytest.raises(InputError, match="report takes a model or a layer of Keras, not a str"):
         stepnet.keras.report("model")

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+import stepnet as sn
 import stepnet.keras
+from stepnet.errors import FileError
 from tests.keras.keras_cases import (
     BATCH,
     INPUTS,
@@ -109,6 +111,41 @@ def test_wrong_calls_raise_what_keras_raises(wrong: str):
     right = raised(WRONG[wrong], theirs)
     assert right is not None
     assert raised(WRONG[wrong], ours) is right
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("go_backwards", 1),
+        ("go_backwards", 0),
+        ("go_backwards", None),
+        ("unroll", []),
+        ("zero_output_for_mask", 1),
+    ],
+)
+def test_flags_have_their_truth_values(flag: str, value: Any):
+    wide = 13  # a size that no other test has: a compiled recurrence of another is found by True as by 1
+    theirs = keras.layers.GRU(wide, return_sequences=True, **{flag: value})
+    ours = stepnet.keras.GRU(wide, return_sequences=True, **{flag: value})
+    same_weights(theirs, ours)
+    call = Call("right")
+    right = call.answers(theirs)
+    assert_same(call.answers(ours), right)
+    with stepnet.keras.accelerate(), Counted() as counted:
+        assert_same(call.answers(theirs), right)
+    assert counted.fast
+
+
+def test_keras_leaves_errors_of_stepnet_as_they_are():
+    class Loads(keras.layers.Layer):
+        """A layer that fails."""
+
+        def call(self, inputs: Any) -> Any:
+            return sn.load("none.onnx")
+
+    with pytest.raises(FileError) as caught:
+        Loads()(numbers(1, 2))
+    assert str(caught.value) == "none.onnx: there is no such file"
 
 
 def test_another_batch_of_a_stateful_layer_is_refused():

@@ -625,7 +625,7 @@ DEEP = weights(record("torch.gru"), Sizes(2, 3, layers=2))
 LINES: list[tuple[Callable[[], Any], str]] = [
     (
         lambda: convert(GRU, "torch.grus", "keras.gru"),
-        "no layout is called 'torch.grus': there are torch.gru",
+        "no layout is called 'torch.grus' (did you mean torch.gru",
     ),
     (
         lambda: convert(GRU | {"bias_ih_l0": np.ones(9, "int64")}, "torch.gru", "keras.gru"),

@@ -23,6 +23,7 @@ from stepnet.ragged import Ragged
 
 INPUTS, HIDDEN = 5, 7
 BOTH = {"layers": 2, "directions": 2}
+KERAS_BACKEND = "; KERAS_BACKEND=torch sets another backend"
 EVERY = (*TORCH, *KERAS, *ONNX)
 
 
@@ -237,10 +238,10 @@ def test_what_a_framework_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.setenv("KERAS_BACKEND", "absent")
-    assert asked(side("keras.lstm")).reason == "it needs absent, which is not installed"
+    assert asked(side("keras.lstm")).reason == f"it needs absent, which is not installed{KERAS_BACKEND}"
     monkeypatch.delenv("KERAS_BACKEND")
     (tmp_path / "keras.json").write_text('{"backend": "missing"}')
-    assert asked(side("keras.lstm")).reason == "it needs missing, which is not installed"
+    assert asked(side("keras.lstm")).reason == f"it needs missing, which is not installed{KERAS_BACKEND}"
     (tmp_path / "keras.json").unlink()
     assert frameworks.keras_needs() == ("keras", "tensorflow")
     assert "keras" not in sys.modules
@@ -297,6 +298,17 @@ def test_no_framework_is_imported_unless_it_is_asked():
         "assert not {'torch', 'keras', 'onnx', 'onnxruntime'} & set(sys.modules), list(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+
+
+def test_a_file_of_keras_without_its_backend_is_not_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setenv("KERAS_BACKEND", "absent")
+    torch.save(torch.nn.LSTM(INPUTS, HIDDEN).state_dict(), tmp_path / "lstm.pt")
+    code, text, _ = stepnet(
+        "convert", tmp_path / "lstm.pt", "--to", "keras", "-o", tmp_path / "lstm.keras", "--verify"
+    )
+    assert code == 0
+    assert f"keras itself: not compared: it needs absent, which is not installed{KERAS_BACKEND}" in text
 
 
 def test_a_conversion_is_compared_with_both_frameworks(tmp_path: Path):

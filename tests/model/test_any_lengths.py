@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from callers import on_threads
+from callers import interrupt, on_threads
 from constants import Constants
 from same_bits import assert_same_bits
 from sharing import every_step_shared
@@ -179,15 +179,7 @@ def test_threads_pause_in_calls_of_any_lengths_and_an_interrupt_leaves_nothing_b
 
     for x, right in zip(inputs, expected, strict=True):
         for count in (1, 4):
-            seen = list[sn.Progress]()
-
-            def interrupt(now: sn.Progress, seen: list[sn.Progress] = seen, count: int = count) -> None:
-                seen.append(now)
-                if len(seen) == count:
-                    raise KeyboardInterrupt
-
-            with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
-                model(x)
+            interrupt(count, model, x)
         seen = list[sn.Progress]()
         with sn.progress(seen.append):
             assert_same_bits(model(x), right)
@@ -271,14 +263,32 @@ def test_many_sequences_of_which_one_is_empty_or_long(other: int, usual: int):
         assert_same_bits(model(x, initial), MODELS["gru"]()(x, initial))
 
 
-def test_calls_that_use_fewer_lanes_than_sequences_are_not_prepared(constants: Constants):
-    """Long ones, most of whose lanes would soon be idle."""
+@pytest.mark.usefixtures("small_calls_are_shared")
+@pytest.mark.parametrize(("name", "threads"), [("gru", 2), ("directions", 1), ("strides", 1), ("strides", 2)])
+def test_lengths_never_seen_in_fewer_lanes_than_sequences(name: str, threads: int, constants: Constants):
+    """In long calls, most of whose lanes would soon be idle, lanes run several sequences in turn."""
     constants(f"{RUNNING}.sequence_layout", EVEN_SECONDS=0)
-    model = MODELS["gru"]()
-    for longest in (400, 399, 398, 397):
-        x = sequences("gru", [longest, *[10] * 63])
-        assert_same_bits(model(x), MODELS["gru"]()(x))
-    assert not kept(model)
+    sn.set_threads(threads)
+    model = MODELS[name]()
+    for longest in (60, 59, 61, 50, 40):
+        x = sequences(name, [longest, *RANDOM.integers(2, 10, 39)])
+        assert_same_bits(model(x), MODELS[name]()(x))
+    assert kept(model)
+
+
+@pytest.mark.parametrize("most", [2**23, 2**14])
+def test_sizes_that_run_alike_share_a_prepared_call(most: int, constants: Constants):
+    """The buffers of its values grow, and are kept up to `most` bytes."""
+    constants(f"{RUNNING}.between", MOST_BYTES=most)
+    model = MODELS["strides"]()
+    results, expected = list[Any](), list[Any]()
+    for length in (40, 41, 300, 3000, 700, 5):
+        x = sequences("strides", [length])
+        results.append(model(x))
+        expected.append(MODELS["strides"]()(x))
+    assert_same_bits(results, expected)
+    assert len(kept(model)) > 3
+    assert len({id(one) for one in kept(model)}) == 1
 
 
 def test_many_sequences_of_lengths_that_come_often_are_prepared_for_these():

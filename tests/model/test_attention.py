@@ -177,9 +177,9 @@ def test_a_model_is_saved_and_loaded(tmp_path: Path):
 X = "attention takes sequences of a model, which sn.Graph runs"
 MISTAKES: dict[str, Callable[[Any, Any], Any]] = {
     X: lambda x, p: sn.attention(p, x, x),
-    f"{X}; k is none": lambda x, p: sn.attention(x, p, x),
-    f"{X}; v is none": lambda x, p: sn.attention(x, x, np.ones(6)),
-    r"q has features [heads * size] or [heads, size], not rows/steps f32[6] for 4 heads": (
+    f"{X}; k is a parameter, and not a value at each step": lambda x, p: sn.attention(x, p["q"], x),
+    f"{X}; v is an array float64[6], and not": lambda x, p: sn.attention(x, x, np.ones(6)),
+    r"q has features [heads * size] or [heads, size], not f32[6] for 4 heads": (
         lambda x, p: sn.attention(x, x, x, heads=4)
     ),
     "k has 2 heads, which 3 heads of q are no multiple of": lambda x, p: sn.attention(

@@ -657,5 +657,5 @@ def test_what_foreach_is_not_given() -> None:
         sn.foreach(lambda x, s: (x, s), X, [np.ones((3, 4), F32)])
     with pytest.raises(InputError, match="no engine is called 'cuda'"):
         sn.foreach(lambda x, s: (x, s), X, np.ones((2, 4), F32), engine="cuda")
-    with pytest.raises(StepError, match=r"enters the step as \(\*\) and leaves as \*"):
+    with pytest.raises(StepError, match=r"enters the step as \(array\) and leaves as array"):
         sn.foreach(lambda x, s: (x, s[0]), X, [np.ones((2, 4), F32)])

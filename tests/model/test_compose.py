@@ -329,7 +329,7 @@ BOTH = sn.Bidirectional(FORWARD, BACKWARD)
             sn.Bidirectional(FORWARD, recurrence(reverse=True, name="lstm"), None),
             {"initial": {"forward": None, "backward": np.zeros((BATCH, HIDDEN))}},
             InputError,
-            "the backward direction: initial is *, the memory is {h: *, c: *}",
+            "the backward direction: initial is array, the memory is {h: array, c: array}",
         ),
         (
             sn.Bidirectional(FORWARD, sn.RNN(lambda x, h, p: (x, h), memory=1, reverse=True), "sum"),
@@ -347,7 +347,7 @@ BOTH = sn.Bidirectional(FORWARD, BACKWARD)
             sn.Bidirectional(FORWARD, sn.RNN(lambda x, h, p: ((x, h), h), memory=1, reverse=True)),
             {},
             InputError,
-            "outputs of the two directions do not merge: * and (*, *)",
+            "outputs of the two directions do not merge: array and (array, array)",
         ),
     ],
 )

@@ -356,7 +356,7 @@ def progress(case: Case) -> None:
 
 def predict(case: Case) -> None:
     rows = pa.array([row.tolist() for row in in_float32(X)], pa.list_(pa.list_(pa.float32(), FEATURES)))
-    (batch,) = stepnet.arrow.predict(pa.table({"frames": rows}), case.model, output="outputs")
+    (batch,) = stepnet.arrow.predict(pa.table({"frames": rows}), case.model, result="outputs")
     right = case.outputs(case.right(sn.Ragged.from_list(list(X))))
     assert batch.num_rows == ROWS
     if isinstance(right, sn.Ragged):

@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         CASES["table"][0], {"feed": TABLE[:4], "stop": [4, 5, 6]},
         "there are scores of 7 symbols, and 4 can be fed",
     ),
-    "engine": (CASES["ids"][0], {"engine": "interpret"}, "RNN(embedded, memory=*) runs on interpret"),
+    "engine": (CASES["ids"][0], {"engine": "interpret"}, "RNN(embedded, memory=array) runs on interpret"),
     "outputs": (
         sn.RNN(lambda x, h, p: ({"a": embedded(x, h, p)[0], "b": h}, h), weights(1, **EMBEDDED),
                memory=HIDDEN, inputs=IDS),

@@ -14,7 +14,6 @@ import importlib.abc
 import importlib.util
 import os
 import random
-import resource
 import signal
 import sys
 import time
@@ -211,6 +210,7 @@ TESTS: dict[str, Sequence[str]] = {
         )
         for name in ("contract", "contract_code", "memory", "pack", "pack_code")
     },
+    "compiler/disk/access.py": ("tests/compiler/disk/test_access.py",),
     **{
         f"{name}.py": ("tests/compiler/disk/test_store.py", "tests/compiler/disk/test_warm_start.py")
         for name in (
@@ -250,6 +250,7 @@ TESTS: dict[str, Sequence[str]] = {
                 "prepared_chain",
                 "chain_call",
                 "chain_arrays",
+                "between",
                 "lengths",
                 "lengths_code",
                 "word_code",
@@ -287,12 +288,17 @@ TESTS: dict[str, Sequence[str]] = {
     },
     "compiler/targets/cpu/lower/totals.py": ("tests/compiler/targets/cpu/test_sums.py",),
     **{
-        f"compiler/targets/cpu/running/{name}.py": (
+        f"compiler/targets/cpu/running/pairs{name}.py": (
             "tests/compiler/targets/cpu/test_pairs.py",
+            "tests/compiler/targets/cpu/test_pairs_groups.py",
             "tests/model/test_attention.py",
         )
-        for name in ("pairs", "pairs_code")
+        for name in ("", "_addresses", "_code", "_copies", "_form", "_rows", "_sums")
     },
+    "compiler/plan/pairs.py": (
+        "tests/compiler/targets/cpu/test_pairs_groups.py",
+        "tests/model/test_attention.py",
+    ),
     "compiler/targets/cpu/running/sums_code.py": ("tests/compiler/targets/cpu/test_sums.py",),
     "compiler/targets/cpu/emit/scans.py": ("tests/compiler/targets/cpu/test_scans.py",),
     "compiler/targets/cpu/writing/storage_dtypes.py": ("tests/compiler/targets/cpu/test_stored_code.py",),
@@ -357,6 +363,8 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 def tested(path: Path, tree: ast.Module) -> int:
     """Runs the tests of a file that was changed; gives 0 if all pass. Called in a child, which ends then."""
+    import resource
+
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

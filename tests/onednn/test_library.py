@@ -88,8 +88,17 @@ def test_nothing_installed(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(LibraryError) as error:
         libraries.load_library.__wrapped__("")
     assert str(error.value) == MISSING
-    assert "pip install stepnet[onednn]" in MISSING
+    assert 'pip install "stepnet[onednn]"' in MISSING
     assert VARIABLE in MISSING
+
+
+def test_no_package_is_proposed_where_there_is_none():
+    assert libraries.how_to_install(True, "libdnnl.so.3") == 'pip install "stepnet[onednn]"'
+    said = libraries.how_to_install(False, "dnnl.dll")
+    assert said.startswith(
+        "build oneDNN 3, of which there is no package for this machine, and set STEPNET_ONEDNN"
+    )
+    assert said.endswith("its dnnl.dll")
 
 
 def test_the_variable_and_the_argument_name_a_library(monkeypatch: pytest.MonkeyPatch):

@@ -123,8 +123,9 @@ def exported(model: Any, example: Any, path: Path, dynamo: bool) -> None:
                 model, (example,), path, dynamo=True, dynamic_shapes=({0: open_, 1: open_},), verbose=False
             )
         else:
+            names = dict(enumerate("nt" if model.time else "tn"))
             torch.onnx.export(
-                model, (example,), path, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "n", 1: "t"}}
+                model, (example,), path, dynamo=False, input_names=["x"], dynamic_axes={"x": names}
             )
 
 
@@ -242,7 +243,8 @@ def test_every_activation_with_its_numbers_and_a_clip(
 
 
 POINTWISE = """
-    Abs Ceil Cos Cosh Elu Erf Exp Floor HardSigmoid HardSwish Identity LeakyRelu Neg Reciprocal Relu Round
+    Abs Acos Acosh Asin Asinh Atan Atanh
+    Ceil Cos Cosh Elu Erf Exp Floor HardSigmoid HardSwish Identity LeakyRelu Neg Reciprocal Relu Round
     Selu Sigmoid Sign Sin Sinh Softplus Softsign Tan Tanh
 """
 
@@ -590,6 +592,26 @@ def test_padding_is_not_counted() -> None:
         stepnet_onnx.Backend.prepare(helper.make_model(graph, opset_imports=OPSET, ir_version=9)).graph({})
 
 
+def test_lengths_as_an_input_are_those_of_all_sequences() -> None:
+    nodes = [
+        helper.make_node("GRU", [name, "W", "R", "", "sequence_lens"], ["", f"h{name}"], hidden_size=2)
+        for name in "xz"
+    ]
+    nodes.append(helper.make_node("Sub", ["hx", "hz"], ["y"]))
+    arrays = {"W": random(1, 6, 4), "R": random(1, 6, 2)}
+    initial = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    inputs = [*(value(name, "t", "n", 4) for name in "xz"), value("sequence_lens", "n", kind=6)]
+    made = helper.make_graph(nodes, "made", inputs, [value("y", *[None] * 3)], initial)
+    graph = stepnet_onnx.Backend.prepare(helper.make_model(made, opset_imports=OPSET, ir_version=9)).graph({})
+    rows = {
+        name: sn.Ragged.from_list([random(count, 4), random(3, 4)]) for name, count in (("x", 2), ("z", 2))
+    }
+    assert graph(rows).shape == (2, 1, 2)
+    rows["z"] = sn.Ragged.from_list([random(3, 4), random(3, 4)])
+    with pytest.raises(ModelError, match="one of its inputs is the lengths of the sequences, so all inputs"):
+        graph(rows)
+
+
 def test_files_that_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"not a model")
     with pytest.raises(FileError, match="this is not a complete ONNX model"):
@@ -817,7 +839,7 @@ def test_a_scan_into_the_padding_is_refused(reverse: int) -> None:
 
 def test_steps_are_not_repeated() -> None:
     model = model_of(
-        [node("Expand", "x s")], [value("x", "n", 1)], [value("y", None, 3)], {"s": np.array([1, 3])}
+        [node("Expand", "x s")], [value("x", "t", 1)], [value("y", None, 3)], {"s": np.array([1, 3])}
     )
     assert_as_theirs(model, {"x": random(4, 1)})
 

@@ -11,7 +11,7 @@ from tolerance import assert_close
 from zoo import rnn_of, uniform
 
 import stepnet as sn
-from tests.onnx.onnx_saved import onnx, right, run, saved
+from tests.onnx.onnx_saved import onnx, right, run, saved, stepnet_onnx
 
 random = partial(uniform, seed=0)
 LENGTHS = [7, 6, 0, 3]
@@ -84,6 +84,25 @@ def test_convolutions_and_pooling_are_onnxs_operators(name: str, tmp_path: Path)
     graph = sn.Graph(model, inputs=sn.Spec(4, "float32"))
     for lengths, operator in zip((None, LENGTHS), written, strict=True):
         assert check(graph, random(4, 7, 4), tmp_path / "m.onnx", lengths) == {operator}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_models_are_read_back_and_run_over_other_numbers_of_steps(name: str, tmp_path: Path) -> None:
+    function = OPERATORS[name][0]
+
+    def model(x: Any, params: Any) -> Any:
+        made = function(x)
+        return {"made": made, "centred": made - sn.expand(sn.reduce(made, "mean"), made)}
+
+    graph = sn.Graph(model, inputs=sn.Spec(4, "float32"))
+    saved(graph, tmp_path / "m.onnx")
+    again = stepnet_onnx.load(tmp_path / "m.onnx")
+    for lengths in ([7], [12], [6, 9, 5]):
+        x = sn.Ragged.from_list([random(length, 4, seed=length) for length in lengths])
+        found, wanted = again(x, engine="interpret"), graph(x, engine="interpret")
+        for key, value in wanted.items():
+            assert list(found[key].lengths) == list(value.lengths)
+            assert_close(found[key].values, value.values, 12, 30)
 
 
 def function_width(function: Made) -> int:

@@ -103,6 +103,69 @@ def right(model: Any, *inputs: Any) -> np.ndarray:
         return model(*(torch.tensor(x) if isinstance(x, np.ndarray) else x for x in inputs)).numpy()
 
 
+class Tagger(torch.nn.Module):
+    """A tag for each frame [batch, time, features], from two layers in both directions."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv1d(4, 4, 3, padding=1)
+        self.rnn = kind(4, 5, 2, batch_first=True, bidirectional=True)
+        self.out = torch.nn.Linear(10, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.rnn(self.conv(x.transpose(1, 2)).transpose(1, 2))[0])
+
+
+@pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.LSTM])
+def test_zeros_of_a_fixed_batch_begin_any_number_of_sequences(kind: Any, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    tagger, path = Tagger(kind).eval(), tmp_path / "tagger.onnx"
+    torch.onnx.export(tagger, (torch.randn(2, 6, 4),), path, dynamo=False)
+    x = torch.randn(3, 9, 4)
+    assert_close(sn.load(path)(x.numpy()), tagger(x).detach().numpy())
+
+
+class Attention(torch.nn.Module):
+    """Attention of the steps of [batch, time, features] over one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x)[0]
+
+
+def test_attention_of_a_fixed_batch_is_that_of_any_number_of_sequences(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    model, path = Attention().eval(), tmp_path / "attention.onnx"
+    torch.onnx.export(model, (torch.randn(3, 6, 8),), path, dynamo=False)
+    x = torch.randn(2, 6, 8)
+    assert_close(sn.load(path)(x.numpy()), model(x).detach().numpy())
+    longer = torch.randn(2, 9, 8)
+    assert_close(sn.load(path, steps="any")(longer.numpy()), model(longer).detach().numpy())
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [
+        (1, {}, "export it with two sequences or more"),
+        (
+            3,
+            {"input_names": ["x"], "dynamic_axes": {"x": BATCH_TIME}},
+            "a size is the number of steps of the example, .*, export with dynamo=True and dynamic_shapes=",
+        ),
+    ],
+)
+def test_attention_that_is_exported_with_numbers_of_its_example_says_how_to_export_it(
+    count: int, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "attention.onnx"
+    torch.onnx.export(Attention().eval(), (torch.randn(count, 6, 8),), path, dynamo=False, **options)
+    with pytest.raises(ModelError, match=message):
+        sn.load(path)
+
+
 def test_a_branch_by_the_sampling_rate_is_each_calls_own(tmp_path: Path) -> None:
     path, axes = tmp_path / "m.onnx", {"x": {0: "batch", 2: "time"}, "rate": {}}
     model = exported(ByRate(), (torch.zeros(2, 4, 5), 16000), path, axes, scripted=True)
@@ -135,13 +198,14 @@ def test_cells_in_a_loop_with_a_list_are_a_recurrence(tmp_path: Path) -> None:
         assert_close(own, right(model, each[None], np.zeros((1, 4, 6), "f4"))[0], 5, 10)
 
 
-def test_attention_in_a_loop_is_refused_by_what_it_reads(tmp_path: Path) -> None:
+def test_attention_in_a_loop_reads_a_sequence_of_other_lengths(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     example = torch.zeros(2, 3, 8), torch.zeros(2, 4, 6)
     axes = {"frames": BATCH_TIME, "texts": {0: "batch", 1: "letters"}}
-    exported(Decoder(attends=True), example, path, axes, scripted=True)
-    with pytest.raises(
-        ModelError,
-        match=r"each step of a body reads all steps of 'texts', \[sequences, steps, 6\], as attention does",
-    ):
-        stepnet_onnx.load(path)
+    model = exported(Decoder(attends=True), example, path, axes, scripted=True)
+    graph = stepnet_onnx.load(path)
+    frames = [uniform(steps, 8, seed=steps) for steps in (5, 2, 3)]
+    texts = [uniform(steps, 6, seed=steps) for steps in (2, 7, 3)]
+    made = graph({"frames": sn.Ragged.from_list(frames), "texts": sn.Ragged.from_list(texts)})
+    for own, each, text in zip(made.to_list(), frames, texts, strict=True):
+        assert_close(own, right(model, each[None], text[None])[0], 7, 10)

@@ -275,6 +275,41 @@ def test_a_loop_over_fewer_steps() -> None:
     assert_as_theirs(model, {"x": random(2, 5, 3)})
 
 
+ALL_STEPS = [node("Cast", "i", "k", to=1), node("Mul", "x k", "xk")]
+WHOLE: dict[str, list[Any]] = {
+    "the mean of all": [*ALL_STEPS, node("ReduceMean", "xk", "all", axes=[1], keepdims=0)],
+    "attention": [
+        node("Unsqueeze", "h ahead", "query"),
+        node("Add", "x query", "both"),
+        node("Tanh", "both", "bent"),
+        node("ReduceSum", "bent behind", "scores", keepdims=1),
+        node("Softmax", "scores", "weights", axis=1),
+        node("Mul", "weights x", "weighted"),
+        node("ReduceSum", "weighted ahead", "all", keepdims=0),
+    ],
+    "attention by products": [
+        node("Unsqueeze", "h behind", "query"),
+        node("MatMul", "x query", "scores"),
+        node("Softmax", "scores", "weights", axis=1),
+        node("Transpose", "weights", "turned", perm=[0, 2, 1]),
+        node("MatMul", "turned x", "mixed"),
+        node("Squeeze", "mixed ahead", "all"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_each_step_may_read_all_steps(name: str) -> None:
+    body = [GO, *STEP[:2], *WHOLE[name], node("Add", "all g", "after")]
+    numbers = NUMBERS | {"zero": np.array(0), "ahead": np.array([1]), "behind": np.array([2])}
+    model = looped(body, [value("after", None, 3)], "t true h0", "last each", AROUND, **numbers)
+    load, x = read(model, {"x": "NT"}), random(2, 5, 3)
+    for engine in ("interpret", "llvm", "llvm"):
+        last, each = load(x, engine=engine).values()
+        for own, right in zip((last, each.swapaxes(0, 1)), theirs(model, {"x": x}), strict=True):
+            assert_close(own, right, 5, 30)
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "a negative number": (
         lambda: looped([GO, *GROWS], [], "n true h0", "last", STATE, n=np.array(-1), **NUMBERS),
@@ -296,22 +331,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
             behind=np.array([1, 2]),
         ),
         "it does not run once for each step of a sequence: its number of iterations is computed",
-    ),
-    "all steps at each step": (
-        lambda: looped(
-            [
-                *[GO, *STEP[:2], node("Cast", "i", "k", to=1), node("Mul", "x k", "xk")],
-                node("ReduceMean", "xk", "all", axes=[1], keepdims=0),
-                node("Add", "all g", "after"),
-            ],
-            [],
-            "t true h0",
-            "last",
-            AROUND,
-            **NUMBERS,
-            zero=np.array(0),
-        ),
-        "each step of a body reads all steps of 'x', [sequences, steps, 3], as attention does",
     ),
     "outputs that end early": (
         lambda: looped(
@@ -339,6 +358,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
             limit=np.float64(1.9),
         ),
         "a state is float32 [sequences, 3] before an iteration and float64 [sequences, 3] after it",
+    ),
+    "steps counted from the last": (
+        lambda: looped(
+            [
+                *[GO, node("Sub", "t i", "back"), node("Cast", "back", "behind", to=1)],
+                node("Mul", "h behind", "after"),
+            ],
+            [],
+            "t true h0",
+            "last",
+            AROUND,
+            **NUMBERS | {"zero": np.array(0)},
+        ),
+        "it computes values with the number of sequences or steps, which neither the body of a loop nor",
     ),
     "no body": (
         lambda: unchecked([*STATE, node("Loop", "n true h0", "y", name="loop")], NUMBERS | {"n": 3}),
@@ -411,6 +444,45 @@ def test_entries_of_a_list_of_tensors() -> None:
         node("Concat", "c d", "y", axis=2),
     ]
     assert_as_theirs(unchecked(nodes, {"last": np.array(-1)}), {"x": random(2, 5, 3)})
+
+
+def growing(nodes: Any, axis: int) -> Any:
+    """A model of a Loop over steps with the states h and an array, which begins without entries."""
+    inputs = [value("i", kind=INT64), value("go", kind=BOOL), value("h", None, 3), value("outs", *[None] * 3)]
+    outputs = [value("on", kind=BOOL), value("after", None, 3), value("more", *[None] * 3)]
+    body = graph([GO, *STEP, node("Unsqueeze", "after at", "wide"), *nodes], outputs, inputs)
+    body.initializer.append(numpy_helper.from_array(np.array([axis]), "at"))
+    shape = [node("Shape", "x", "every"), node("Gather", "every first", "rows")]
+    begins = [node("Concat", "none rows three" if not axis else "rows none three", "sizes", axis=0)]
+    begins.append(node("ConstantOfShape", "sizes", "nothing"))
+    loop = node("Loop", "t true h0 nothing", "last y", body=body, name="loop")
+    arrays = NUMBERS | {
+        "zero": np.array(0),
+        "first": np.array([0]),
+        "none": np.array([0]),
+        "three": np.array([3]),
+    }
+    return unchecked([*AROUND, *shape, *begins, loop], arrays)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_array_that_grows_at_each_step_is_a_value_per_step(axis: int) -> None:
+    model = growing([node("Concat", "outs wide", "more", axis=axis)], axis)
+    assert_as_theirs(model, {"x": random(2, 5, 3)})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([node("Concat", "outs wide wide", "more", axis=0)], "it adds several values at once to an array"),
+        (
+            [node("Concat", "outs wide", "longer", axis=0), node("Tanh", "longer", "more")],
+            "a state is [0, sequences, 3] before a step and [1, sequences, 3] after it",
+        ),
+    ],
+)
+def test_arrays_that_grow_otherwise_are_refused(nodes: Any, message: str) -> None:
+    assert message in refused(growing(nodes, 0))
 
 
 LISTS: dict[str, tuple[Any, str, str]] = {

@@ -285,6 +285,15 @@ def test_constants_are_computed_once(tmp_path: Path) -> None:
 # ---- what is refused ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("function", "op"), [(sn.gelu, "Erf"), (np.tan, "Tan"), (np.arctan, "Atan"), (np.cosh, "Cosh")]
+)
+def test_operators_without_float64_in_onnxruntime_are_refused(tmp_path: Path, function: Any, op: str) -> None:
+    graph = sn.Graph(lambda x, params: function(x), inputs=sn.Spec(3, "float64"))
+    with pytest.raises(ModelError, match=rf"cannot be written as ONNX: onnxruntime has no {op} of float64"):
+        stepnet_onnx.save(graph, tmp_path / "m.onnx")
+
+
 def test_what_onnx_lacks_is_refused_with_its_line(tmp_path: Path) -> None:
     inner = sn.RNN(lambda x, h, params: (h + x, h + x), memory=3)
 

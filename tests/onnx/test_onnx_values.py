@@ -92,6 +92,8 @@ def test_float16_is_computed_in_float32_and_rounded_at_the_ends() -> None:
 
 # ---- numbers -----------------------------------------------------------------------------------------------
 
+COUNTED = [node("Shape", "x", "s"), node("Gather", "s o", "t"), node("Cast", "t", "f", to=FLOAT)]
+"""Nodes that compute the number of steps as a float, f."""
 NUMBERS: dict[str, tuple[list[Any], dict[str, Any], int]] = {
     "a clip without bounds": ([node("Clip", "x")], {}, 17),
     "an older clip without bounds": ([node("Clip", "x")], {}, 7),
@@ -130,6 +132,31 @@ NUMBERS: dict[str, tuple[list[Any], dict[str, Any], int]] = {
             node("Div", "u f"),
         ],
         {"o": 1, "a": [1]},
+        17,
+    ),
+    **{
+        f"{compared} with {op} of the number of steps and {number}": (
+            [*COUNTED, node(op, order, "g"), node(compared, "x g", "c"), node("Where", "c x h")],
+            {"o": 1, "n": np.float32(number), "h": np.float32(0)},
+            17,
+        )
+        for op, number, order, compared in [
+            ("Mul", 0.1, "f n", "Greater"),
+            ("Mul", 0.1, "n f", "LessOrEqual"),
+            ("Sub", 4.5, "f n", "Less"),
+            ("Sub", 5.5, "n f", "GreaterOrEqual"),
+            ("Div", 2.5, "n f", "Less"),
+            ("Max", 5.5, "f n", "Less"),
+        ]
+    },
+    "a choice of the number of steps": (
+        [*COUNTED, node("Greater", "x z", "c"), node("Where", "c f z")],
+        {"o": 1, "z": np.float32(0)},
+        17,
+    ),
+    "a part of the number of steps less two": (
+        [*COUNTED, node("Sub", "f two", "d"), node("Mul", "d half", "e"), node("Mul", "x e")],
+        {"o": 1, "two": np.float32(2), "half": np.float32(0.5)},
         17,
     ),
     "steps counted from the end": (
@@ -196,6 +223,19 @@ def test_an_output_of_joined_sequences_and_steps_is_refused_by_its_name() -> Non
     nodes = [node("Reshape", "x rows")]
     with pytest.raises(ModelError, match=r"output 'y' is \[sequences x steps, 4\]"):
         assert_as_theirs(model(nodes, 2, rows=np.array([-1, 4])), {"x": random(2, 3, 4)})
+
+
+def test_a_size_of_a_fraction_is_refused() -> None:
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Cast", "s", "f", to=FLOAT),
+        node("Mul", "f half", "d"),
+        node("Cast", "d", "e", to=WHOLE),
+        node("Expand", "h e"),
+    ]
+    arrays: Any = {"half": np.array([1, 0.5, 1], "float32"), "h": np.float32(1)}
+    with pytest.raises(ModelError, match=r"sequences or of steps and 0\.5, which is no integer"):
+        assert_as_theirs(model(nodes, **arrays), {"x": random(2, 6, 4)})
 
 
 def test_each_head_has_its_own_product_over_the_steps() -> None:

@@ -973,7 +973,7 @@ def test_bad_nested_tensors_are_refused(make: Callable[[], Any], words: str) -> 
 
 @pytest.mark.parametrize(
     ("library", "words"),
-    [("torch", "pip install stepnet[torch]"), ("pyarrow", "pip install stepnet[arrow]")],
+    [("torch", 'pip install "stepnet[torch]"'), ("pyarrow", 'pip install "stepnet[arrow]"')],
 )
 def test_missing_libraries_are_named(library: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)

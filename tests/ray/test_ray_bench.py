@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,10 @@ from typer.testing import CliRunner
 
 from bench import ray_workers
 from bench.ray_workers import ancestors, processor_seconds, timed
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="/proc is missing, which bench.ray_workers reads"
+)
 
 
 def test_blocks_are_timed_from_the_first_results_to_the_last(monkeypatch: pytest.MonkeyPatch):

@@ -93,8 +93,8 @@ def test_bits_and_order_do_not_depend_on_workers_and_blocks(
     whole = many(name, 300)
     parts = cut_into(whole, [int(size) for size in RANDOM.integers(1, 30, 50)])
     source = dataset_of(*parts[:3], whole.slice(0, 0), *parts[3:])
-    results = predict(source, MODELS[name], output=output, concurrency=count)
-    expected = arrow.predict([whole], MODELS[name], output=output).read_all().combine_chunks()
+    results = predict(source, MODELS[name], result=output, concurrency=count)
+    expected = arrow.predict([whole], MODELS[name], result=output).read_all().combine_chunks()
     assert rows_of(results).equals(expected)
 
 

@@ -90,6 +90,10 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(dataset, RNN, concurrency=0),
         "concurrency is the number of workers, from 1 on, or the least and the most, as (1, 8), not 0",
     ),
+    "the output by its old name": (
+        lambda dataset: predict(dataset, RNN, output="last"),
+        "predict has no argument output=: write result= in place of it",
+    ),
     "workers as text": (lambda dataset: predict(dataset, RNN, concurrency=TEXT), "as (1, 8), not '1'"),
     "part of a worker": (lambda dataset: predict(dataset, RNN, concurrency=PART), "as (1, 8), not 1.5"),
     "more than the most": (lambda dataset: predict(dataset, RNN, concurrency=(3, 2)), "not (3, 2)"),
@@ -274,7 +278,7 @@ def test_without_ray():
     )
     said = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
     assert said.startswith("InputError stepnet.ray needs Ray Data (")
-    assert said.endswith("): pip install stepnet[ray]\n")
+    assert said.endswith('): pip install "stepnet[ray]"\n')
 
 
 # ---- what a worker has

@@ -52,12 +52,19 @@ STAGES = {
 
 # What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
 # loaded where an engine is asked for, by one thread and between two forks. Few processes generate symbols
-# or have streams.
+# or have streams, and few steps use what is no operation.
 LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
     *("cli.models", "cli.options", "cli.run", "compiler.targets", "compiler.targets.cpu.machine.processor"),
+    "compiler.trace.traced",
     *("explain.progress", "model.generate"),
-    *("model.combination", "model.compose", "model.gradient_explain", "model.gradient_strategy"),
+    *(
+        "model.batch",
+        "model.combination",
+        "model.compose",
+        "model.gradient_explain",
+        "model.gradient_strategy",
+    ),
     *("model.graph.graph", "model.model", "model.recurrence", "model.streams.stream"),
 }
 
@@ -70,6 +77,7 @@ SHOWN = {
     "compiler.net.windows": "",
     "compiler.targets": "Order checked_engine devices_of",
     "model.differentiable": "",
+    "model.graph.dtypes": "check_dtypes",
     "model.graph.graph": "Graph",
     "model.layers": "Layer",
     "model.model": "Model",
@@ -86,7 +94,8 @@ SHOWN_TO = {
     "ray": {"compiler.targets.threads": "set_threads threads threads_set"},
     "build": {  # it writes as files what a target gives
         "compiler.targets": "Order library_engine",
-        "compiler.targets.library": "ArrayText CODES CallSpecification Description ERRORS",
+        "model.streams.composed": "stream_refusal",
+        "compiler.targets.library": "ArrayText CODES CallSpecification Description ERRORS steps_function",
     },
 }
 

@@ -32,17 +32,34 @@ def test_the_passes_are_listed_in_the_order_they_run():
     assert listed == [one.__name__ for one in PIPELINE]
 
 
+def test_every_file_of_passes_is_on_their_page():
+    page = section("design/passes.md", "The passes")
+    names = {path.stem for path in (ROOT / "src/stepnet/compiler/plan/passes").glob("*.py")} - {"__init__"}
+    assert [name for name in sorted(names) if f"`{name}`" not in page and f"`{name}.py`" not in page] == []
+
+
+def test_the_page_of_caches_has_every_module_with_one():
+    """Caches of a limited number of entries are dictionaries that two functions of `once.py` add to."""
+    page, folder = (DOCS / "design" / "caches.md").read_text("utf-8"), ROOT / "src" / "stepnet"
+    names = {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*.py")}
+    owners = {name for name, text in names.items() if re.search(r"\b(put_latest|entry_of)\(", text)}
+    missing = {name for name in owners if f"`{name}`" not in page}
+    assert missing == {"compiler/values/once.py"}
+
+
 @pytest.mark.parametrize(
     "page", [ROOT / "CONTRIBUTING.md", DOCS / "design.md", *sorted((DOCS / "design").glob("*.md"))]
 )
 def test_files_and_folders_that_a_page_names_are_there(page: Path):
     """A name may leave out the folders above it, as in `cpu/engine.py`."""
-    folders = [ROOT / name for name in ("src/stepnet", "docs", "tests", "bench", "website", "typings")]
+    folders = [
+        ROOT / name for name in ("src/stepnet", "docs", "tests", "bench", "release", "website", "typings")
+    ]
     there = {ROOT / "src", *folders, *(path for folder in folders for path in folder.rglob("*"))}
-    names = {f"/{path.relative_to(ROOT)}" for path in there}
+    known = {f"/{path.relative_to(ROOT)}" for path in there}
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     named = re.findall(r"`((?:[\w.]+/)+|(?:[\w.]+/)*\w+\.py)(?::[^`]*)?`", text)
-    missing = [name for name in named if not any(known.endswith(f"/{name.strip('/')}") for known in names)]
+    missing = [name for name in named if not any(path.endswith(f"/{name.strip('/')}") for path in known)]
     assert missing == []
 
 

@@ -1,8 +1,13 @@
-"""Several threads of Python that call at the same time."""
+"""Calls by several threads of Python at the same time, and calls that are interrupted."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from typing import Any
+
+import pytest
+
+import stepnet as sn
 
 
 def on_threads(count: int, work: Callable[[int], None]) -> None:
@@ -20,3 +25,16 @@ def on_threads(count: int, work: Callable[[int], None]) -> None:
         runs = [pool.submit(begun_together, number) for number in range(count)]
     for run in runs:
         run.result()
+
+
+def interrupt(count: int, call: Callable[..., Any], *arguments: Any) -> None:
+    """Calls a function that a Ctrl-C ends at the `count`-th report of its progress."""
+    seen = list[sn.Progress]()
+
+    def interrupt_at_last(now: sn.Progress) -> None:
+        seen.append(now)
+        if len(seen) == count:
+            raise KeyboardInterrupt
+
+    with sn.progress(interrupt_at_last), pytest.raises(KeyboardInterrupt):
+        call(*arguments)

@@ -29,12 +29,14 @@ Values = dict[str, Array]
 class Case:
     """A function of the namespace. ulps: how far a result may be from `exact`, which is the function with its
     values in a wider dtype; where it is None the bits are NumPy's. zeros: whether the sign of a zero counts.
+    least: the least number of whose last places `ulps` counts, the size of terms that are added.
     """
 
     function: Function
     ulps: float | None = None
     exact: Function | None = None
     zeros: bool = True
+    least: float = 0.0
 
 
 def float_edges(dtype: str) -> Array:
@@ -185,7 +187,7 @@ def distant(case: Case, one: Array, wanted: Array, values: Values) -> Array:
         exact = np.broadcast_to(exact, one.shape)
         rounded = exact.astype(one.dtype)
         info = np.finfo(one.dtype)
-        exponents = np.maximum(np.frexp(np.abs(exact))[1] - 1, info.minexp)
+        exponents = np.maximum(np.frexp(np.maximum(np.abs(exact), case.least))[1] - 1, info.minexp)
         far = np.abs(one - exact) > case.ulps * np.ldexp(np.ones((), wide), exponents - info.nmant)
     plain = np.isfinite(rounded) & (rounded != 0) & np.isfinite(one)
     return np.where(plain, far, different(one, rounded))

@@ -141,16 +141,17 @@ def test_parameters_are_inputs_of_a_recorded_graph(mode: Literal["real", "fake",
     assert_same(*(dict(zip("xhW", run(*given), strict=True)) for run in (graph, gradient)))
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.inner = 0.5, torch.nn.Linear(3, 3, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.inner(x) + h * self.scale)
+
+
 @pytest.mark.parametrize("gradients", [True, False])
 def test_a_graph_is_made_of_a_step_whose_attribute_has_just_changed(gradients: bool):
-    class Scaled(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale, self.inner = 0.5, torch.nn.Linear(3, 3, dtype=torch.float64)
-
-        def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-            return torch.tanh(self.inner(x) + h * self.scale)
-
     cell = Scaled()
     module = stepnet.torch.Recurrence(cell, (X[0, :1], X[0, :1]))
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
@@ -163,14 +164,6 @@ def test_a_graph_is_made_of_a_step_whose_attribute_has_just_changed(gradients: b
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_step_whose_attribute_has_just_changed_is_exported(strict: bool):
-    class Scaled(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale, self.inner = 0.5, torch.nn.Linear(3, 3, dtype=torch.float64)
-
-        def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-            return torch.tanh(self.inner(x) + h * self.scale)
-
     cell = Scaled()
     module = stepnet.torch.Recurrence(cell, (X[0, :1], X[0, :1]))
     cell.scale = 2.0

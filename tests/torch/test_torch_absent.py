@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 HIDDEN = "import sys; sys.modules['torch'] = None\n"
 
@@ -22,8 +25,23 @@ for _ in range(2):
     except stepnet.StepnetError as error:
         print(type(error).__name__, error)
 """
-    said = "InputError steps written with PyTorch need torch: pip install stepnet[torch]\n"
+    said = 'InputError steps written with PyTorch need torch: pip install "stepnet[torch]"\n'
     assert run(HIDDEN + code) == 2 * said
+
+
+@pytest.mark.parametrize("kind", ["ImportError", "OSError"])
+def test_a_torch_that_cannot_be_imported_is_said_with_the_reason(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "torch.py").write_text(f"raise {kind}('libtorch_cpu.so: cannot open shared object file')")
+    code = f"""
+import sys; sys.path.insert(0, {str(tmp_path)!r})
+import stepnet
+try:
+    import stepnet.torch
+except stepnet.StepnetError as error:
+    print(error)
+"""
+    reason = "libtorch_cpu.so: cannot open shared object file"
+    assert run(code) == f"torch is installed, and torch cannot be imported: {reason}; reinstall it\n"
 
 
 def test_without_torch_everything_else_runs() -> None:

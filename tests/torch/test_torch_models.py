@@ -228,6 +228,32 @@ def test_two_sequences_side_by_side() -> None:
         assert_close(output, wanted.numpy(), 5, 200)
 
 
+@pytest.mark.parametrize("steps", [(4, 4), (4, 7)])
+def test_two_sequences_of_different_lengths(steps: tuple[int, int]) -> None:
+    module, random = made(models.Translator), np.random.default_rng(0)
+    graph = stepnet.torch.graph(module, tuple(torch.zeros(2, count, 6) for count in steps))
+    rows = [
+        [random.normal(size=(length, 6)).astype("float32") for length in lengths]
+        for lengths in ([5, 2, 3], [2, 4, 3])
+    ]
+    said, mean = graph(dict(zip(("source", "target"), map(sn.Ragged.from_list, rows), strict=True)))
+    for place, pair in enumerate(zip(*rows, strict=True)):
+        with torch.no_grad():
+            right = module(*(torch.from_numpy(row[None]) for row in pair))
+        assert_close(said.to_list()[place], right[0][0].numpy(), 5, 200)
+        assert_close(mean[place], right[1][0].numpy(), 5, 200)
+
+
+def test_arrays_of_different_numbers_of_steps() -> None:
+    module = made(models.Siamese)
+    first, second = (np.random.default_rng(count).integers(0, models.WORDS, (2, count)) for count in (5, 3))
+    graph = stepnet.torch.graph(module, (torch.from_numpy(first), torch.from_numpy(second)))
+    with torch.no_grad():
+        right = module(torch.from_numpy(first), torch.from_numpy(second))
+    for output, wanted in zip(graph({"first": first, "second": second}), right, strict=True):
+        assert_close(output, wanted.numpy(), 5, 200)
+
+
 class Sorted(nn.Module):
     """A layer over sequences that the module sorts, and takes back into their order, itself."""
 

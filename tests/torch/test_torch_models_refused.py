@@ -127,6 +127,14 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x: m.attention(x, x, x)[1],
         "is a value at each pair of steps, of which a model returns none",
     ),
+    "a product of transposed pairs": (
+        lambda m, x: (x @ x.sin().mT).mT @ x,
+        "an output of the module has an axis of keys and none of queries, as a product of transposed pairs",
+    ),
+    "transposed pairs": (
+        lambda m, x: (x @ x.sin().mT * (x.sin() @ x.mT).mT) @ x,
+        "aten.mul.Tensor: values at pairs of steps meet transposed ones: make both in one order",
+    ),
     "pairs": (
         lambda m, x: x.unsqueeze(1) - x.unsqueeze(2),
         "an output of the module is a value at each pair of steps, of which a model returns none",
@@ -197,6 +205,14 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "steps in place": (written, "aten.slice_scatter.default: it goes over the steps"),
     "a number of sequences": (lambda m, x: x / x.size(0), "a value depends on the number sequences"),
+    "a range that counts down": (
+        lambda m, x: x * torch.arange(x.size(1) - 1, -1, -1).view(1, -1, 1),
+        "a range over steps or sequences starts at 0, ends at their number and counts by 1, as torch.arange(",
+    ),
+    "an identity matrix of steps": (
+        lambda m, x: torch.eye(x.size(1)) @ x,
+        "it makes an identity matrix of the number of steps or sequences",
+    ),
     "a norm": (lambda m, x: torch.linalg.vector_norm(x, 3, dim=1), "a norm of order 3 over steps"),
 }
 
@@ -299,12 +315,14 @@ def test_arguments_that_do_not_fit() -> None:
     refused(r"graph takes a torch.nn.Module, not a function", x, lambda x: x)
     refused(r"example is not a call of OfFrames: .*argument", (x, x))
     refused(r"lengths= names an argument; those of the example are x", x, lengths="size")
+    for lengths, what in (([5, 5], "list"), ({}, "dict"), (torch.tensor([5, 5]), "Tensor")):
+        refused(rf"lengths= is the name of the argument .*, not a {what}: give the", x, lengths=lengths)
     refused(r"the axes of argument x are 'BT'; they are a letter for each of its 3 axes", x, axes="BT")
     refused(r"the axes of argument x are 'T'; ", x, axes={"x": "T"})
     refused(r"axes= has 'y', and the arguments of the example are x", x, axes={"y": "TN"})
     refused(r"no argument of the example has steps: mark the axis of steps in axes=", x, axes="N")
     refused(r"axes is a text such as 'NT', or a dict of such texts .*, not a list", x, axes=["NT"])
-    refused(r"different numbers of steps: first has 5, second has 4", (x, x[:, :4]), Siamese())
+    refused(r"different numbers of sequences: first has 2, second has 1", (x, x[:1]), Siamese())
     mixed = nn.Sequential(nn.GRU(6, 4), nn.GRU(4, 4, batch_first=True))
     refused(r"some layers are batch_first and others are not: say axes=", x, mixed)
     half = nn.Sequential(nn.Embedding(9, 6), nn.GRU(6, 4, batch_first=True)).half()

@@ -191,3 +191,16 @@ def test_operations(name: str) -> None:
             right = leaves(module(torch.from_numpy(row)[None], torch.tensor([len(row)])))
         for output, wanted in zip(own, right, strict=True):
             assert_close(output[place], wanted[0].numpy(), len(row), 200)
+
+
+def test_attention_multiplies_parameters_and_stores_no_pairs():
+    """PyTorch repeats the weights of a projection for each step; a graph has the product with a parameter."""
+    width = 12
+    module = nn.TransformerEncoderLayer(width, 2, 20, batch_first=True).eval()
+    schedule = stepnet.torch.graph(module, torch.randn(2, 5, width)).schedule
+    steps = [node for node in schedule.net.nodes if node.types[0].extent == ("rows", "steps")]
+    assert max(node.type.size for node in steps) == 3 * width
+    assert [part.body is not None for part in schedule.parts].count(True) == 1
+    assert not any(
+        type_.extent[2:] for part in schedule.parts for type_ in map(schedule.net.type_of, part.results)
+    )

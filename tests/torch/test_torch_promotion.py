@@ -22,14 +22,16 @@ DTYPES = (torch.bool, torch.int32, torch.int64, torch.float32, torch.float64)
 UNARY = (
     "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "exp", "expm1", "log", "log1p", "log2", "log10",
     "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "sigmoid", "erf",
+    "exp2", "asin", "acos", "asinh", "acosh", "atanh",
     "relu", "isnan", "isinf", "logical_not", "clone", "alias", "detach", "lift_fresh_copy",
 )  # fmt: skip
 BINARY = (
     "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "remainder.Tensor", "eq.Tensor", "ne.Tensor",
     "lt.Tensor", "le.Tensor", "gt.Tensor", "ge.Tensor", "minimum.default", "maximum.default",
-    "logical_and.default", "logical_or.default", "logical_xor.default",
+    "logical_and.default", "logical_or.default", "logical_xor.default", "fmod.Tensor", "hypot.default",
+    "atan2.default",
 )  # fmt: skip
-NUMBER = ("mul", "remainder", "eq", "ne", "lt", "le", "gt", "ge")
+NUMBER = ("mul", "remainder", "fmod", "eq", "ne", "lt", "le", "gt", "ge")
 BITS = ("bitwise_and", "bitwise_or", "bitwise_xor")
 # Of two tensors, and of one: each form is a function of the operation and of them.
 BINARY_FORMS: dict[str, tuple[Form, ...]] = {
@@ -42,6 +44,7 @@ BINARY_FORMS: dict[str, tuple[Form, ...]] = {
     "clamp.Tensor": (lambda op, a, b: op(a, b), lambda op, a, b: op(a, None, b)),
     "where.self": (lambda op, a, b: op(a != 0, a, b),),
     "copy.default": (lambda op, a, b: op(a, finite(b)),),
+    "pow.Tensor_Tensor": (lambda op, a, b: op(a.double(), b.double()),),
     **{f"{name}.Tensor": (lambda op, a, b: op(a != 0, b != 0),) for name in BITS},
 }
 UNARY_FORMS: dict[str, tuple[Form, ...]] = {

@@ -187,7 +187,7 @@ def test_what_requires_a_gradient_outside_is_refused_by_name():
         ),
         (
             (numbers(STEPS, BATCH, INPUTS), (numbers(BATCH, HIDDEN),) * 2),
-            r"state= is \(\*, \*\); in the example it is \*",
+            r"state= is \(array, array\); in the example it is array",
         ),
         ((numbers(STEPS, BATCH, INPUTS), None, numbers(BATCH, 1)), "statics= is"),
     ],

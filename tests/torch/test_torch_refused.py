@@ -146,11 +146,14 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "shapes": (lambda x, h: x @ torch.ones(3, 3), "PyTorch refuses: .*\\[rows, 4\\] X \\[3, 3\\]"),
     "an axis too many": (lambda x, h: x.sum(5), "PyTorch refuses: Dimension out of range"),
     "order 3": (lambda x, h: x.norm(3, -1, True), "aten.linalg_vector_norm.default: a norm of order 3"),
-    "negative base": (lambda x, h: (-2) ** x, "aten.pow.Scalar: -2 to the power of a value"),
     "whole base": (lambda x, h: 2 ** x.long(), "aten.pow.Scalar: 2 to the power of integers .* 2.0 \\*\\* x"),
-    "power by a value": (
-        lambda x, h: x.exp() ** h,
-        "aten.pow.Tensor_Tensor is not .*: for a base above 0 write torch.exp",
+    "power of integers": (
+        lambda x, h: x.long() ** h.long(),
+        "aten.pow.Tensor_Tensor: a power of integers by integers that are values or an array is not",
+    ),
+    "a norm of neighbours": (
+        lambda x, h: F.local_response_norm(x[:, None], 2)[:, 0],
+        "a local response norm is not an operation of a step: write the mean of squares",
     ),
     "reflect": (lambda x, h: F.pad(x[:, None], (1, 1), mode="reflect"), "padding of mode reflect"),
     "every second feature": (
@@ -331,8 +334,21 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no tensor": (lambda: trace(torch.nn.GRUCell(3, 4), (X, 4)), "a memory of the example is .*, not a int"),
     "no rows": (
         lambda: trace(torch.nn.GRUCell(3, 4), (torch.tensor(1.0), H)),
-        "an input .*one of 0 axes",
+        r"the example of .* has tensors \[rows, features\], and one of them is \[\]: give",
     ),
+    "a list": (
+        lambda: trace(torch.nn.GRUCell(3, 4), ([X], H)),
+        r"the input of a torch.nn.GRUCell is one tensor \[rows, features\], not a list",
+    ),
+    "no input": (
+        lambda: trace(torch.nn.GRUCell(3, 4), (None, H)),
+        r"the input of a torch.nn.GRUCell is one tensor \[rows, features\], not a NoneType",
+    ),
+    "no state": (
+        lambda: trace(torch.nn.GRUCell(3, 4), (X, None)),
+        "the example has no state, .* second argument",
+    ),
+    "no memory": (lambda: trace(put, (X, None)), "the example has no state, .* second argument"),
     "half": (
         lambda: trace(torch.nn.GRUCell(3, 4), (X.half(), H)),
         "an input .* has dtype float16; use one",
@@ -356,12 +372,18 @@ def test_what_is_no_step_or_example_is_refused(name: str) -> None:
         make()
 
 
+def test_arguments_that_trace_has_not() -> None:
+    wrong: dict[str, Any] = {"engine": "llvm"}
+    with pytest.raises(TypeError, match=r"^trace\(\) got an unexpected keyword argument 'engine'"):
+        trace(torch.nn.GRUCell(3, 4), (X, H), **wrong)
+
+
 def test_a_state_of_another_structure_is_refused() -> None:
     class Pair(torch.nn.Module):
         def forward(self, x: Any, state: Any) -> Any:
             return x, state, state
 
-    with pytest.raises(StepError, match=r"Pair is given the state \* and gives \(\*, \*, \*\); a cell gives"):
+    with pytest.raises(StepError, match=r"Pair is given the state array and gives \(array, array, array\);"):
         trace(Pair(), (X, H))
 
 
@@ -373,7 +395,7 @@ def test_sizes_that_do_not_fit_are_said_by_pytorch_with_the_users_line() -> None
 
 def test_one_tensor_for_two_is_refused() -> None:
     with pytest.raises(StepError, match=r"^a step cannot take rows apart"):
-        trace(torch.nn.LSTMCell(3, 4), (X, H))
+        trace(lambda x, h, _: (x, sum(h)), (X, H))
 
 
 def test_a_memory_of_another_shape_is_refused() -> None:

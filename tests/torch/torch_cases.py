@@ -57,6 +57,16 @@ POINTWISE: dict[str, Case] = {
     "powers of integers": lambda o: o.k**19 + o.k**0 + (o.k - 2) ** 3,
     "sin": lambda o: torch.sin(9 * o.a) + o.b.cos() + torch.tan(o.a / 2),
     "sinh": lambda o: torch.sinh(o.a) + o.b.cosh() + torch.atan(3 * o.a),
+    "norms of groups": lambda o: (
+        F.group_norm(o.a, 2, o.v, o.v) + F.instance_norm(o.a[:, :, None] * o.v).mean(-1)
+    ),
+    "norms of instances": lambda o: F.instance_norm(o.m * o.s[:, None, None]),
+    "arcs": lambda o: torch.asin(o.a.tanh()) + torch.acos(o.b.tanh()) + torch.asinh(3 * o.a),
+    "area functions": lambda o: torch.acosh(o.a.abs() + 1.5) + torch.atanh(o.b.tanh()) + torch.exp2(o.a),
+    "atan2": lambda o: torch.atan2(o.a, o.b) + torch.hypot(o.a, o.v) + torch.logaddexp(o.a, o.b),
+    "powers by values": lambda o: (o.a.abs() + 0.1) ** o.b + o.a ** o.k[:, None] + (-2.0) ** o.b.round(),
+    "fmod": lambda o: torch.fmod(7 * o.a, 2) + torch.fmod(7 * o.a, o.v.abs() + 1),
+    "prod": lambda o: o.a * o.m.prod(1).prod(-1, keepdim=True),
     "tanh": lambda o: torch.tanh(o.a) + torch.sigmoid(o.b) + torch.erf(o.a),
     "relu": lambda o: torch.relu(o.a) + F.leaky_relu(o.b, 0.2) + F.leaky_relu(o.b),
     "elu": lambda o: F.elu(o.a, 0.7) + F.selu(o.b) + F.celu(o.a, 2.0),

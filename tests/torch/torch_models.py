@@ -314,6 +314,23 @@ class Heads(Recurrent):
         return self.out(joined.reshape(-1, 8))
 
 
+class Translator(nn.Module):
+    """A decoder from the state of an encoder, whose steps attend to all steps of the encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = nn.GRU(6, 8, batch_first=True, bidirectional=True)
+        self.said = nn.LSTM(6, 16, batch_first=True)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, source: Any, target: Any) -> Any:
+        told, state = self.told(source)
+        state = torch.cat([state[0], state[1]], 1).unsqueeze(0)
+        said, _ = self.said(target, (state, torch.zeros_like(state)))
+        mixed, _ = self.attention(said, told, told, need_weights=False)
+        return said + mixed, told.mean(1)
+
+
 class Siamese(Recurrent):
     """Two readings of the same layer, compared."""
 

@@ -83,8 +83,8 @@ def pieces(
 
 
 def row_sizes(array: Any, level_bytes: Sequence[int], pair_bytes: int) -> Array:
-    """Computes the cumulative bytes of rows, to cut them into calls: entry i is what the rows before row i
-    take.
+    """Computes the cumulative bytes of rows, to cut them into calls of bounded memory: entry i is what the
+    rows before row i take.
 
     array: a list column. level_bytes: the bytes of a row, a step, and an entry of each further level.
     pair_bytes: those of a pair of steps of a row.
@@ -103,8 +103,8 @@ def row_sizes(array: Any, level_bytes: Sequence[int], pair_bytes: int) -> Array:
 
 
 def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
-    """Yields (first row, row after the last) of pieces of as many rows as fit `most` bytes, but at least one
-    row each, to run each in one call; (0, 0) if there are no rows.
+    """Divides the rows of a batch into pieces to run in one call each: yields (first row, row after the last)
+    of as many rows as fit `most` bytes, but at least one; (0, 0) if there are no rows.
 
     sizes: the cumulative bytes of the rows, as `row_sizes` computes them, from 0 on.
 
@@ -133,10 +133,8 @@ def concatenate(parts: Sequence[Ragged]) -> Ragged:
 
 
 def rows_of(block: Sequence[BatchPiece]) -> str:
-    """Returns the names of the rows of pieces of batches for messages, such as "batch 2, rows 0 to 9", or the
-    first and the last batch if there are several.
-
-    block: the pieces of one call, in order.
+    """Names the rows of one call for messages, such as "batch 2, rows 0 to 9"; the first and the last batch
+    if they are of several. block: the pieces (ranges of rows of batches) of the call, in order.
     """
     first, last = block[0], block[-1]
     if first is last and first.rows == 1:
@@ -147,7 +145,9 @@ def rows_of(block: Sequence[BatchPiece]) -> str:
 
 
 def null_of(block: Sequence[BatchPiece]) -> Array | None:
-    """Concatenates the null flags (a bool per row) of pieces of batches; returns None if no row is null."""
+    """Joins the null flags (a bool per row) of the pieces of one call, which are ranges of rows of batches;
+    None if no row is null.
+    """
     if all(piece.null is None for piece in block):
         return None
     nulls = [np.zeros(piece.rows, bool) if piece.null is None else piece.null for piece in block]

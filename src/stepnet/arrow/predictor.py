@@ -1,7 +1,9 @@
 """Models over record batches: columns are checked once against the schema, then batches run one by one."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -11,7 +13,7 @@ from stepnet.arrow.blocks import BatchPiece, NumberedBatch, concatenate, null_of
 from stepnet.arrow.columns import Column, result_column
 from stepnet.arrow.runnable import CompiledModel, Runnable
 from stepnet.arrow.sources import open_source
-from stepnet.compiler.values.arguments import checked_integer, flag, instance, kind, short_repr
+from stepnet.compiler.values.arguments import advised, checked_integer, flag, instance, kind, short_repr
 from stepnet.errors import InputError, StepnetError, named, printable
 from stepnet.model.file import FileModel, read_model
 from stepnet.model.program import Asked
@@ -23,6 +25,8 @@ LEFT_OUT = b"stepnet.left_out"
 """The metadata key of the list of layers that a model file has and the model does not run."""
 JOINED = 1 << 24
 """The bytes up to which small pieces are joined to one call. Larger calls do not take less time per step."""
+SET_ASIDE = "call stepnet.arrow.run, or `stepnet run`, which sets rows aside"
+"""The advice for a call with `bad=` of a function without it."""
 OFFSETS = 32
 """The bytes of the offsets of a list: in the input, in the `Ragged`, and in the result."""
 
@@ -54,7 +58,7 @@ class Predictor:
 
     >>> import numpy as np, pyarrow as pa, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
-    >>> predictor = Predictor(total, column="x", output="last")
+    >>> predictor = Predictor(total, column="x", result="last")
     >>> batch = pa.record_batch({"id": [7, 8], "x": pa.array([[1, 2], None], pa.list_(pa.float32()))})
     >>> predictor(batch).to_pylist()
     [{'id': 7, 'last': 3.0}, {'id': 8, 'last': None}]
@@ -62,11 +66,12 @@ class Predictor:
     [2, 2]
     """
 
+    @advised(output="write result= in place of it", bad=SET_ASIDE)
     def __init__(
         self,
         model: Any,
         column: str = "frames",
-        output: str = "last",
+        result: str = "last",
         keep: Iterable[str] | None = None,
         *,
         memory: int = MEMORY,
@@ -80,8 +85,8 @@ class Predictor:
         source = read_source(model, flag(recurrent_only, "recurrent_only"))
         self.model, self.left_out = source.model, source.left_out
         self.column = instance(column, str, "column is the name of the list column")
-        self.runnable = runnable_of(source, output, engine)
-        self.output, self.keep = output, None if keep is None else check_names(keep)
+        self.runnable = runnable_of(source, result, engine)
+        self.result, self.keep = result, None if keep is None else check_names(keep)
         self.memory = checked_integer(memory, "memory is a number of bytes, from 1 on", 1)
         self.engine, self.refuse_nan = engine, flag(refuse_nan, "refuse_nan")
         self._compiled = dict[Any, tuple[Column, CompiledModel]]()
@@ -90,11 +95,11 @@ class Predictor:
         """Returns (constructor, arguments) to pickle the predictor with its model and not the file's path."""
         constructor = partial(Predictor, memory=self.memory, engine=self.engine, refuse_nan=self.refuse_nan)
         model = FileModel(self.model, self.left_out) if self.left_out else self.model
-        return constructor, (model, self.column, self.output, self.keep)
+        return constructor, (model, self.column, self.result, self.keep)
 
     def __repr__(self) -> str:
         """The model, the columns and the kind of outputs, for debugging."""
-        return f"Predictor({self.model!r}, column={self.column!r}, output={self.output!r}, keep={self.keep})"
+        return f"Predictor({self.model!r}, column={self.column!r}, result={self.result!r}, keep={self.keep})"
 
     def __call__(self, batch: Any) -> Any:
         """Runs the model over an Arrow record batch or table, and returns one with the results."""
@@ -130,9 +135,9 @@ class Predictor:
         pyarrow = pyarrow_module()
         check_columns(schema, [self.column])
         others = tuple(name for name in schema.names if name != self.column)
-        if self.output in (others if self.keep is None else self.keep):
+        if self.result in (others if self.keep is None else self.keep):
             raise InputError(
-                f"there is a column `{self.output}` already, and the result would have that name: "
+                f"there is a column `{self.result}` already, and the result would have that name: "
                 "rename the column, or do not pass it on"
             )
         names = others if self.keep is None else self.keep
@@ -143,8 +148,8 @@ class Predictor:
                 column = Column.of(type_, self.runnable.spec, self.refuse_nan)
             self._compiled[type_] = column, CompiledModel.of(self.runnable, column.spec)
         column, compiled = self._compiled[type_]
-        with named(f"the result `{self.output}`"):
-            result = pyarrow.field(self.output, result_column(compiled.blank, None, column.large).type)
+        with named(f"the result `{self.result}`"):
+            result = pyarrow.field(self.result, result_column(compiled.blank, None, column.large).type)
         *outer, inner = compiled.level_bytes
         return Selection(
             names,
@@ -157,9 +162,9 @@ class Predictor:
         )
 
     def results(self, batches: Iterator[NumberedBatch], selection: Selection) -> Iterator[Any]:
-        """Yields the model's results for record batches, in order. Small pieces of batches are collected for
-        one call, up to `JOINED` bytes, or `memory` if that is less. An error is raised after the results
-        before it.
+        """Yields the model's results for record batches, in order. Batches of few rows are collected for one
+        call, up to `JOINED` bytes, or `memory` if that is less. An error is raised after the results before
+        it.
 
         selection: the compiled model and the columns to use.
         """
@@ -183,8 +188,8 @@ class Predictor:
         yield from run_pieces(held, selection)
 
     def pieces(self, batch: NumberedBatch, selection: Selection) -> Iterator[BatchPiece]:
-        """Checks a batch, and yields its rows in pieces that one call of the model takes; errors name batch
-        and column.
+        """Checks a batch, and yields its rows in pieces (ranges of rows) that one call of the model takes;
+        errors name batch and column.
 
         selection: the compiled model and the columns to use.
         """
@@ -199,11 +204,12 @@ class Predictor:
                 yield from pieces(batch, array, passed, selection.column, *sizes, self.memory)
 
 
+@advised(output="write result= in place of it", bad=SET_ASIDE)
 def predict(
     batches: Any,
     model: Any,
     column: str = "frames",
-    output: str = "last",
+    result: str = "last",
     keep: Iterable[str] | None = None,
     *,
     memory: int = MEMORY,
@@ -225,7 +231,7 @@ def predict(
         column: The name of the list column. A row is a sequence of steps: numbers, lists of numbers of one
             size, or sequences again for a nested recurrence. The numbers are cast to the model's dtype, from
             floats to floats and from whole numbers to whole numbers. A null row has a null result.
-        output: "last" for the last output of each sequence, zeros for an empty one; "outputs" for the outputs
+        result: "last" for the last output of each sequence, zeros for an empty one; "outputs" for the outputs
             of all steps. The result column has this name. The last output of a `Bidirectional` is that of
             each direction; the backward one has it at the first step. Outputs that a graph computes once per
             sequence are the same for both.
@@ -252,13 +258,13 @@ def predict(
     >>> import numpy as np, pyarrow as pa, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
     >>> table = pa.table({"id": [7, 8], "x": pa.array([[1, 2], [3]], pa.list_(pa.float32()))})
-    >>> predict(table, total, column="x", output="outputs").read_all().to_pylist()
+    >>> predict(table, total, column="x", result="outputs").read_all().to_pylist()
     [{'id': 7, 'outputs': [1.0, 3.0]}, {'id': 8, 'outputs': [3.0]}]
     """
     predictor = Predictor(
         model,
         column,
-        output,
+        result,
         keep,
         memory=memory,
         engine=engine,
@@ -284,7 +290,8 @@ def read_source(model: Any, recurrent_only: bool) -> FileModel:
     `InputError` for recurrent_only (leave layers out that are not recurrent) without a path.
     """
     if isinstance(model, str) or hasattr(model, "__fspath__"):
-        return read_model(model, recurrent_only=recurrent_only)
+        with named("model") if os.path.isdir(model) else nullcontext():  # it may be the inputs
+            return read_model(model, recurrent_only=recurrent_only)
     if recurrent_only:
         raise InputError(
             "recurrent_only applies to a model file, and the model is not a path: give the path of the file"
@@ -292,16 +299,16 @@ def read_source(model: Any, recurrent_only: bool) -> FileModel:
     return model if isinstance(model, FileModel) else FileModel(model)
 
 
-def runnable_of(source: FileModel, output: str, engine: Asked) -> Runnable:
+def runnable_of(source: FileModel, result: str, engine: Asked) -> Runnable:
     """Converts a model to a function of sequences, a `Runnable`; its errors name the file that has the model.
 
-    output: "last" for the last output of each sequence, "outputs" for those of all steps. engine: the engine,
+    result: "last" for the last output of each sequence, "outputs" for those of all steps. engine: the engine,
     or several in order of preference.
     """
     if not source.path:
-        return Runnable.of(source.model, output, engine)
+        return Runnable.of(source.model, result, engine)
     with named(source.path):
-        return Runnable.of(source.model, output, engine)
+        return Runnable.of(source.model, result, engine)
 
 
 def left_out(names: Iterable[str]) -> dict[bytes, bytes] | None:
@@ -323,8 +330,8 @@ def peek_schema(batches: Iterator[Any]) -> tuple[Any | None, Iterator[Any]]:
 def run_pieces(held: list[BatchPiece], selection: Selection) -> Iterator[Any]:
     """Runs the model on pieces of batches in one call; yields a record batch of results for each piece.
 
-    held: the pieces; the list is emptied, to free memory early. selection: the compiled model and the schema
-    of results. Errors name the rows. Nothing is yielded for no pieces.
+    held: the pieces (ranges of rows of record batches); the list is emptied, to free memory early. selection:
+    the compiled model and the schema of results. Errors name the rows. Nothing is yielded for no pieces.
     """
     if not held:
         return

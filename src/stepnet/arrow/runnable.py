@@ -41,14 +41,14 @@ class Runnable:
     held: Callable[[Spec], list[tuple[int, int]]] = lambda _: []
 
     @classmethod
-    def of(cls, model: Any, output: str = "outputs", engine: Asked = "auto") -> "Runnable":
+    def of(cls, model: Any, result: str = "outputs", engine: Asked = "auto") -> "Runnable":
         """Makes a `Runnable`, a function of sequences, from a recurrence, a layer or a graph; a `Runnable` is
         returned as it is.
 
-        output: "last" for each sequence's last output, "outputs" for all. engine: one, or several in order of
+        result: "last" for each sequence's last output, "outputs" for all. engine: one, or several in order of
         preference. Raises `InputError` for other values, and for models of several inputs or with statics.
         """
-        asked = choice(output, "output is 'last' or 'outputs'", OUTPUTS)
+        asked = choice(result, "result is 'last' or 'outputs'", OUTPUTS)
         if isinstance(model, Runnable):
             return model
         if isinstance(model, Model):
@@ -125,7 +125,7 @@ class CompiledModel:
         between the parts of its schedules, take per sequence, per step, and per entry of further levels, to
         bound the memory of later calls.
 
-        spec: the features and dtype of a step.
+        runnable: the model, with its engine. spec: the features and dtype of a step.
         """
         blank = runnable.run(Ragged.from_list([], spec.dtype, spec.shape, 1 + spec.levels))
         held = [0] * (2 + spec.levels + 1)  # per sequence, step and inner step, and per pair of steps

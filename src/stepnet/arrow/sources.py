@@ -1,5 +1,6 @@
 """Record batches from the objects that hold them: iterators, readers, datasets, and Arrow's C stream."""
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
@@ -34,8 +35,13 @@ def open_source(source: Any) -> tuple[Any | None, Iterator[Any]]:
             f"batches is {kind(source)}, which is not a record batch or table: {error}"
         ) from error
     if not isinstance(source, Iterable) or isinstance(source, str | bytes | dict):
+        is_path = isinstance(source, str | os.PathLike)
+        advice = (
+            ": give pyarrow.dataset.dataset(path), or call stepnet.arrow.run, which takes files and folders"
+        )
         raise InputError(
-            f"batches is an iterator of Arrow record batches, or has an Arrow C stream, and is {kind(source)}"
+            "batches is an iterator of Arrow record batches, or has an Arrow C stream, and is "
+            f"{kind(source)}{advice if is_path else ''}"
         )
     return None, batches_of(cast("Iterable[Any]", source))
 

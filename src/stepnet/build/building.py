@@ -12,6 +12,7 @@ from stepnet.compiler.targets import library_engine
 from stepnet.compiler.values.arguments import choice, flag, local_path, short_repr
 from stepnet.errors import FileError, InputError
 from stepnet.layout.files.paths import free, new_file
+from stepnet.model.streams.composed import stream_refusal
 
 WEIGHTS = ("inside", "beside")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
@@ -45,6 +46,7 @@ def build(
     weights: str = "inside",
     inputs: Any = None,
     statics: Any = None,
+    stream: bool = False,
     force: bool = False,
 ) -> Build:
     """Builds a library for C from a model: a header, a static and a shared library, and a manifest.
@@ -62,6 +64,8 @@ def build(
         weights: "inside" the library, or "beside" it, in the file name.weights.
         inputs: The features of the inputs, as for `RNN`, if the model was made without them.
         statics: The features of the statics, if the model was made without them.
+        stream: Whether the library of a graph takes and gives its memories, those of `Graph.stream`, so that
+            a sequence goes on in another call. A value that a sequence has once is then given at each step.
         force: Whether to replace existing files.
 
     Returns:
@@ -89,9 +93,12 @@ def build(
             f"underscores, at most 60 characters and no keyword of C, not {short_repr(name)}"
         )
     engine = library_engine()
-    library = engine.library(built_model(model, engine.name, inputs, statics), name, target, beside)
+    call = built_model(model, engine.name, inputs, statics, flag(stream, "stream"))
+    if (reason := stream_refusal(call.net)) is not None and stream:
+        raise InputError(f"this model has no stream: {reason}")
+    library = engine.library(call, name, target, beside)
     contents = {
-        f"{name}.h": header(library.about, repr(model)).encode(),
+        f"{name}.h": header(library.about, repr(model), reason is None).encode(),
         f"lib{name}.a": library.static,
         f"lib{name}.so": library.shared,
         f"{name}.json": library.about.text(indent=2).encode() + b"\n",

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
-from stepnet.compiler.targets.library import ERRORS, ArrayText, Description
+import numpy as np
+
+from stepnet.compiler.net.windows import derived_offsets
+from stepnet.compiler.targets.library import ERRORS, ArrayText, Description, steps_function
 
 C_TYPES = {
     "float32": "float",
@@ -17,10 +20,10 @@ C_TYPES = {
 """The C type for each dtype. float16 and bfloat16 are stored as their bits."""
 KINDS = {
     "sequence": "of each step",
-    "initial": "the memory before the first step; NULL for zeros",
+    "initial": "the memory that its recurrence begins with; NULL for zeros",
     "static": "of each sequence",
     "output": "of each step",
-    "final": "the memory after the last step",
+    "final": "the memory that its recurrence ends with",
 }
 WIDTH = 100
 
@@ -33,13 +36,18 @@ def declaration(argument: ArrayText) -> str:
 
 def shape_text(argument: ArrayText) -> str:
     """Formats the axes of an array argument for the header's comments, such as "[steps, 8]"."""
-    axes = ["sequences" if argument.by_row else "steps", *map(str, argument.shape)]
+    steps = f"steps of {argument.name}" if argument.is_counted else "steps"
+    axes = ["sequences" if argument.by_row else steps, *map(str, argument.shape)]
     return f"[{', '.join(axes)}]"
 
 
-def meaning(argument: ArrayText) -> str:
-    """Describes an array argument for a comment of the header: axes, meaning, and if NULL is allowed."""
+def meaning(argument: ArrayText, name: str) -> str:
+    """Describes an array argument for a comment of the header: axes, meaning, and if NULL is allowed. name:
+    the prefix of the library's functions.
+    """
     kind = KINDS[argument.kind]
+    if argument.is_counted:
+        kind = f"of each of its steps, of which {steps_function(name, argument.name)} gives the number"
     if argument.by_row and argument.kind == "output":
         kind = "of each sequence"
     if argument.kind == "initial" and not argument.optional:
@@ -50,20 +58,24 @@ def meaning(argument: ArrayText) -> str:
     return f"{written}{shape_text(argument)}{bits}, {kind}{unread}"
 
 
-def header(about: Description, model: str) -> str:
+def header(about: Description, model: str, in_pieces: bool) -> str:
     """Formats the C header of a library.
 
     about: its description, which says whether its weights are in a file, from which contexts are then made.
-    model: the text of the model that it runs.
+    model: the text of the model that it runs. in_pieces: whether the model reads the steps of a sequence from
+    the first on, so that its memories let a sequence go on in another call.
     """
     name, beside = about.name, about.weights is not None
     guard, upper = f"{name.upper()}_H", name.upper()
     lines = [
         f"/* {name}: {comment_text(model)}",
         "",
-        f"   Built by stepnet {about.stepnet} for {about.target}.",
+        f"   Built by stepnet {about.stepnet} for {about.target}: {about.machine} with the instructions",
+        f'   that {name}_describe() lists as "needs".',
     ]
-    lines += ["", *wrap_comment(CALLS), "", *wrap_comment(THREADS), "", *example(about), "*/"]
+    for paragraph in (CALLS, pieces(about, in_pieces), THREADS):
+        lines += ["", *wrap_comment(paragraph)]
+    lines += ["", *example(about), "*/"]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", ""]
     lines += [
         "#ifdef __cplusplus",
@@ -90,6 +102,7 @@ def header(about: Description, model: str) -> str:
         *sizes(about.arrays, upper),
         "",
     ]
+    lines += [line for array in about.arrays if array.is_counted for line in steps_of(array, name)]
     lines += ["/* Runs the model over sequences, and returns a code.", ""]
     arguments = [
         (f"{name}_context *context", "the context; no other thread may use it during the call"),
@@ -99,7 +112,7 @@ def header(about: Description, model: str) -> str:
             "[sequences + 1]: sequence i has the steps offsets[i] to offsets[i + 1] - 1",
         ),
     ]
-    arguments += [(declaration(argument), meaning(argument)) for argument in about.arrays]
+    arguments += [(declaration(argument), meaning(argument, name)) for argument in about.arrays]
     for text, what in arguments:
         lines += wrap(
             f"{text.rpartition(' ')[2].lstrip('*')}: {what}",
@@ -129,13 +142,36 @@ def header(about: Description, model: str) -> str:
 CALLS = (
     "Sequences lie end to end: an array of all their steps, one after the other, and the offsets at which "
     "each begins, as in stepnet.Ragged. Arrays are in C's order and aligned as their type, and results "
-    "overlap no other array. A sequence may have no steps: its last memory is then its initial one. Where a "
-    "call returns an error, what is in the results is undefined."
+    "overlap no other array. A sequence may have no steps. Where a call returns an error, what is in the "
+    "results is undefined."
+)
+ANEW = (
+    "Nothing is kept from call to call: each call begins every sequence anew. A sequence that is run in "
+    "pieces has other results than as a whole, unless the model takes and gives its memories, as one does "
+    "that is built with --stream."
+)
+GOES_ON = (
+    "To run a sequence in pieces, pass the final memories of a call as the initial ones of the next: the "
+    "results have the bits of one call. Without steps a final memory is the initial one."
+)
+LAST_FIRST = (
+    "A sequence cannot be run in pieces: a recurrence begins at its last step, or reads later steps. It "
+    "begins with the initial memory there, and ends with the final memory at the first step."
 )
 THREADS = (
     "A call runs in the thread that makes it. Different threads use different contexts; there is nothing "
     "that contexts share but constants. A context grows to the largest call that it has run."
 )
+
+
+def pieces(about: Description, in_pieces: bool) -> str:
+    """Returns the paragraph of the header that says how a sequence goes on in another call, if it can.
+
+    in_pieces: whether the model reads the steps of a sequence from the first on.
+    """
+    if not any(array.kind == "final" for array in about.arrays):
+        return ANEW
+    return GOES_ON if in_pieces else LAST_FIRST
 
 
 def wrap_comment(text: str) -> list[str]:
@@ -182,6 +218,18 @@ def sizes(arrays: Sequence[ArrayText], upper: str) -> list[str]:
     ]
 
 
+def steps_of(array: ArrayText, name: str) -> list[str]:
+    """Lists the header's lines that declare the function for the number of steps of an output, where that is
+    another one than of the inputs. name: the prefix of the library's functions.
+    """
+    return [
+        f"/* Returns the number of steps of {array.name} for a sequence of so many steps, by which callers",
+        f"   allocate {array.name}. Returns -1 for a negative number of steps, and for too many. */",
+        f"int64_t {steps_function(name, array.name)}(int64_t steps);",
+        "",
+    ]
+
+
 def example(about: Description) -> list[str]:
     """Lists the comment lines with an example call in C, with two sequences, of three steps and of one. Its
     arrays have at least one element, as C demands, and NULL stands for initial memories.
@@ -198,11 +246,18 @@ def example(about: Description) -> list[str]:
             names.append("NULL")
             continue
         names.append(argument.name)
-        count = (2 if argument.by_row else 4) * argument.size
+        count = (2 if argument.by_row else example_steps(argument.axis)) * argument.size
         arrays.append(f"{C_TYPES[argument.dtype]} {argument.name}[{max(count, 1)}];")
     call: Sequence[str] = wrap(f"code = {name}_run(context, 2, offsets, {', '.join(names)});", WIDTH - 12)
+    counted = [
+        f"   {argument.name} has {steps_function(name, argument.name)}(3) + "
+        f"{steps_function(name, argument.name)}(1) = {example_steps(argument.axis)} steps."
+        for argument in about.arrays
+        if argument.is_counted
+    ]
     return [
         "   Two sequences, of three steps and of one:",
+        *counted,
         "",
         f"       {name}_context *context;",
         "       int64_t offsets[] = {0, 3, 4};",
@@ -214,3 +269,8 @@ def example(about: Description) -> list[str]:
         f'       if (code != 0) fprintf(stderr, "%s\\n", {name}_error(code));',
         f"       {name}_free(context);",
     ]
+
+
+def example_steps(axis: str) -> int:
+    """Returns the number of steps along an axis of the two sequences of the header's example."""
+    return int(derived_offsets(axis, np.array([0, 3, 4]))[-1])

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.arrow.runnable import Runnable
+from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.targets import library_engine
 from stepnet.compiler.targets.library import CODES, ArrayText, Description
 from stepnet.compiler.trace.step import Spec
@@ -42,7 +43,9 @@ class Functions:
         """
 
         def function(name_: str, result: Any, *arguments: Any) -> Any:
-            """Returns the library's function prefix_name, with the ctypes of its result and arguments set."""
+            """Returns the C function of a loaded library whose name is the library's prefix, "_" and `name_`,
+            with the ctypes of its result and arguments set.
+            """
             c_function = library[f"{name}_{name_}"]
             c_function.restype, c_function.argtypes = result, arguments
             return c_function
@@ -119,11 +122,11 @@ class Library:
                 f"the library takes arrays called {', '.join(known)}, not {', '.join(arrays) or 'none'}"
             )
         offsets = self.offsets(arrays)
-        rows, steps = len(offsets) - 1, int(offsets[-1])
-        call_arrays = list[Array | None]()
+        rows, call_arrays = len(offsets) - 1, list[Array | None]()
         results = dict[str, Array]()
+        along = {each.axis: derived_offsets(each.axis, offsets) for each in texts if not each.by_row}
         for each in texts:
-            count = rows if each.by_row else steps
+            count = rows if each.by_row else int(along[each.axis][-1])
             if each.kind in ("output", "final"):
                 results[each.name] = np.zeros((count, *each.shape), np.dtype(each.dtype))
                 call_arrays.append(results[each.name])
@@ -135,30 +138,38 @@ class Library:
         with self._lock:  # only one thread at a time may use a context
             code = self._functions.run(self._context, rows, offsets.ctypes.data, *pointers)
         self.check(code)
-        by_row = {each.name for each in texts if each.by_row}
         return {
-            name: array if name in by_row else Ragged(array, (offsets,)) for name, array in results.items()
+            each.name: made if each.by_row else Ragged(made, (along[each.axis],))
+            for each in texts
+            if (made := results.get(each.name)) is not None
         }
 
-    def runnable(self) -> Runnable:
+    def runnable(self, last: bool = False) -> Runnable:
         """Returns the library as a function of one `Ragged`, for `stepnet run`. Raises `InputError` unless
-        the library needs one array of sequences and has one output per step.
+        the library needs one array of sequences and has one output, and if the last output of each sequence
+        is asked for (`last`) and the library gives those of all steps.
         """
         needed = [array for array in self.about.arrays if not array.optional]
-        outputs = [array for array in self.about.arrays if array.kind == "output" and not array.by_row]
+        outputs = [array for array in self.about.arrays if array.kind == "output"]
         if [array.kind for array in needed] != ["sequence"] or len(outputs) != 1:
-            names = ", ".join(array.name for array in needed)
+            names, given = (", ".join(array.name for array in arrays) for arrays in (needed, outputs))
+            values = ", ".join(f"{array.name!r}: {array.name}" for array in needed)
             raise InputError(
                 f"{self.path}: a library that runs over a file takes one array of sequences and gives one "
-                f"output of each step; this one takes {names}, and gives {len(outputs)} of these"
+                f"output; this one takes {names}, and gives {given}: in Python, "
+                f"stepnet.build.load(path, trust=True)({{{values}}}) runs it"
             )
         (text,), (output,) = needed, outputs
+        if last and not output.by_row:
+            raise InputError(
+                f"{self.path}: this library gives {output.name} of each step, and not the last of each "
+                "sequence: leave out --result last, and take the last of each list"
+            )
         shape = tuple(text.shape)
 
-        def run(sequences: Ragged) -> Ragged:
-            """Runs the library over sequences of its only input; returns its only output per step."""
-            result: Ragged = self({text.name: sequences})[output.name]
-            return result
+        def run(sequences: Ragged) -> Any:
+            """Runs the library over sequences of its only input; returns its only output."""
+            return self({text.name: sequences})[output.name]
 
         def digest(_: Spec) -> str:
             """Returns a digest of the library's files (code, weights), which identifies the model."""

@@ -10,6 +10,7 @@ from stepnet.compiler.trace.step import specs
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
+from stepnet.model.graph.graph import Graph
 from stepnet.model.model import Model
 
 KEYWORDS = frozenset(
@@ -24,11 +25,14 @@ KEYWORDS = frozenset(
 """Names that no argument may have: keywords of C and C++, and the names of other arguments and types."""
 
 
-def built_model(model: Any, engine: Order, inputs: Any = None, statics: Any = None) -> CallSpecification:
+def built_model(
+    model: Any, engine: Order, inputs: Any = None, statics: Any = None, stream: bool = False
+) -> CallSpecification:
     """Returns the specification of a model's call, with names of C for its arrays.
 
     engine: that whose code the library has. inputs, statics: the features of the inputs and statics, as for
-    `RNN`; needed if the model was made without them. Raises `InputError` if `model` is not a model, if its
+    `RNN`; needed if the model was made without them. stream: whether the call of a graph takes and gives its
+    memories. Raises `InputError` if `model` is not a model, if its
     inputs are unknown, if a static is a sequence, or if its sequences end early.
     """
     if not isinstance(model, Model):
@@ -45,9 +49,29 @@ def built_model(model: Any, engine: Order, inputs: Any = None, statics: Any = No
         raise InputError("the model was made without inputs=: give their features with build(..., inputs=)")
     if any(spec.axis for spec in leaves(declared.statics)):
         raise InputError("statics that are sequences are not built: a library takes flat sequences")
+    if stream and isinstance(model, Graph):
+        model = recurrence_of(model, declared.typed.inputs, declared.typed.statics, engine)
     call, taken = model.specification(declared.typed, engine), set[str]()
     named = [replace(argument, name=c_name(argument.name, taken)) for argument in call.arguments]
     return replace(call, arguments=tuple(named))
+
+
+def recurrence_of(graph: Graph, inputs: Any, statics: Any, engine: Order) -> Model:
+    """Returns a graph as one recurrence, whose memories are those of a stream of the graph.
+
+    inputs, statics: their `Spec`s. engine: that whose code the library has. Raises `InputError` for a graph
+    that has no stream or no memories, and for one that computes the memories that it begins with.
+    """
+    made = graph.step_for(engine).composed_for(inputs, statics)
+    if not leaves(made.step.memory):
+        raise InputError(
+            "the model has no memories, so its steps need nothing of earlier calls: leave out stream"
+        )
+    if made.step.begin is not None:
+        raise InputError(
+            "the model computes the memories that it begins with; with stream they begin at zeros"
+        )
+    return made.recurrence
 
 
 def c_name(text: str, taken: set[str]) -> str:

@@ -41,6 +41,10 @@ def build(
             help="Where to store the weights: inside (the library), or beside (a file of their own)."
         ),
     ] = "inside",
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help="Take and give the memories, so that sequences go on in other calls."),
+    ] = False,
     recurrent_only: RecurrentOnly = False,
     layout: From = None,
     module: Part = None,
@@ -68,6 +72,7 @@ def build(
         name=library_name(file) if name is None else name,
         target=target,
         weights=weights,
+        stream=stream,
         force=force,
     )
     paths = {kind: str(path) for kind, path in asdict(built).items() if path is not None}

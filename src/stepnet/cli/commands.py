@@ -8,6 +8,7 @@ behind `| head`, a command ends with code 1 and without a message.
 import errno
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,10 @@ COMMANDS = demo, show, convert, verify, layouts, explain, run, build, doctor, ca
 """The commands in the order of `stepnet --help`."""
 
 
+WRITING = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT, errno.EINVAL}
+"""The errors that writing to stdout has: it is closed (EINVAL on Windows), or what it writes to is full."""
+
+
 class Commands(TyperGroup):
     """The group of all commands of `stepnet`, which prints a `StepnetError` as one line, with exit code 1."""
 
@@ -42,7 +47,6 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="A compiler for recurrent networks: one step as equations in, machine code for whole sequences out.",
@@ -50,23 +54,33 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Runs `stepnet` with the arguments of the process, and handles a stdout that is closed or full."""
+    """Runs `stepnet` with the arguments of the process, and handles a stdout that is closed, full, or cannot
+    encode some characters, which are then escaped.
+    """
     if TYPER.older(typer.__version__):  # `stepnet run` would print the version, and end with code 0
         sys.exit(f"stepnet: {TYPER.too_old(typer.__version__)}: {TYPER.command}")
     try:
         try:
+            escape_unencodable(sys.stdout)
             app()
         finally:
             if sys.stdout is not None:  # None if the process was started without stdout
                 sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None or sys.stdout is None:  # the error is not about stdout
+        is_of_stdout = error.filename is None and error.errno in WRITING
+        if not is_of_stdout or sys.stdout is None:
             raise
         # The interpreter would write the rest of stdout at its exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno != errno.EPIPE:
             typer.echo(f"stepnet: stdout cannot be written: {error.strerror}", err=True)
         sys.exit(1)
+
+
+def escape_unencodable(stdout: Any) -> None:
+    """Lets stdout escape characters that its encoding lacks, as that of a locale without UTF-8 does."""
+    if isinstance(stdout, TextIOWrapper) and stdout.encoding.lower() != "utf-8":
+        stdout.reconfigure(errors="backslashreplace")  # which writes what is buffered
 
 
 def show_version(asked: bool) -> None:

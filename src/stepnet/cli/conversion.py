@@ -24,6 +24,9 @@ from stepnet.cli.options import (
 )
 from stepnet.cli.writing import count_text, write_json, write_left_out, write_notes
 
+USUAL = {".pt": "torch", ".pth": "torch", ".keras": "keras", ".h5": "keras"}
+"""The framework of most files with an ending, for advice where `--to` is missing."""
+
 
 def convert(
     file: Model,
@@ -80,7 +83,8 @@ def convert(
     if file.suffix == SAVED:
         refuse_saved(file, output)
     if target is None:
-        raise typer.BadParameter("give the layout or framework of the new file: --to")
+        usual = USUAL.get(output.suffix.lower(), "")
+        raise typer.BadParameter(f"give the layout or framework of the new file: {f'--to {usual}'.strip()}")
     from stepnet.explain.bars import work_bar
     from stepnet.layout.files.interchange import convert_file
     from stepnet.layout.files.model import bare
@@ -162,9 +166,13 @@ def save_whole(file: Path, output: Path, chosen: Any, verify: bool, force: bool,
 
 
 def refuse_saved(file: Path, output: Path) -> None:
-    """Raises `LayoutError` for the conversion of a .stepnet file, and says what to do instead."""
+    """Raises `LayoutError` for the conversion of a .stepnet file, and says what to do instead; `FileError`
+    for a damaged one.
+    """
     from stepnet.errors import LayoutError
+    from stepnet.model.file import read_model
 
+    read_model(file)
     remedy = "build it as a library with stepnet build, or run it with stepnet run"
     if output.suffix == ".onnx":
         remedy = f"stepnet convert {file} {output} without --to writes it as ONNX"

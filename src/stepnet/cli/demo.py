@@ -8,11 +8,11 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.resources import as_file, files
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet.compiler.targets.threads import threads
+from stepnet.errors import StepnetError
 from stepnet.explain.bars import work_bar
 from stepnet.layout import from_torch
 from stepnet.layout.files.safetensors import read
@@ -29,7 +30,7 @@ from stepnet.ragged.arrow import pyarrow_module
 
 Array = np.ndarray
 Recurrence = Callable[..., tuple[Any, Any]]
-DATA = Path(__file__).parent / "data"
+DATA = files("stepnet.cli") / "data"
 RACE_SECONDS = 3.0
 WARM, COUNTED = 4, 6  # runs in a turn: those that do not count, and those that do
 ROUNDS = (4, 200)  # the least and the most turns of each function
@@ -73,15 +74,27 @@ class Speakers:
 
 
 def load() -> Speakers:
-    """Loads weights and test data of the demo; utterances stay in Arrow's memory, without copy or padding."""
+    """Loads weights and test data of the demo; utterances stay in Arrow's memory, without copy or padding. In
+    a zip file, the files are unpacked for this.
+
+    Raises `StepnetError` where the data is not there: the wheel of the package leaves it out.
+    """
+    if not (DATA / "japanese_vowels.parquet").is_file():
+        raise StepnetError(
+            "the demo's recordings, 2.2 MB, are not part of the installed package: clone the repository, or "
+            "unpack the source distribution, and run `make demo` there"
+        )
     parquet = pyarrow_module("pyarrow.parquet", "Parquet files")
-    table = parquet.read_table(DATA / "japanese_vowels.parquet", filters=[("split", "==", "test")])
-    return Speakers(
-        read(DATA / "speaker_gru.safetensors"),
-        sn.Ragged.from_arrow(table["frames"]),
-        table["speaker"].to_numpy(),
-        read(DATA / "speaker_gru_outputs.safetensors"),
-    )
+    names = "japanese_vowels.parquet", "speaker_gru.safetensors", "speaker_gru_outputs.safetensors"
+    with ExitStack() as held:
+        vowels, weights, outputs = (held.enter_context(as_file(DATA / name)) for name in names)
+        table = parquet.read_table(vowels, filters=[("split", "==", "test")])
+        return Speakers(
+            read(weights),
+            sn.Ragged.from_arrow(table["frames"]),
+            table["speaker"].to_numpy(),
+            read(outputs),
+        )
 
 
 # ---- results ----------------------------------------------------------------------------------------------
@@ -133,7 +146,9 @@ def contenders(
 
 
 def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
-    """Returns functions that run the model in PyTorch, by name, on utterances already packed or padded."""
+    """Returns functions that run the demo's model (a GRU and a linear layer) in PyTorch, by the name of the
+    way, on utterances already packed or padded.
+    """
     with work_bar("importing torch"):
         torch: Any = import_module("torch")
     model = torch.nn.ModuleDict(
@@ -225,7 +240,9 @@ def speeds(seconds: dict[str, list[float]], utterances: int) -> dict[str, dict[s
 
 
 def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
-    """Runs the demo; returns all figures by name for --json, and prints them unless `quiet`."""
+    """Runs the demo: loads the data, runs the model by stepnet and by PyTorch, and compares results and
+    times. Returns all figures by name for --json, and prints them unless `quiet`.
+    """
     console = Console(highlight=False, quiet=quiet)
     data = load()
     lengths = data.utterances.lengths

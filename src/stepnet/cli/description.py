@@ -23,6 +23,9 @@ from stepnet.cli.options import (
 )
 from stepnet.cli.writing import write_json, write_left_out
 
+WIDE = 1 << 10
+"""Characters in a line of a table that goes to a file or to another command, so that no name is cut."""
+
 
 def show(
     file: Model,
@@ -70,7 +73,9 @@ def layouts(
     elif name:
         Console().print(report.full_text(record(name)))
     else:
-        Console(markup=False).print(report.table())
+        console = Console(markup=False)
+        console.width = console.width if console.is_terminal else WIDE
+        console.print(report.table())
 
 
 def explain(

@@ -5,17 +5,18 @@ from pathlib import Path
 from typing import Any
 
 
-def load_runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) -> Any:
+def load_runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool, last: bool = False) -> Any:
     """Reads the model of a file that `stepnet run` is to run: a `FileModel`, or the `Runnable` of a C
     library.
 
     chosen: the choice of layers and layouts in the file, as `choice` makes it. recurrent_only: leave other
-    layers out. trust: permits to run the machine code of the library.
+    layers out. trust: permits to run the machine code of the library. last: whether the last output of each
+    sequence is asked for.
     """
     if trust or file.suffix == ".so":
         from stepnet.build import load as load_library
 
-        return load_library(file, trust=trust).runnable()
+        return load_library(file, trust=trust).runnable(last)
     from stepnet.model.file import read_model
 
     return read_model(file, chosen, recurrent_only=recurrent_only)

@@ -1,5 +1,6 @@
 """Options that several commands share, and the values that their texts stand for."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,11 +115,16 @@ def parse_setting(name: str, text: str) -> tuple[str, Any]:
     name, text: the parts before and after the "=". A framework's name for the field is translated; a field
     without a list of values takes a number.
     """
-    from stepnet.layout.semantics import VALUES
+    from stepnet.layout.registry import meant
+    from stepnet.layout.semantics import VALUES, Semantics
     from stepnet.model.merge import MERGES
 
     module, sign, called = name.rpartition(":")
-    field = FIELDS_AS_CALLED.get(called, called)
+    field, known = FIELDS_AS_CALLED.get(called, called), ["merge", *(each.name for each in fields(Semantics))]
+    if field not in known:
+        raise typer.BadParameter(
+            f"no setting is called {called!r}{meant(called, known)}; there are {', '.join(known)}"
+        )
     values = {**VALUES, "merge": tuple(MERGES)}.get(field)
     value = {str(known): known for known in values}.get(text, text) if values else number(field, text, float)
     return f"{module}{sign}{field}", value

@@ -114,13 +114,14 @@ def run(
 ) -> None:
     """Run the model of FILE over sequences in Parquet and Arrow files, which may be larger than memory.
 
-    An .onnx file or a program of Paddle is run whole. Other files are run if their model consists only of
-    recurrent layers. A file with other layers is refused, and so is a file of weights, which has no
-    architecture; --recurrent-only runs only the recurrent layers of such files.
+    A file is run whole: the graph of an .onnx file or a program of Paddle, the layers of others. A file with
+    a layer that is not supported is refused, and so is a file of weights, which has no architecture;
+    --recurrent-only runs only the recurrent layers of such files.
 
     A row is a sequence: a list of steps, each a list of numbers or one number. A result has the same rows in
-    the same order, with all other columns, and with a column "outputs" in place of the sequences: the outputs
-    of the model at every step, or once for each sequence. A null row has a null result.
+    the same order, without those that --bad sets aside. It has all other columns, and a column "outputs" in
+    place of the sequences: the outputs of the model at every step, or once for each sequence. A null row has
+    a null result.
 
     The results of a folder form the same tree. A result appears under its name only when it is complete, so a
     run that was stopped, by Ctrl-C or otherwise, continues with --resume.
@@ -129,7 +130,7 @@ def run(
     from stepnet.cli.report.sequences import bar
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    model = load_runnable(file, chosen, recurrent_only, trust)
+    model = load_runnable(file, chosen, recurrent_only, trust, result is ResultKind.LAST)
     notes = getattr(model, "notes", {})
     paths = [*(inputs or ()), *(also or ())]
     if not paths:

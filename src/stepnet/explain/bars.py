@@ -30,7 +30,9 @@ def call_bar(console: Console | None = None) -> Generator[Watch]:
     tasks: list[TaskID] = []  # the call that is shown, if any
 
     def show(now: Progress) -> None:
-        """Draws one report of progress; the line of a call stays when the call is done."""
+        """Draws one report of the progress of a call: a bar and its text. The line stays when the call is
+        done, and the next call gets a new one.
+        """
         shown.start()
         if not tasks:
             tasks.append(shown.add_task("", total=now.all_steps, text=""))
@@ -46,7 +48,7 @@ def call_bar(console: Console | None = None) -> Generator[Watch]:
 
 
 def progress_text(now: Progress) -> str:
-    """Formats progress of a call as text beside a bar.
+    """Formats the progress of a call as text beside a bar: steps, sequences, rate and the time left.
 
     >>> progress_text(Progress(300, 1200, 2, 8, 1.5))
     '300 of 1,200 steps, 2 of 8 sequences, 200 steps/s, 4.5 s left'

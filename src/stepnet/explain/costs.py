@@ -51,8 +51,8 @@ Held = Mapping[Extent, int]
 
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
-    """Adds up costs that have the same extent, such as per step. Returns the sums by extent, the deepest
-    extent first.
+    """Adds up the costs (operations, bytes) of parts of a model that have the same extent, such as per step.
+    Returns the sums by extent, that with the most axes first (per step before per sequence).
     """
     costs: dict[Extent, Cost] = {}
     for extent, cost in pairs:
@@ -84,7 +84,7 @@ def costs(schedule: Schedule) -> dict[Extent, Cost]:
 def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
     """Yields (extent, cost) for the work of one part of a schedule; the extent says how often the work is
     done. A plan (which operation runs when) or an inner schedule is run for each entry of the part's extent,
-    so its extents are nested in that.
+    so the extents of its own work are appended to that.
 
     net: the net that contains the part.
     """
@@ -121,8 +121,9 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
 def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:
     """Yields (extent, cost) for nodes of a net; the extent says how often each runs, such as per step.
 
-    A node is counted at its own extent, a sum over all sequences at that of the values that it adds up. Its
-    result is yielded by itself, as values written. numbers: the nodes.
+    The work of a node is counted at the extent of its value, that of a sum over all sequences at the extent
+    of the values that it adds up. The result, as bytes written, is yielded as a further pair. numbers: the
+    nodes.
     """
     for number in numbers:
         node = net.nodes[number]
@@ -162,8 +163,8 @@ def held(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """Returns the bytes of values per step that a plan keeps in memory for the work after its loop over the
-    steps, by extent.
+    """Returns {STEPS: bytes of each step} of the values that a plan keeps in memory for the work after its
+    loop over the steps; an empty dict if it keeps none.
     """
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

@@ -95,9 +95,11 @@ class Drawing:
 def drawings(
     arrays: Mapping[str, Array], record: Record, sizes: Sizes, some: MultiIndex = SOME, widest: int = WIDEST
 ) -> Iterator[Drawing]:
-    """Yields a drawing of each array of a layout.
+    """Yields a drawing of each array of a layout (the positions of weights in a framework's arrays), in which
+    each cell names a weight.
 
-    some: the units that are drawn of an axis longer than `ALL`, negative ones from its end.
+    some: the indices that are drawn of an axis longer than `ALL`, negative ones from its end; the others are
+        left out.
     widest: the most numbers on a line of a vector.
 
     >>> import numpy as np
@@ -209,10 +211,12 @@ def place_in(region: Region, index: MultiIndex, shape: Shape) -> MultiIndex:
 
 
 def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> Iterator[Panel]:
-    """Arranges the drawn numbers of an array as tables: one, or one for each layer and direction. The next
+    """Arranges the numbers of an array that a picture shows (not all of a large one) as tables: one, or one
+    for each layer and direction. The next
     axis makes the lines, all further ones the columns; an array with one axis is one line.
 
-    pattern: the notation of the array, its labelled axes. spots: its drawn numbers. shape: its shape.
+    pattern: the notation of the array, its labelled axes. spots: the numbers that are shown. shape: its
+    shape.
     """
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # this axis and those after it make the columns
@@ -254,7 +258,8 @@ def leading(pattern: Concatenation, dimensions: int) -> int:
 
 
 def spaced(indices: list[int]) -> list[int | None]:
-    """Inserts None for each gap in increasing indices, so that a table shows where numbers are left out.
+    """Inserts None wherever increasing indices leave some out, so that a table shows where numbers are left
+    out.
 
     >>> spaced([0, 1, 5])
     [0, 1, None, 5]

@@ -68,7 +68,9 @@ class Explanation:
 
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
-    """Collects the facts about a schedule with a single plan, for the engines that the user asks for."""
+    """Collects the facts about a schedule (a net cut into parts) that has a single plan, for the engines that
+    the user asks for.
+    """
     chosen, engines = choice(schedule, engine)
     single = schedule_on(schedule, chosen).single_plan
     assert single is not None

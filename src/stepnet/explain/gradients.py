@@ -23,8 +23,9 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
 
 
 def head(facts: GradientExplanation) -> TitledSection:
-    """Makes the section on the arguments that have gradients, the engine, the checkpoints (memories saved
-    every few steps, from which others are computed again) and the notes on blocks of steps.
+    """Makes the first section of the explanation of a gradient: the arguments that have gradients, the
+    engine, the checkpoints (memories saved every few steps, from which others are computed again) and the
+    notes on blocks of steps.
     """
     size = "sqrt(steps)" if isinstance(facts.checkpoint, str) else facts.checkpoint
     checkpoint = (
@@ -95,7 +96,9 @@ def size_section(sizes: BatchSizes) -> TitledSection:
 
 
 def sizes_text(held: Held) -> str:
-    """Formats bytes by extent as text, such as "1.5 kB per step, 64 B per sequence"."""
+    """Formats bytes by extent (how often a value occurs) as text, such as "1.5 kB per step, 64 B per
+    sequence".
+    """
     ordered = sorted(held.items(), key=lambda pair: -len(pair[0]))
     return (
         ", ".join(f"{amount(count, 'B')} {name_of(extent)}" for extent, count in ordered if count)

@@ -103,7 +103,8 @@ def extent_words(type_: Type) -> str:
 
 
 def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order) -> Picture:
-    """Makes the content of a drawing of a graph: a box for each input and each part of its schedule.
+    """Makes the content of a drawing of a graph: a box for each input and for each part of its schedule
+    (nodes that run together).
 
     net: the graph as it was traced. outputs: the names of its results. engine: the engines that the user asks
     for.
@@ -172,7 +173,8 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
 
 
 def without_cell(names: Iterable[str], cell_counts: Counter[str]) -> list[str]:
-    """Removes the operations of a cell from names of operations, as the title of the box stands for them.
+    """Removes the operations of a known cell, such as a GRU, from the names of operations in a box of a
+    drawn graph: the box has the cell's name as its title instead.
 
     cell_counts: how often each operation is in the cell.
     """
@@ -216,8 +218,8 @@ def known_cell(node: Node) -> Recognised | None:
 
 
 def cell_title(node: Node) -> str:
-    """Makes the title of a recurrence's box: its cell and units, or the types of its memories if no cell is
-    known, and its direction.
+    """Makes the title of the box of a recurrence in a drawn graph: its cell and units, or the types of its
+    memories if no cell is known, and its direction.
     """
     known, recur = known_cell(node), node.recur
     direction = ", backwards" if recur.reverse else ""
@@ -228,8 +230,8 @@ def cell_title(node: Node) -> str:
 
 
 def operations(nodes: Iterable[Node]) -> Iterator[str]:
-    """Yields the names of the operations of nodes for the lines of a box; views, inputs and the like are left
-    out.
+    """Yields the names of the operations of nodes, to list them in a box of a drawn graph; views, inputs and
+    the like are left out.
     """
     for node in nodes:
         if node.operation == "reduce":

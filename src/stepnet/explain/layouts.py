@@ -193,7 +193,9 @@ def table() -> Table:
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """Converts a layout's record to plain values for `stepnet layouts --json`."""
+    """Converts a layout's record to plain values for `stepnet layouts --json`: names, arrays, semantics,
+    settings and evidence.
+    """
     settings = record.settings()
     return {
         "name": record.name,

@@ -81,7 +81,9 @@ def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
 
 
 def term_signs(term: Term) -> Iterator[tuple[str, str]]:
-    """Yields (sign, explanation) for each sign of one term of a notation, such as `W[(g:rzn h) x]`."""
+    """Yields (sign, explanation) for each sign in a term of the notation of layouts, such as `W[(g:rzn h)
+    x]`: the parameter, each axis, and the buffer order after "~".
+    """
     name = f"{term.parameter}_{term.gate}" if term.gate else term.parameter
     yield name, PARAMETERS[term.parameter] + (f" of gate {term.gate}" if term.gate else "")
     for axis in term.axes:

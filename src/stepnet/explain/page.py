@@ -157,7 +157,7 @@ def cell_values(
 ) -> Iterator[dict[str, Any] | None]:
     """Yields a dict for the template of the page for each number of a line, or None for a gap.
 
-    Its keys: "key" and "to", the number's key and those of the numbers that correspond to it; "what" and
+    Its keys: "key" and "to", the number's key and those of the numbers that it corresponds to; "what" and
     "tells", its index as text and a sentence; "classes", for CSS; "mark", the sign of its conversion;
     "letter", "name", "number", texts to show; "first", true if the block was not in `seen`.
 

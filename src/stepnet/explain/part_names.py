@@ -8,6 +8,7 @@ from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.groups import has_inner
 from stepnet.compiler.plan.inner_sequences import why_in_parts
 from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.plan.waves import pairs_extent
 
 
 def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:
@@ -58,10 +59,15 @@ def describe_part(part: Part, schedule: Schedule) -> str:
     if (operation := part.node.operation) in WINDOWED:
         at, size = extent_text(schedule.net.type_of(part.reads[0]).extent), part.node.attributes["size"]
         return f"windows of {size} entries of {at}{', added up' if operation == 'overlap' else ''}"
+    if part.body is not None:
+        return f"operations at the pairs of {extent_text(pairs_extent(part.body))}, some queries at a time"
     if operation in PAIRED:
         at = extent_text(schedule.net.type_of(part.reads[1 if operation == "mix" else 0]).extent)
         what = "products of queries and keys at" if operation == "scores" else "weighted sums over"
         return f"{what} the pairs of {at}"
+    if operation == "arrange":
+        order = "last first" if part.node.attributes["reverse"] else "in order"
+        return f"steps {order} at {extent_text(schedule.net.type_of(part.results[0]).extent)}"
     here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.results[0]))
     how = part.node.attributes.get("how")
     if how and part.node.operation == "expand":

@@ -165,7 +165,9 @@ def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) 
             )
     for line in lines_of(parts):
         layers = [engine.load(plan) for n in line if (plan := parts[n].plan)]
-        comparisons.append((line, wavefront(layers, asked, engine.threads(), engine.machine())))
+        comparisons.append(
+            (line, wavefront(layers, [asked] * len(layers), engine.threads(), engine.machine()))
+        )
     for indices, comparison in comparisons:
         yield ""
         yield TitledSection(

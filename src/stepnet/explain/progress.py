@@ -1,7 +1,7 @@
 """Progress of long calls, shown as a bar or passed to a function."""
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from stepnet.compiler.targets.watching import WATCH, Watch
 from stepnet.compiler.values.arguments import kind
@@ -34,17 +34,13 @@ def progress(callback: Watch | None = None) -> Generator[None]:
         raise InputError(
             f"the callback of progress is a function of one argument, or None for a bar, not {kind(callback)}"
         )
-    if callback is not None:
-        token = WATCH.set(callback)
-        try:
-            yield
-        finally:
-            WATCH.reset(token)
-        return
-    with IMPORTS:  # rich takes long to import
-        from stepnet.explain.bars import call_bar
+    watch: AbstractContextManager[Watch | None] = nullcontext(callback)
+    if callback is None:
+        with IMPORTS:  # rich takes long to import
+            from stepnet.explain.bars import call_bar
 
-    with call_bar() as shown:
+        watch = call_bar()
+    with watch as shown:
         token = WATCH.set(shown)
         try:
             yield

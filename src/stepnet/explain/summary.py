@@ -70,7 +70,9 @@ class Counting:
     bytes: int = 0
 
     def read_by(self, number: int) -> int:
-        """Returns the count of the numbers in the arrays that a node reads, and no node before it did."""
+        """Counts the numbers in the parameters that a node reads, without those that an earlier node has
+        read.
+        """
         count, pending = 0, [*self.net.nodes[number].inputs]
         while pending:
             operand = pending.pop()
@@ -86,7 +88,8 @@ class Counting:
 
 
 def summary_of(model: Model) -> ModelSummary:
-    """Returns the summary of a model whose inputs are known.
+    """Makes the summary of a model whose inputs are known: a row for each layer or operation with the shape
+    of its outputs and its parameters, and the totals.
 
     >>> import numpy as np
     >>> import stepnet as sn
@@ -112,7 +115,7 @@ def summary_of(model: Model) -> ModelSummary:
             if not rows or (rows[-1].name, rows[-1].kind) != layer:
                 rows.append(SummaryRow(*layer))
             place = len(rows) - 1
-        elif node.operation == "recur" or (parameters and (node.operation not in JOINED or not rows)):
+        elif node.operation == "recur" or (parameters and (node.operation not in JOINED or place < 0)):
             rows.append(operation_row(net, node))
             place = len(rows) - 1
         if parameters:
@@ -140,7 +143,9 @@ def layer_of(node: Node) -> tuple[str, str] | None:
 
 
 def operation_row(net: Net, node: Node) -> SummaryRow:
-    """Returns the row of a recurrence, called as its parameters are, or of another operation."""
+    """Returns the row of a node in the table of a model's layers: for a recurrence with the name that its
+    parameters have in common, for another operation without a name. net: the net of the node.
+    """
     if node.operation != "recur":
         return SummaryRow("", node.operation)
     names = [net.nodes[operand].name.rpartition(".")[0] for operand in node.inputs]
@@ -148,7 +153,7 @@ def operation_row(net: Net, node: Node) -> SummaryRow:
 
 
 def shape_text(type_: Type) -> str:
-    """Returns the axes of a type as text.
+    """Formats the axes of a type as text, such as "[sequences, steps, 64]".
 
     >>> shape_text(Type(("rows", "steps"), (4,), "float32"))
     '[sequences, steps, 4]'
@@ -157,7 +162,7 @@ def shape_text(type_: Type) -> str:
 
 
 def size_text(count: int) -> str:
-    """Returns a number of bytes as text.
+    """Formats a number of bytes as text, with one decimal and a unit such as MiB.
 
     >>> size_text(512), size_text(3 << 20)
     ('512 bytes', '3.0 MiB')
@@ -169,7 +174,9 @@ def size_text(count: int) -> str:
 
 
 def as_table(summary: ModelSummary) -> Iterator[Any]:
-    """Yields what a console of rich prints for a summary: a table, and lines with totals."""
+    """Yields what a console of rich prints for the summary of a model: a table of its layers, and lines with
+    inputs, outputs and totals.
+    """
     from rich.table import Table
     from rich.text import Text
 

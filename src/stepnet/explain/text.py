@@ -12,7 +12,7 @@ WRAPPED = 86
 
 
 def text(sections: Iterable[TitledSection]) -> str:
-    """Formats the sections of an explanation as text.
+    """Formats the sections of an explanation as text, with an empty line between them.
 
     >>> engines = DocumentTable((("llvm", "chosen"), ("onednn", "runs it if asked for")))
     >>> print(text([TitledSection("engines", (engines,))]))

@@ -114,7 +114,10 @@ class Ties:
         return [key("source", block, cell.index) for block, _ in self.by_target[cell.block].terms]
 
     def sentence(self, side: ConversionSide, cell: DrawnNumber) -> str:
-        """Describes a number in a sentence for the page: what it is, and where it goes or comes from."""
+        """Describes a number of an array in a sentence for the page on a conversion of weights: what it is
+        and, if several numbers were drawn, where it goes to or comes from. side: the side of the conversion,
+        source or target, that it is on.
+        """
         text = f"{cell.value:.6g} at {cell.where} is {cell.what}"
         if not self.several:
             return f"{text}."

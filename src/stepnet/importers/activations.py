@@ -53,6 +53,11 @@ def log_sigmoid(x: Any) -> Any:
     return -functions.softplus(-x)
 
 
+def squared_difference(x: Any, y: Any) -> Any:
+    """Computes (x - y) squared."""
+    return square(x - y)
+
+
 def reciprocal(x: Any) -> Any:
     """Computes 1 / x."""
     return 1 / x
@@ -120,12 +125,17 @@ def is_whole(value: Any) -> bool:
 
 
 def equal(a: Any, b: Any) -> Any:
-    """Tells elementwise whether numbers or symbolic sizes are equal; sizes have dtype object. Raises
-    `ModelError` if that depends on the call.
+    """Tells elementwise whether numbers or symbolic sizes are equal; sizes (numbers of sequences or steps,
+    known in a call) have dtype object. Raises `ModelError` if that depends on the call.
     """
     if not (is_sizes(a) or is_sizes(b)):
         return np.equal(a, b)
     return np.asarray(np.frompyfunc(is_equal, 2, 1)(a, b), bool)
+
+
+def not_equal(a: Any, b: Any) -> Any:
+    """Tells elementwise whether numbers or symbolic sizes differ, as `equal` compares them."""
+    return np.logical_not(equal(a, b)) if is_sizes(a) or is_sizes(b) else np.not_equal(a, b)
 
 
 def quotient(a: Any, b: Any) -> Any:

@@ -14,20 +14,25 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.windows import Lengths, Window, derived_axis, split
+from stepnet.compiler.net.windows import Lengths, Window, derived_axis, is_own_axis, split
 from stepnet.compiler.trace.traced import Traced, apply
-from stepnet.importers.axes import features_of, is_feature, is_time, size_of, stated_number
+from stepnet.importers.axes import extent_of, features_of, is_feature, is_time, size_of, stated_number
 from stepnet.importers.convolving import steps_as_feature
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.sizes import Size
+from stepnet.importers.values import to_extent
 
 
 def aligned(values: Sequence[Placed]) -> list[Placed]:
-    """Returns values at the same steps, if one of them has steps to which all others can be brought; else the
-    values as they are.
+    """Returns the operands of an elementwise operator at the same steps. Where numbers of steps differ, as of
+    values before and after a stride of 2, those of one operand may be reached from all others, by joining
+    steps and taking them apart; else the operands are returned as they are.
     """
     names = dict.fromkeys(str(value.axes[place][0]) for value in values for place in steps_of(value))
-    if len(names) == 1:
+    others = [name for name in names if not is_own_axis(name)]
+    if len(names) > 1 and len(others) < len(names):
+        values, names = [at_steps_of(value, [*others, *names][0]) for value in values], dict.fromkeys(others)
+    if len(names) <= 1:
         return as_features(values)
     for target in names:
         ways = [way_to(value, target) for value in values]
@@ -36,9 +41,19 @@ def aligned(values: Sequence[Placed]) -> list[Placed]:
     return [*values]
 
 
+def at_steps_of(x: Placed, target: str) -> Placed:
+    """Returns a value at the steps of an input's own at other steps, of which a call must have as many."""
+    places = steps_of(x)
+    if not places or not is_own_axis(str(x.axes[places[0]][0])):
+        return x
+    value = apply("arrange", to_extent(x.value, extent_of(x.axes)), steps=target, reverse=False)
+    return x.with_value(value, (*x.axes[: places[0]], (target,), *x.axes[places[0] + 1 :]))
+
+
 def as_features(values: Sequence[Placed]) -> list[Placed]:
-    """Returns values in which steps, whose number the file states, are a feature where another value has a
-    feature of this size instead; else the values as they are.
+    """Returns the operands of an elementwise operator, where one has steps and another a feature in their
+    place: if the file states the number of steps, and it is the size of that feature, the steps become a
+    feature too; else the operands as they are.
     """
     if len({len(value.axes) for value in values}) > 1:
         return [*values]
@@ -52,16 +67,17 @@ def as_features(values: Sequence[Placed]) -> list[Placed]:
 
 
 def of_all_steps(values: Sequence[Placed]) -> list[Placed]:
-    """Returns operands of an elementwise operator in which an array with a number for each of the steps that
-    the file states has that number once, if it is the same at all of them; other operands as they are.
+    """Returns the operands of an elementwise operator, in which an array has an axis of one number in place
+    of an axis with one number for each step that the file's fixed sizes say, if these are all the same; other
+    operands as they are. So the model runs over any number of steps.
     """
     like = next((value for value in values if steps_of(value)), None)
     return [value if like is None or not value.is_array else once(value, like) for value in values]
 
 
 def once(x: Placed, like: Placed) -> Placed:
-    """Returns an array whose numbers are the same along the axis of the steps of another value with one of
-    them.
+    """Returns an array with an axis of size one in place of that which lies at the steps of another value,
+    `like`, if it has the same numbers along that axis; else the array.
     """
     array, (place,) = x.array, steps_of(like)
     axis = place - len(like.axes)
@@ -72,8 +88,8 @@ def once(x: Placed, like: Placed) -> Placed:
 
 
 def within_features(x: Placed, target: Sequence[Any]) -> Placed:
-    """Returns the operand of a reshape with its steps as a feature, if the file states their number and the
-    reshape joins them with the features; else the operand.
+    """Returns the operand of a reshape with its steps as an axis of features, if the file states their number
+    and the reshape joins them with the features; else the operand.
 
     target: the sizes of the result; symbolic ones and -1 are left open.
     """
@@ -91,10 +107,10 @@ def steps_of(x: Placed) -> list[int]:
 
 
 def way_to(x: Placed, target: str) -> tuple[Window, ...] | None:
-    """Returns the windows by which the steps of a value become those called `target`: the steps are joined by
-    them one after the other, and taken apart again.
+    """Returns windows, by each of which several steps become one. Joined by them one after the other, and
+    taken apart again, the steps of x become those of the axis named `target`.
 
-    Empty for a value that is at these steps or has none; None if there is no way.
+    Empty for a value that has these steps already or none; None if there is no way.
     """
     places = steps_of(x)
     source = str(x.axes[places[0]][0]) if places else target
@@ -104,7 +120,9 @@ def way_to(x: Placed, target: str) -> tuple[Window, ...] | None:
 
 
 def ways_of(target: str) -> Iterator[tuple[Window, ...]]:
-    """Yields windows that the last multiplications of steps may undo, by the name of the axis."""
+    """Yields the windows to try for `way_to`: those that join as many steps as the last factors by which the
+    number of steps is multiplied in the axis named `target`.
+    """
     factors = list[int]()
     for lengths in reversed(split(target)[1]):
         if not lengths.multiplies or lengths.more:
@@ -115,7 +133,9 @@ def ways_of(target: str) -> Iterator[tuple[Window, ...]]:
 
 
 def name_after(axis: str, way: Sequence[Window]) -> str:
-    """Returns the name of an axis of steps after these windows were joined and taken apart again."""
+    """Returns the name that an axis of steps has after its steps were joined by these windows, one after the
+    other, and taken apart again.
+    """
     for window in way:
         axis = window.axis(axis)
     for window in reversed(way):
@@ -124,7 +144,9 @@ def name_after(axis: str, way: Sequence[Window]) -> str:
 
 
 def brought(x: Placed, way: Sequence[Window]) -> Placed:
-    """Returns a value at the steps to which these windows lead."""
+    """Returns a value at other steps, to combine it with values at those: joined by the windows of `way`, one
+    after the other, and then taken apart again.
+    """
     if not way:
         return x
     value = x.value

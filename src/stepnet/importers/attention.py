@@ -50,7 +50,9 @@ def attended(
 
 
 def of_heads(x: Placed, query: Placed) -> Placed:
-    """Returns keys or values with as many heads as the queries have in their third axis from the end."""
+    """Returns keys or values with as many heads as the queries have in their third axis from the end: fewer
+    heads are each repeated. Raises `ModelError` if the numbers do not divide.
+    """
     own, wanted = x.axes[-3], query.axes[-3]
     if own == wanted or not is_feature(own) or not is_feature(wanted):
         return x
@@ -62,7 +64,9 @@ def of_heads(x: Placed, query: Placed) -> Placed:
 
 
 def masked(products: Placed, mask: Placed) -> Placed:
-    """Returns the softmax of products over the keys that a mask leaves; zeros where it leaves none."""
+    """Returns the softmax of the products of queries and keys over the keys where the mask is True, or with
+    the numbers of a mask added; zeros for a query without such keys.
+    """
     dtype = pointwise.dtype_of(products)
     low: Any = constant(np.asarray(-np.inf, dtype))
     if pointwise.dtype_of(mask).kind == "b":

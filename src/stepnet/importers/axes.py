@@ -17,7 +17,7 @@ from math import gcd, prod
 from typing import Any
 
 from stepnet.compiler.net.pairs import pairs_of
-from stepnet.compiler.net.types import CONST, Extent
+from stepnet.compiler.net.types import CONST, WHOLE, Extent
 from stepnet.compiler.net.types import ROWS as PER_ROW
 from stepnet.compiler.net.types import STEPS as PER_STEP
 from stepnet.compiler.net.windows import split
@@ -54,6 +54,13 @@ class AxesError(ModelError):
     """
 
 
+class MixingError(AxesError):
+    """Error for an operator over the sequences of a model, which mixes them.
+
+    The same operator over steps may be one of a model, so that axes in another order may fit.
+    """
+
+
 def is_rows(part: int | str) -> bool:
     """Tells whether a part of an axis (a name or a size) stands for the sequences, in any order."""
     return isinstance(part, str) and part.startswith(SEQUENCES)
@@ -68,9 +75,9 @@ def is_packed(part: int | str) -> bool:
 
 def is_steps(part: int | str) -> bool:
     """Tells whether a part of an axis stands for the steps of a sequence, or for as many as follow from them
-    by a stride.
+    by a stride; or, in the body of a Loop, for the steps of a sequence that it reads whole.
     """
-    return isinstance(part, str) and part.startswith(STEPS)
+    return isinstance(part, str) and part.startswith((STEPS, WHOLE))
 
 
 def is_keys(axis: Axis) -> bool:
@@ -84,15 +91,16 @@ def is_key_part(part: int | str) -> bool:
 
 
 def keys_axis(time: Axis, causal: bool) -> Axis:
-    """Returns the axis of the keys of pairs, from the axis of the steps that they are.
+    """Returns the axis of the keys, for values at pairs of steps (a query with each key that it attends to),
+    from the axis of the steps which are the keys.
 
-    causal: whether a step is only with those up to its own index.
+    causal: whether a query has only the keys up to its own index.
     """
     return (KEYS + pairs_of(PER_STEP, (*PER_ROW, str(time[0])), causal)[-1],)
 
 
 def keys_of(keys: Axis) -> Axis:
-    """Returns the axis of the steps that the keys of pairs are.
+    """Returns the axis of the steps which are the keys, from the axis `keys` of values at pairs of steps.
 
     >>> keys_of(keys_axis(("steps",), causal=True))
     ('steps',)
@@ -102,7 +110,7 @@ def keys_of(keys: Axis) -> Axis:
 
 def innermost(axes: Axes) -> Axis | None:
     """Returns the axis of the innermost entries of a value: of its keys, else of its steps; None if it has
-    neither. A reduction over it is one for each entry of the others.
+    neither. A reduction over it gives one number for each entry of the other axes.
     """
     return next(filter(is_keys, axes), None) or time_of(axes)
 
@@ -124,7 +132,8 @@ def is_feature(axis: Axis) -> bool:
 
 def symbols_of(part: str) -> tuple[str, ...]:
     """Returns the symbols (`SEQUENCES`, `STEPS`) whose product is the size of a named part of an axis; steps
-    after a stride are a symbol of their own, and keys have that of the steps that they are.
+    after a stride are a symbol of their own, and the keys of pairs of steps have that of the steps which they
+    are.
     """
     if is_key_part(part):
         return (part.removeprefix(KEYS)[:-1],)
@@ -158,15 +167,15 @@ def size_of(axis: Axis, stated: Mapping[str, int] | None = None) -> Any:
 
 
 def stated_number(symbol: str, stated: Mapping[str, int]) -> int | None:
-    """Returns the number of sequences or steps that a file states, also of steps after a stride; None for
-    none. stated: those of the inputs.
+    """Returns the number of sequences or steps (axis `symbol`) that a file fixes, also for steps after a
+    stride, from those before it; None if it fixes none. stated: the numbers of the inputs.
     """
     source, lengths = split(symbol)
     number = stated.get(symbol, stated.get(source))
     if number is None or symbol in stated:
         return number
     for own in lengths:
-        (number,) = own.of_few([number])
+        number = own.of_one(number)
     return number
 
 
@@ -235,10 +244,10 @@ def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None
     for size in sizes:
         axis = next_axis(remaining, size, stated or {})
         if axis is None:
-            raise reshape_error(axes, sizes)
+            raise reshape_error(axes, sizes, stated)
         grouped.append(axis)
     if any(part != 1 for part in remaining):
-        raise reshape_error(axes, sizes)
+        raise reshape_error(axes, sizes, stated)
     return tuple(grouped)
 
 
@@ -263,8 +272,9 @@ def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> A
     its greatest common divisor with the size that is still missing.
 
     parts: the parts of the axes that are left, which the function changes. size: the size of the axis, an
-    integer or a `Size`. stated: the numbers of sequences and of steps that the model's file states. Returns
-    None if no parts at the front have this size.
+    integer or a `Size`. stated: the numbers of sequences and of steps that the model's file states, which
+    a size may contain; a number of 1 does not say where it is. Returns None if no parts at the front have
+    this size.
     """
     if is_number(size, 1) and parts[:1] == [1]:
         return (parts.pop(0),)
@@ -278,7 +288,10 @@ def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> A
         part = parts.pop(0)
         if isinstance(part, str):
             if not set(symbols_of(part)) <= set(names):
-                return None
+                number = size_of((part,), stated).stated
+                if names or number in (None, 0, 1) or count % number:
+                    return None
+                count //= number
             names = [name for name in names if name not in symbols_of(part)]
             axis.append(part)
             continue
@@ -294,13 +307,25 @@ def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> A
     return (tuple(axis) or ONE) if count == 1 and not names else None
 
 
-def reshape_error(axes: Axes, sizes: Sequence[Any]) -> ModelError:
-    """Makes the error for a reshape of axes to sizes that would mix numbers of several sequences or steps."""
+def reshape_error(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None = None) -> ModelError:
+    """Makes the error for a reshape of axes to sizes that would mix numbers of several sequences or steps.
+
+    stated: the numbers of sequences and of steps that the model's file states.
+    """
+    alone = [symbol for symbol, number in (stated or {}).items() if number == 1]
+    remedy = f"export it with two {alone[0]} or more" if alone else "transpose it first"
     sizes_text = ", ".join(map(str, sizes))
     return ModelError(
-        f"a tensor {text_of(axes)} is read as [{sizes_text}], which mixes sequences or steps: transpose it "
-        "first"
+        f"a tensor {text_of(axes)} is read as [{sizes_text}], which mixes sequences or steps: {remedy}"
     )
+
+
+def feature_error(axis: Axis, reason: str) -> AxesError:
+    """Makes the error for an axis of sequences or steps where an operator supports features alone.
+
+    axis: the axis. reason: the text of the error.
+    """
+    return (MixingError if any(map(is_rows, axis)) else AxesError)(reason)
 
 
 def axis_error(symbol: str, axes: Axes) -> ModelError:
@@ -313,4 +338,5 @@ def axis_error(symbol: str, axes: Axes) -> ModelError:
         STEPS: "which this operation does not support",
     }
     kind = STEPS if is_steps(symbol) else symbol
-    return ModelError(f"it goes over the {kind} of {text_of(axes)}, {reasons[kind]}")
+    error = MixingError if kind == SEQUENCES else ModelError
+    return error(f"it goes over the {kind} of {text_of(axes)}, {reasons[kind]}")

@@ -109,11 +109,17 @@ def applied(function: Callable[..., Any], *values: Placed) -> Placed:
     axes = joint_axes(values)
     check_room(features_of(axes))
     operands = at_one_extent([broadcastable(value, axes) for value in values])
+    has_sizes = any(value.is_constant and np.asarray(value.value).dtype.kind == "O" for value in values)
+    if has_sizes and any(isinstance(value, Traced) for value in operands):
+        raise ModelError(
+            "it computes values with the number of sequences or steps, which neither the body of a loop nor "
+            "a model with lengths knows"
+        )
     with np.errstate(all="ignore"):
         try:
             result = function(*operands)
         except TypeError as error:
-            if not any(np.asarray(value.value).dtype.kind == "O" for value in values if value.is_constant):
+            if not has_sizes:
                 raise
             raise ModelError(
                 "it computes with the number of sequences or steps, but not for a shape"
@@ -127,7 +133,8 @@ def applied(function: Callable[..., Any], *values: Placed) -> Placed:
 
 
 def place_of(x: Placed, kind: Callable[[Axis], bool]) -> int | None:
-    """Returns the place of an axis of steps, or of keys, counted from the last axis; None if there is none.
+    """Returns the position of the axis of steps, or of keys of pairs of steps, counted from the last axis
+    (1); None if the value has none.
 
     kind: `is_time` or `is_keys`.
     """
@@ -140,8 +147,9 @@ def has_keys(x: Placed) -> bool:
 
 
 def keys_among(values: Sequence[Placed]) -> tuple[int, Axis] | None:
-    """Returns the place, counted from the last axis, and the axis of the keys of values that are combined
-    elementwise; None if no pairs of steps are among them.
+    """Returns the position (counted from the last axis) and the axis of the keys that values have together
+    when an elementwise operator pairs steps with steps: one of them is at pairs already, or they have steps
+    at two different positions. None if no pairs arise.
     """
     for x in values:
         at = place_of(x, is_keys)
@@ -154,7 +162,9 @@ def keys_among(values: Sequence[Placed]) -> tuple[int, Axis] | None:
 
 
 def at_pairs(values: Sequence[Placed]) -> list[Placed]:
-    """Returns values of an elementwise operator, those at keys given at pairs of steps."""
+    """Returns the operands of an elementwise operator for values at pairs of steps (query, key): those with a
+    value per key are given at the pairs; others, and operands without pairs, as they are.
+    """
     found = keys_among(values)
     if found is None:
         return [*values]
@@ -164,14 +174,19 @@ def at_pairs(values: Sequence[Placed]) -> list[Placed]:
 
 
 def at_keys(x: Placed, at: int, keys: Axis, query: Axis) -> Placed:
-    """Returns a value at keys, given at pairs of these with queries.
+    """Returns a value per key at the pairs of steps (query, key): that of its key at each pair.
 
-    at: the place of the keys, counted from the last axis. keys: the axis of the keys of the pairs. query:
-        that of the steps that are the queries.
+    at: the position of the keys, counted from the last axis. keys: the axis of the keys in the pairs. query:
+    the axis of the steps that are the queries.
 
-    Raises `ModelError` for steps that are not those of the keys.
+    Raises `ModelError` if the value has other steps than those of the keys, or is one at transposed pairs.
     """
     time = x.axes[-at]
+    if has_keys(x):
+        raise ModelError(
+            "values at pairs of steps meet transposed ones: make both in one order, as "
+            "q @ k.transpose(-1, -2) in place of (k @ q.transpose(-1, -2)).transpose(-1, -2)"
+        )
     if keys_of(keys) != time:
         raise ModelError(f"values at {text_of((time,))} meet values at {text_of((keys,))}")
     axes = (*x.axes[: len(x.axes) - at], keys, *x.axes[len(x.axes) - at + 1 :])
@@ -181,7 +196,9 @@ def at_keys(x: Placed, at: int, keys: Axis, query: Axis) -> Placed:
 
 
 def spread_any(value: Traced, extent: Extent) -> Traced:
-    """Returns a value at keys at an extent of pairs, of any dtype: integers are exact up to 2 ** 53."""
+    """Returns a value per key, of any dtype, at each pair of a query and the key. extent: that of the pairs.
+    Integers are computed in float64, exact up to 2 ** 53.
+    """
     kind = kind_of_dtype(value.dtype)
     if kind == "float":
         return spread(value, extent)
@@ -190,7 +207,9 @@ def spread_any(value: Traced, extent: Extent) -> Traced:
 
 
 def without_facts_of_queries(values: Sequence[Placed | None]) -> list[Placed | None]:
-    """Returns operands without what is known of padding at queries, as facts of pairs are about keys."""
+    """Returns the operands of an operator at pairs of steps (query, key) without what is known of them in
+    padding, for those with a value per query: at pairs, such facts are about padding keys.
+    """
     known = [x for x in values if x is not None]
     found = keys_among(known)
     if found is None:

@@ -29,7 +29,8 @@ from stepnet.model.nested import reduce as over_steps
 
 
 def window_of(size: int, stride: int, dilation: int, before: int, after: int, same: str = "") -> Window:
-    """Returns the steps that a kernel reads; raises `ModelError` if there is no such kernel.
+    """Returns the `Window`, the steps that a kernel reads at each step; raises `ModelError` if there is no
+    such kernel.
 
     size: the length of its kernel. before, after: the steps of zeros ahead of a sequence and behind it.
     same: "upper" or "lower" for zeros that follow from the length, as in `Window`.
@@ -67,7 +68,9 @@ def with_zeros(x: Placed, before: int, after: int) -> Placed:
 
 
 def as_steps(x: Placed) -> Placed:
-    """Returns a value with steps of zeros around it as steps like others, and any other value as it is."""
+    """Returns a value around which zeros were put for a convolution (a placeholder) with these zeros as steps
+    like others, and any other value as it is.
+    """
     zeros = x.value
     if not isinstance(zeros, ZerosAround):
         return x
@@ -97,8 +100,8 @@ def repeated(x: Placed, axis: int, count: int) -> Placed:
 
 
 def join_steps(x: Placed, axis: int, count: int) -> Placed:
-    """Returns each `count` steps as one, with an axis of them behind that of the steps. What is left over at
-    the end of a sequence is not read.
+    """Returns a value with each `count` neighbouring steps as one, and a new axis of these `count` behind
+    that of the steps. What is left over at the end of a sequence is left out.
     """
     value = apply("windows", traced_steps(x, axis), **Window(count, 1, 0, count, count - 1).attributes)
     return x.with_value(value, (*x.axes[:axis], (value.type.extent[-1],), (count,), *x.axes[axis + 1 :]))
@@ -145,7 +148,9 @@ REDUCED: dict[str, Any] = {"max": np.max, "mean": np.mean}
 
 
 def part_of_steps(x: Traced, part: int, count: int, how: str) -> Any:
-    """Reduces one of `count` parts of the steps of each sequence. how: "max" or "mean"."""
+    """Reduces part number `part` of `count` equal parts of the steps of each sequence, for adaptive pooling.
+    how: "max" or "mean".
+    """
     steps, index = length_of(x), index_of(x)
     begin, end = steps * part // count, (steps * (part + 1) + count - 1) // count
     inside = (index >= expand(begin, x)) & (index < expand(end, x))
@@ -158,14 +163,18 @@ def part_of_steps(x: Traced, part: int, count: int, how: str) -> Any:
 
 
 def traced_steps(x: Placed, axis: int) -> Traced:
-    """Returns the value of an operand with steps; raises `ModelError` for another one."""
+    """Returns the traced value of an operand whose axis `axis` is that of steps; raises `ModelError` for
+    another one.
+    """
     if not isinstance(x.value, Traced) or not is_time(x.axes[axis]):
         raise ModelError(f"it goes over axis {axis} of {text_of(x.axes)}, which are no steps")
     return x.value
 
 
 def split_steps(x: Placed, axis: int) -> Placed:
-    """Returns the entries of the first feature, which is behind the axis of the steps, as steps."""
+    """Returns a value of which the feature behind the axis `axis`, that of the steps, is taken apart to
+    steps: a step with n entries there becomes n steps.
+    """
     value, (count,) = traced_steps(x, axis), x.axes[axis + 1]
     assert isinstance(count, int)
     assert not features_of(x.axes[:axis])
@@ -232,7 +241,8 @@ def convolve_transposed(
 def pool(x: Placed, how: Callable[[Traced], Traced], padded: bool = False) -> Placed:
     """Pools a value [sequences, features, steps] over windows of the steps of each sequence.
 
-    how: the pooling. padded: whether the model has padding, for which `ModelError` is raised.
+    how: computes the pooled value from one per step. padded: whether the model has padding, for which
+    `ModelError` is raised.
     """
     value = sequences_of(x, "pooling")
     if padded:

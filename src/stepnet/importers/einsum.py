@@ -32,7 +32,7 @@ def einsum(equation: str, values: Sequence[Placed], matrices: Matrices, padded: 
 
     Raises `ModelError` for an equation that does not fit, and for letters that a value has twice.
     """
-    terms, result = letters_of(equation, values)
+    terms, result = letters_of(equation, [len(value.axes) for value in values])
     x, own = values[0], terms[0]
     for place, (value, other) in enumerate(zip(values[1:], terms[1:], strict=True), 2):
         later = {*result}.union(*terms[place:])
@@ -42,13 +42,16 @@ def einsum(equation: str, values: Sequence[Placed], matrices: Matrices, padded: 
     return transpose(x, [own.index(letter) for letter in result])
 
 
-def letters_of(equation: str, values: Sequence[Placed]) -> tuple[list[str], str]:
-    """Returns the letters of the axes of each value and of the result, with letters for an ellipsis too;
-    raises `ModelError` for an equation that does not fit.
+def letters_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Returns the letters of the axes of each operand and of the result, with letters for an ellipsis too;
+    raises `ModelError` for an equation that does not fit operands of these numbers of axes.
+
+    >>> letters_of("...x,xy->...y", [3, 2])
+    (['ABx', 'xy'], 'ABy')
     """
     text = equation.replace(" ", "")
     left, arrow, result = text.partition("->")
-    terms, ranks = left.split(","), [len(value.axes) for value in values]
+    terms = left.split(",")
     if not EQUATION.fullmatch(text) or len(terms) != len(ranks):
         raise ModelError(f"its equation {equation[:100]!r} is not one of {len(ranks)} operands")
     if not arrow:
@@ -75,8 +78,9 @@ def multiplied(
 ) -> tuple[Placed, str, list[str]]:
     """Multiplies two values; returns the product, its letters, and those over which it is still to be summed.
 
-    own, other: the letters of their axes. later: those that are kept: over the others that both have, the
-        product is summed.
+    own, other: the letters of their axes. later: the letters that the result or later values have: over the
+        others that both have, the product is summed at once. matrices: multiplies two values by their
+        features alone.
     """
     if is_parameter(x) and not is_parameter(value):
         x, own, value, other = value, other, x, own
@@ -103,7 +107,10 @@ def ordered(x: Placed, letters: str, order: Iterable[str]) -> Placed:
 
 
 def summed(x: Placed, letters: str, over: Sequence[str], padded: bool) -> tuple[Placed, str]:
-    """Sums a value over the axes of some of its letters; returns it with the letters that remain."""
+    """Sums a value over the axes of some of its letters (`over`), in an einsum; returns it with the letters
+    that remain. padded: whether the model has padding after sequences' ends, which must then be known to be
+    0.
+    """
     if not over:
         return x, letters
     total = reduce(x, [letters.index(letter) for letter in over], "sum", keep=False, padded=padded)

@@ -28,8 +28,8 @@ Pooling = Callable[[Traced, Window], Traced]
 
 
 def windowed(x: Placed, axis: int, window: Window) -> Placed:
-    """Returns the windows along an axis, of steps or of a feature, which keeps its place; the entries of each
-    window are the last axis. There are zeros outside of the operand.
+    """Returns the windows along an axis, of steps or of a feature, which keeps its place and is then that of
+    the windows; a new last axis has the entries of each window. Entries outside of the operand are zeros.
     """
     if is_feature(x.axes[axis]):
         indices, zeros = entries_of(x.sizes[axis], window)
@@ -42,8 +42,8 @@ def windowed(x: Placed, axis: int, window: Window) -> Placed:
 
 
 def entries_of(size: int, window: Window) -> tuple[Array, tuple[int, int]]:
-    """Returns the indices [windows, entries] of the windows along an axis of a feature, and the numbers of
-    zeros ahead of it and behind it, from which the indices count.
+    """Returns the indices [windows, entries] that windows along an axis of a feature read, and the numbers of
+    zeros to put ahead of the axis and behind it; the indices count from the first of these zeros.
     """
     count = int(window.lengths.of(np.array([size]))[0])
     before = int(window.befores(np.array([size]))[0])
@@ -63,7 +63,8 @@ def moved(x: Placed, axis: int, place: int) -> Placed:
 def convolve_grid(
     x: Placed, kernel: Array, bias: Array | None, windows: Sequence[Window], groups: int = 1
 ) -> Placed:
-    """Convolves a value [sequences, places ..., features] over all its places.
+    """Convolves a value [sequences, places ..., features] over all its places, the axes between the first and
+    the last.
 
     kernel, bias: arrays [sizes ..., features / groups, results] and [results]. windows: those of each axis of
     places. groups: the number of groups of features.
@@ -93,8 +94,8 @@ def convolve_grid(
 
 
 def by_feature(x: Placed, kernel: Array) -> Placed:
-    """Convolves each feature by itself: windows [..., size, features, 1] and a kernel [size, features, own];
-    returns [..., features x own].
+    """Convolves each feature by itself: multiplies windows [..., size, features, 1] by a kernel [size,
+    features, own], and sums over the window; returns [..., features x own].
     """
     _, features, own = kernel.shape
     products = pointwise.elementwise("multiply", x, constant(kernel))
@@ -117,8 +118,8 @@ def pad_axis(x: Placed, axis: int, before: int, after: int, number: float = 0) -
 
 
 def pool_grid(x: Placed, windows: Sequence[Window], how: str) -> Placed:
-    """Pools a value [sequences, places ..., features] over windows of all its places. Entries outside of the
-    operand do not count.
+    """Pools a value [sequences, places ..., features] over windows of all its places, the axes between the
+    first and the last. Entries outside of the operand do not count.
 
     windows: those of each axis of places. how: "max" or "mean".
     """
@@ -153,7 +154,9 @@ def pool_axis(x: Placed, axis: int, window: Window, how: str, counts_zeros: bool
 
 
 def check_places(x: Placed, places: int) -> None:
-    """Raises `ModelError` unless a value is [sequences, places ..., features], of steps and features."""
+    """Raises `ModelError` unless a value is [sequences, places ..., features] with `places` axes, each of
+    steps or a feature, between the first and the last.
+    """
     rank = places + 2
     if len(x.axes) != rank or not is_feature(x.axes[-1]) or is_feature(x.axes[0]) or is_time(x.axes[0]):
         raise ModelError(

@@ -52,8 +52,8 @@ def padding_values(value: Placed | None) -> Array | None:
 
 
 def counted(value: Placed | None) -> Counted | None:
-    """Returns the fact that a value is a sum of multiples of step index and length, and an offset
-    (`Counted`); None if this is not known.
+    """Returns what is known of a value at padding steps, its fact, if that is that it is a sum of multiples
+    of step index and length, and an offset (`Counted`); None if this is not known.
 
     A value that is known to be one integer at padding steps (after the end) counts as such a fact with an
     offset alone.
@@ -84,8 +84,8 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     steps.
 
     Padding steps are those after a sequence's end. Results of constants alone, and those that have a fact
-    already, stay as they are. rule: the operator. special: finds what follows if only some operands are known
-    there.
+    already, stay as they are. rule: the operator. special: finds what is known of a result if only some
+    operands are known there.
     """
     results = as_list(rule(operands, True))
     if any(map(has_keys, results)):
@@ -179,9 +179,9 @@ def multiplied(operands: Sequence[Placed], result: Placed) -> Placed | None:
 def added(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a sum at padding steps (after a sequence's end).
 
-    It is the sum of two values computed from step and length, -inf if one term is -inf there, and what is
-    known of the other term if one is 0. result: the sum without a fact. Returns it with this as its `fact`,
-    or None if nothing is known.
+    It is the sum of what is known of two values computed from step index and length, -inf if one term is -inf
+    there, and what is known of the other term if one is 0. result: the sum without a fact. Returns it with
+    this as its `fact`, or None if nothing is known.
     """
     counts = [counted(value) for value in operands]
     if len(counts) == 2 and counts[0] is not None and counts[1] is not None:
@@ -227,7 +227,9 @@ def absorbed(number: bool) -> Special:
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
-        """Returns `result` with the fact that padding holds `number`, if an operand does; else None."""
+        """Returns `result` with the fact that it is `number` at padding steps (after the end of a sequence),
+        if one of the operands is; else None.
+        """
         return (
             filled(result, number)
             if any(is_all(padding_values(value), number) for value in operands)

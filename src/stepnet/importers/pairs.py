@@ -14,9 +14,10 @@ from stepnet.importers.values import reshaped, to_extent
 
 
 def scores(a: Placed, b: Placed, causal: bool = False) -> Placed:
-    """Multiplies queries [..., T, features] by keys [..., features, T]: gives [..., T, keys].
+    """Multiplies queries [..., T, features] by keys [..., features, T], where T are steps: returns a number
+    for each pair of a query and a key, [..., T, keys].
 
-    causal: whether a query is only with the keys up to its own index.
+    causal: whether a query is paired only with the keys up to its own index.
 
     Raises `ModelError` for other axes.
     """
@@ -36,7 +37,8 @@ def scores(a: Placed, b: Placed, causal: bool = False) -> Placed:
 
 
 def mixed(weights: Placed, values: Placed) -> Placed:
-    """Multiplies weights [..., T, keys] by values [..., T, features], whose steps are the keys.
+    """Multiplies weights at pairs of steps [..., T, keys] by a value per key [..., T, features]: returns
+    their sum for each query.
 
     Raises `ModelError` for other axes.
     """

@@ -13,6 +13,7 @@ from stepnet.importers.axes import (
     Axes,
     AxesError,
     axes_of,
+    feature_error,
     features_of,
     is_feature,
     is_keys,
@@ -49,7 +50,9 @@ class ReversedSteps(Unusable):
 
 
 def reversed_steps(x: "Placed") -> "Placed":
-    """Returns the placeholder for a value with its steps in reverse order; the value itself of one."""
+    """Returns the placeholder for a value with its steps in reverse order; for such a placeholder, the value
+    that it stands for.
+    """
     if isinstance(x.value, ReversedSteps):
         return x.value.source
     reason = "the steps of sequences are reversed, which only recurrences may read"
@@ -130,7 +133,7 @@ class Placed:
         if the axis is one of sequences or steps.
         """
         if not is_feature(self.axes[axis]):
-            raise AxesError(f"axis {axis} of {text_of(self.axes)} is not a feature")
+            raise feature_error(self.axes[axis], f"axis {axis} of {text_of(self.axes)} is not a feature")
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
@@ -170,6 +173,11 @@ def check_apart(what: str, axes: Axes) -> None:
     """Raises `ModelError` if an axis of an output joins sequences or steps with features, or is one of the
     keys of pairs of steps; what: its name.
     """
+    if any(map(is_keys, axes)) and time_of(axes) is None:
+        raise ModelError(
+            f"{what} has an axis of keys and none of queries, as a product of transposed pairs of steps: "
+            "make the pairs in the other order, queries first"
+        )
     if any(map(is_keys, axes)):
         raise ModelError(f"{what} is a value at each pair of steps, of which a model returns none")
     if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):

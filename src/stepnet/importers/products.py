@@ -72,14 +72,15 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
         )
     axes, heads = (*lead, m, n), features_of(lead)
     rows, columns, inner = (features_of((axis,)) for axis in (m, n, k))
+    weights: Traced | None = None
     if is_time(k):
         left, right = at_one_extent(
             [reshaped(a.value, (*heads, prod(rows), 1)), reshaped(b.value, (*heads, 1, prod(columns)))]
         )
         value = as_dtype(reduced_steps(left * right, "sum"), np.dtype(a.value.dtype))
-    elif is_parameter(b):
+    elif is_parameter(b) or (not heads and (weights := repeated_matrix(b.value)) is not None):
         own = (prod(rows),) if heads else rows  # a matrix for each head is multiplied by one of rows
-        value = matrices(reshaped(a.value, (*heads, *own, *inner)), b.value)
+        value = matrices(reshaped(a.value, (*heads, *own, *inner)), b.value if weights is None else weights)
     else:
         left = reshaped(a.value, (*heads, prod(rows), *inner))
         value = matrices(left, reshaped(b.value, (*heads, *inner, prod(columns))))
@@ -95,8 +96,8 @@ def product_error(a: Placed, b: Placed) -> ModelError:
 
 
 def multiplied(left: Any, right: Any) -> Any:
-    """Multiplies matrices of features, [..., m, k] and [..., k, n]: by a constant, or by a computed matrix
-    per row.
+    """Multiplies matrices of features, [..., m, k] and [..., k, n]: `right` is a constant, or a computed
+    matrix per row.
 
     A row is one sequence or step. A product with a computed matrix is an elementwise product that is summed
     over the middle axis.
@@ -109,6 +110,15 @@ def multiplied(left: Any, right: Any) -> Any:
     y = reshaped(right, (*heads, *ones, *right.type.shape[-2:]))
     x, y = at_one_extent([x, y])
     return reshaped(np.sum(x * y, axis=-2), (*heads, rows, right.type.shape[-1]))
+
+
+def repeated_matrix(x: Any) -> Traced | None:
+    """Returns the matrix, a parameter, that a value repeats for all rows; None for other values."""
+    node = x.builder.nodes[x.number]
+    if node.operation != "expand" or "how" in node.attributes:
+        return None
+    matrix = Traced(x.builder, node.inputs[0])
+    return matrix if matrix.is_constant and len(matrix.type.shape) == 2 else None
 
 
 def is_over_steps(a: Axes, b: Axes) -> bool:

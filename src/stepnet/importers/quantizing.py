@@ -61,8 +61,8 @@ def is_single(numbers: Placed) -> bool:
 
 
 def along_axis(numbers: Placed, x: Placed, axis: int) -> Placed:
-    """Returns one number, or one for each element of the feature at an axis of `x`, so that it broadcasts
-    with `x`; raises `ModelError` for other numbers of them.
+    """Returns scales or zero points shaped so that they broadcast with x: one number for all of x, or one for
+    each element of the feature at an axis. Raises `ModelError` for another count of numbers.
     """
     if is_single(numbers):
         return numbers.shaped(())
@@ -88,15 +88,15 @@ def check_narrow(dtype: str) -> None:
 
 
 def quantize(x: Placed, scaling: Scaling, dtype: str) -> Placed:
-    """Quantizes a value; halves are rounded to even numbers. dtype: the dtype of the whole numbers, one of
-    `NARROW`.
+    """Quantizes a value to whole numbers, x / scale + zero point, limited to the dtype; halves are rounded to
+    even numbers. dtype: the dtype of the whole numbers, one of `NARROW`.
     """
     check_narrow(dtype)
     return limited(elementwise("divide", x, scaling.scale), scaling.zero, dtype)
 
 
 def limited(x: Placed, zero: Placed | None, dtype: str) -> Placed:
-    """Rounds a value, adds a zero point, and limits the result to the numbers of a dtype of `NARROW`."""
+    """Rounds a value, adds a zero point, and limits the result to the numbers of a dtype of 8 or 16 bits."""
     x = elementwise("rint", x)
     if zero is not None:
         x = elementwise("add", x, zero.with_value(as_type(zero.value, dtype_of(x).name)))
@@ -110,7 +110,9 @@ def centred(x: Placed, zero: Placed | None) -> Placed:
 
 
 def dequantize(x: Placed, scaling: Scaling) -> Placed:
-    """Computes the numbers that whole numbers stand for, in the dtype of the scale."""
+    """Computes the numbers that quantized whole numbers stand for, (x - zero point) * scale, in the dtype of
+    the scale.
+    """
     numbers = centred(x, scaling.zero)
     numbers = numbers.with_value(as_type(numbers.value, dtype_of(scaling.scale).name))
     return elementwise("multiply", numbers, scaling.scale)
@@ -142,8 +144,8 @@ def scale_of(low: Any, high: Any) -> tuple[Any, Any]:
 
 
 def bound_with_zero(x: Placed, bound: str) -> Any:
-    """Returns the least or the largest of all numbers of each sequence and 0, a number per sequence, or of an
-    array. bound: "minimum" or "maximum".
+    """Returns the least or the largest of 0 and all numbers: of each sequence, for a value of the net, or of
+    a whole array. bound: "minimum" or "maximum".
     """
     sign = 1 if bound == "maximum" else -1
     value = sign * x.value
@@ -155,8 +157,8 @@ def bound_with_zero(x: Placed, bound: str) -> Any:
 
 
 def quantized_product(x: Any, weight: Mapping[str, Any]) -> Any:
-    """Multiplies the memories of a step, [rows, units], by whole numbers, after quantizing each row to uint8
-    by its own range.
+    """Multiplies the memories of a step, [rows, units], by a quantized weight, after quantizing each row to
+    uint8 by its own range.
 
     weight: "numbers", whole numbers [units, outputs] in a floating-point dtype in which their sums are exact,
     and "scale", one for all of them or one for each output.

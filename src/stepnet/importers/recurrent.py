@@ -176,8 +176,8 @@ class PlacedLayer:
         return self.arrays["R"].shape[-1]
 
     def inputs(self, number: int, x: Placed, padded: bool) -> Traced:
-        """Returns what the direction with index `number` reads at each step. padded: whether the model has
-        padding.
+        """Returns the value per step that the direction with index `number` reads: here the same for both.
+        padded: whether the model has padding.
         """
         return x.value
 
@@ -213,9 +213,9 @@ def run_layer(
     padded: bool = False,
 ) -> list[Placed]:
     """Runs a recurrent layer; returns its outputs, followed by the final state of each memory. In a model
-    with padding, outputs are known to be zero there if the layer has the lengths; else final states become
-    placeholders, which no operator may read. Inputs of a single step, whose axis is a feature of size one,
-    are one step of the cell.
+    with padding (steps after sequences' ends), outputs are known to be zero there if the layer has the
+    lengths; else final states become placeholders, which no operator may read. Inputs of a single step, whose
+    axis is a feature of size one, are one step of the cell.
 
     initial: the initial state of each memory; None, and a missing one, for zeros. lengths: the lengths of the
     sequences, or the number of all steps; None if it runs over all steps. batch_first: whether the first axis
@@ -327,7 +327,9 @@ def initial_state(value: Placed | None, batch_first: bool) -> Placed | None:
 
 
 def state_for(value: Placed | None, number: int) -> Any:
-    """Takes the initial state of direction `number` out of the states of all directions; None for zeros."""
+    """Takes the initial state of direction `number` out of the states of all directions; None, which stands
+    for zeros, if there is no value.
+    """
     if value is None:
         return None
     return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]

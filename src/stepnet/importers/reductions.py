@@ -18,9 +18,9 @@ from stepnet.importers.axes import (
     BATCH,
     ONE,
     Axes,
-    AxesError,
     axis_error,
     extent_of,
+    feature_error,
     features_of,
     innermost,
     is_feature,
@@ -52,12 +52,13 @@ def reduce(
     x: Placed, axes: Sequence[int], how: str, keep: bool, like: Traced | None = None, padded: bool = False
 ) -> Placed:
     """Reduces a value over features, over the steps of each sequence, or over both, in the operand's dtype.
-    In a model whose file states one sequence, it may be over the sequences too: each is alone.
+    In a model whose file fixes the number of sequences at one, it may be over the sequences too: each is
+    alone.
 
     axes: the axes that are reduced. how: the name of a reduction, such as "sum". keep: whether features of
     size one take the place of the axes. like: a value per step, at whose steps a constant is repeated.
-    padded: whether the model has padding; its numbers must then leave the reduction unchanged, and are the
-    maximum or minimum of empty sequences.
+    padded: whether the model has padding (steps after sequences' ends); its numbers must then leave the
+        reduction unchanged, and are the maximum or minimum of empty sequences.
     """
     axes = sorted(x.axis(axis) for axis in axes)
     alone = [axis for axis in axes if x.axes[axis] == BATCH and dict(x.stated).get(SEQUENCES) == 1]
@@ -229,7 +230,9 @@ def filled(x: Placed, feature: int, count: int, number: Any) -> Any:
 
 
 def argmax(x: Placed, axis: int, keep: bool) -> Placed:
-    """Computes the index of the largest number along a feature. keep: leaves a feature of size one."""
+    """Computes the index of the largest number along a feature. keep: whether a feature of size one takes the
+    place of the axis.
+    """
     indices = np.argmax(x.value, axis=x.feature(axis))
     axes = (*x.axes[:axis], *([ONE] * keep), *x.axes[axis + 1 :])
     return x.with_value(reshaped(indices, features_of(axes)), axes)
@@ -246,8 +249,9 @@ def layer_norm(
 
     epsilon: added to the variance. scale, shift: None for none.
     """
-    if symbols_in(x.axes[axis:]):
-        raise AxesError("it normalises over sequences or steps: only features can be normalised")
+    joint = tuple(part for own in x.axes[axis:] for part in own)
+    if not is_feature(joint):
+        raise feature_error(joint, "it normalises over sequences or steps: only features can be normalised")
     features = tuple(range(x.feature(axis), 0))
     centred = x.value - np.mean(x.value, axis=features, keepdims=True)
     variance = np.mean(centred * centred, axis=features, keepdims=True)
@@ -256,32 +260,50 @@ def layer_norm(
     return result if shift is None else applied(np.add, result, shift)
 
 
-def batch_norm(x: Placed, axis: int, scale: Array, shift: Array, mean: Array, deviation: Array) -> Placed:
-    """Normalises the channels of a value by constants, as at inference: (x - mean) / deviation, scaled and
-    shifted.
+def batch_norm(
+    x: Placed, axis: int, scale: Array, shift: Array, mean: Array, variance: Array, epsilon: float
+) -> Placed:
+    """Normalises the channels of a value by constants, as at inference: (x - mean) / sqrt(variance +
+    epsilon), scaled and shifted.
 
-    axis: the axis of the channels. scale, shift, mean, deviation: a number for each channel.
+    axis: the axis of the channels. scale, shift, mean, variance: a number for each channel.
     """
     x.feature(axis)
-    ones = (1,) * (len(x.axes) - axis - 1)
-    factor = scale / deviation
-    scaled = applied(np.multiply, x, constant(factor.reshape(-1, *ones)))
-    return applied(np.add, scaled, constant((shift - mean * factor).reshape(-1, *ones)))
+    factor = scale / np.sqrt(variance + np.asarray(epsilon, variance.dtype))
+    scaled = applied(np.multiply, x, per_channel(x, factor, axis))
+    return applied(np.add, scaled, per_channel(x, shift - mean * factor, axis))
 
 
-def group_norm(x: Placed, groups: int, epsilon: float, padded: bool = False) -> Placed:
-    """Normalises a value [sequences, channels, ...] to mean 0 and variance 1 over the channels of each group
-    and all further axes: features, and the steps of each sequence.
+def per_channel(x: Placed, array: Array, axis: int = 1) -> Placed:
+    """Returns an array of a number for each channel of x, its axis `axis`, so that it broadcasts."""
+    return constant(array.reshape(-1, *[1] * (len(x.axes) - axis - 1)))
 
-    groups: their number, which divides that of the channels. epsilon: added to the variance. padded: whether
-    the model has padding, for which `ModelError` is raised.
+
+def group_norm(
+    x: Placed,
+    groups: int,
+    epsilon: float,
+    scale: Array | None = None,
+    shift: Array | None = None,
+    *,
+    axis: int = 1,
+    padded: bool = False,
+) -> Placed:
+    """Normalises a value to mean 0 and variance 1 over the channels of each group and all axes but that of
+    the sequences: features, and the steps of each sequence. Then scales and shifts it.
+
+    groups: their number, which divides that of the channels. epsilon: added to the variance. scale, shift: a
+    number for each channel; None for none. axis: that of the channels. padded: whether the model has padding,
+    for which `ModelError` is raised.
     """
-    (channels,) = features_of(x.axes[1:2]) or (0,)
-    if groups < 1 or channels % groups or not is_feature(x.axes[1]):
+    (channels,) = features_of(x.axes[axis : axis + 1]) or (0,)
+    if groups < 1 or channels % groups or not is_feature(x.axes[axis]):
         raise ModelError(f"{groups} groups of channels of {text_of(x.axes)} are not of one size")
-    apart = ((part,) for axis in x.axes[2:] for part in axis)
-    grouped = x.shaped((x.axes[0], (groups,), (channels // groups,), *apart))
-    over = [*range(2, len(grouped.axes))]
+    before, after = (
+        [(part,) for each in further for part in each] for further in (x.axes[1:axis], x.axes[axis + 1 :])
+    )
+    grouped = x.shaped((x.axes[0], *before, (groups,), (channels // groups,), *after))
+    over = [place for place in range(1, len(grouped.axes)) if place != 1 + len(before)]
 
     def centre(value: Placed) -> Placed:
         """Computes the mean of each group, which is repeated at each of its numbers."""
@@ -290,4 +312,6 @@ def group_norm(x: Placed, groups: int, epsilon: float, padded: bool = False) -> 
     centred = applied(np.subtract, grouped, centre(grouped))
     variance = centre(applied(np.multiply, centred, centred))
     deviation = variance.with_value(np.sqrt(variance.value + epsilon))
-    return applied(np.divide, centred, deviation).shaped(x.axes)
+    made = applied(np.divide, centred, deviation).shaped(x.axes)
+    made = made if scale is None else applied(np.multiply, made, per_channel(x, scale, axis))
+    return made if shift is None else applied(np.add, made, per_channel(x, shift, axis))

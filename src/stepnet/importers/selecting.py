@@ -20,13 +20,14 @@ from stepnet.importers.axes import (
     Axes,
     AxesError,
     Axis,
+    MixingError,
     features_of,
     is_feature,
     is_time,
     size_of,
     text_of,
 )
-from stepnet.importers.convolving import at_steps, window_of, zero_steps
+from stepnet.importers.convolving import at_steps, window_of, with_zeros, zero_steps
 from stepnet.importers.padding import check_no_padding
 from stepnet.importers.placed import Placed, constant, stated_by
 from stepnet.importers.reductions import filled
@@ -51,9 +52,9 @@ HIGHEST = (2**31 - 1, 2**63 - 1)
 
 
 def concatenate(values: Sequence[Placed], axis: int) -> Placed:
-    """Concatenates values along an axis, of features, of sequences or of steps. n values with the axis
-    (steps) become one value with the axis (n, steps), until a reshape takes them apart again; so also for
-    sequences.
+    """Concatenates values along an axis, of features, of sequences or of steps. Along steps or sequences, n
+    values with the axis (steps) become one value with the axis (n, steps), which only a reshape may take
+    apart again.
     """
     check_room([sum(prod(value.features) for value in values)])
     if all(value.is_array for value in values):
@@ -82,8 +83,9 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
 
 
 def ahead_of_steps(values: Sequence[Placed], axis: int) -> Placed:
-    """Puts the entries of a feature ahead of the steps of each sequence, as a stream does with the last steps
-    of the piece before. Raises `ModelError` for other values than one of a feature and one of steps.
+    """Puts the entries of a feature, as further steps, ahead of the steps of each sequence: so a stream,
+    which runs a sequence piece by piece, keeps the last steps of the piece before. Raises `ModelError` for
+    other values than one of a feature and one of steps.
     """
     first, x = values if len(values) == 2 else (values[0], values[0])
     if not is_feature(first.axes[axis]) or not is_time(x.axes[axis]):
@@ -112,8 +114,8 @@ def with_axis(axes: Axes, axis: int, size: int) -> Axes:
 
 
 def joined(values: Sequence[Any], feature: int) -> Any:
-    """Concatenates arrays or traced values along the feature with index `feature`; arrays are repeated for
-    it.
+    """Concatenates arrays or traced values along the feature with index `feature`; arrays are repeated as far
+    as that takes.
 
     All are first repeated to the deepest extent among them: per step if any is per step.
     """
@@ -158,14 +160,16 @@ def take_computed(table: Placed, at: Placed) -> Placed:
 
 
 def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
-    """Pads features of a value with one number, or, for a negative pad, cuts them off.
+    """Pads features of a value with one number, or, for a negative pad, cuts them off. Steps of zeros around
+    sequences, if nothing else is padded, are a placeholder, which only a convolution may read.
 
     pads: for each, (axis, number of elements before, number after).
     """
+    pads = [each for each in pads if any(each[1:])]
+    if len(pads) == 1 and is_time(x.axes[pads[0][0]]) and min(pads[0][1:]) >= 0 and number == 0:
+        return with_zeros(x, *pads[0][1:])
     number = np.asarray(number).astype(x.value.dtype)
     for axis, before, after in pads:
-        if (before, after) == (0, 0):
-            continue
         x = sliced(x, axis, slice(max(0, -before), min(0, after) or None))
         feature = x.feature(axis)
         check_room([*x.features, max(before, 0) + max(after, 0)])
@@ -185,7 +189,7 @@ def slice_axis(x: Placed, axis: int, start: Any, end: Any, step: int = 1, padded
     """Slices a value along an axis: a feature, or the axis of steps, of which all, the first or the last can
     be selected. Raises `ModelError` for other slices. start, end: integers or symbolic sizes.
 
-    padded: whether the model has padding, so that the last step may be padding.
+    padded: whether the model has padding (steps after sequences' ends), so that the last step may be padding.
     """
     axis = x.axis(axis)
     sliced_axis = x.axes[axis]
@@ -209,7 +213,7 @@ def slice_axis(x: Placed, axis: int, start: Any, end: Any, step: int = 1, padded
         check_no_padding(padded)
         return cut(x, axis, *cuts, step)
     selected = f"{text_of((sliced_axis,)).strip('[]')} {start} to {end} in steps of {step}"
-    raise ModelError(
+    raise (ModelError if is_time(sliced_axis) else MixingError)(
         f"it selects {selected}: of sequences only all can be selected; of steps all, the first or the last, "
         "or all but some at the ends"
     )
@@ -225,8 +229,8 @@ def slices(
 ) -> Placed:
     """Slices a value along several axes: features, or the first or last step of each sequence.
 
-    starts, ends, axes, steps: those of each slice. padded: whether the model has padding, so that the last
-    step may be padding.
+    starts, ends, axes, steps: those of each slice. padded: whether the model has padding (steps after
+        sequences' ends), so that the last step may be padding.
     """
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         x = slice_axis(x, axis, start, end, step, padded)
@@ -258,9 +262,11 @@ MORE_STEPS = re.compile(STEPS + r"\[[+](\d+)/1\]")
 
 
 def last_steps(start: Any, end: Any, axis: Axis) -> int | None:
-    """Returns how many of the last steps a slice takes, if every sequence has as many; None for other slices.
+    """Returns how many of the last steps of each sequence a slice takes, if every sequence is known to have
+    as many; None for other slices.
 
-    An axis of more steps than the inputs, such as after a cache of a stream, has so many at least.
+    An axis that has n steps more than the inputs, as after a stream put the last ones of a piece before
+    ahead, has at least n.
     """
     more = MORE_STEPS.fullmatch(str(axis[0]))
     if more is None or not is_end(end, axis) or isinstance(start, Size):
@@ -292,7 +298,9 @@ def cut(x: Placed, axis: int, before: int, after: int, step: int = 1) -> Placed:
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Tells whether `end`, of a slice of sequences or steps, is the axis's end: its size or 2**31 - 1."""
+    """Tells whether the bound `end` of a slice along an axis of sequences or steps is the end of the axis:
+    its size, or a number from 2**31 - 1 on.
+    """
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1

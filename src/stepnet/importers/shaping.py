@@ -9,26 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
     ONE,
-    TIME,
     Axes,
     AxesError,
+    MixingError,
     extent_of,
+    feature_error,
     features_of,
     is_feature,
+    is_steps,
     regrouped,
     size_of,
     text_of,
 )
 from stepnet.importers.broadcasting import broadcastable
 from stepnet.importers.facts import STEP, ArrayInPadding
-from stepnet.importers.placed import Placed, constant
-from stepnet.importers.sizes import STEPS, Last, Size, is_number, product
+from stepnet.importers.placed import Placed, ReversedSteps, constant
+from stepnet.importers.sizes import SEQUENCES, Last, Size, is_number, product
 from stepnet.importers.values import Array, broadcast, check_room, to_extent, transposed
-from stepnet.model.counting import index_of
+from stepnet.model.counting import at_axis, index_of
 
 
 def sizes_array(sizes: Sequence[Any]) -> Array:
@@ -48,7 +50,7 @@ def shape_of_axes(x: Placed, start: int = 0, end: int | None = None) -> Placed:
 def transpose(x: Placed, order: Sequence[int]) -> Placed:
     """Transposes the axes of a value. order: for each axis of the result, the number of the axis in x.
 
-    The fact that a value is one number at padding steps (after a sequence's end) is kept.
+    If a value is known to have one number in padding (steps after a sequence's end), so is the result.
     """
     order = [x.axis(dim) for dim in order]
     if sorted(order) != list(range(len(x.axes))):
@@ -80,7 +82,9 @@ def squeeze(x: Placed, indices: Sequence[int] | None = None) -> Placed:
     for index in chosen:
         if not is_feature(x.axes[index]):
             what = text_of((x.axes[index],)).strip("[]")
-            raise AxesError(f"it removes the axis of the {what}: only features can be removed")
+            raise feature_error(
+                x.axes[index], f"it removes the axis of the {what}: only features can be removed"
+            )
         if x.axes[index] != ONE:
             raise ModelError(f"it removes an axis of size {x.sizes[index]}: only size 1 can be removed")
     dropped = {index for index, axis in enumerate(x.axes) if axis == ONE} if indices is None else {*chosen}
@@ -108,11 +112,29 @@ def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Place
 
 def expand(x: Placed, target: Sequence[Any]) -> Placed:
     """Broadcasts a value to a shape. target: its sizes; a `Size` is the axis of sequences or steps."""
+    x = with_one_sequence(x, target)
     rank = max(len(target), len(x.axes))
     padded_axes = (ONE,) * (rank - len(x.axes)) + x.axes
     sizes = [1] * (rank - len(target)) + list(target)
     axes = tuple(broadcast_axis(axis, size, x) for axis, size in zip(padded_axes, sizes, strict=True))
     return broadcast_to(x, axes)
+
+
+def with_one_sequence(x: Placed, target: Sequence[Any]) -> Placed:
+    """Returns a constant with a single entry along axes that are broadcast to the number of sequences, where
+    all its entries along them are equal: the zeros that exporters write for a fixed batch. Other values are
+    returned as they are.
+
+    target: the sizes to which the value is broadcast.
+    """
+    if not x.is_array:
+        return x
+    array = x.array
+    for at, size in enumerate(reversed(target), 1):
+        if at <= array.ndim and array.shape[-at] and isinstance(size, Size) and size == Size((SEQUENCES,)):
+            first = array.take([0], -at)
+            array = first if (array == first).all() else array
+    return x if array is x.array else constant(array)
 
 
 def broadcast_axis(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
@@ -134,7 +156,20 @@ def broadcast_axis(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
 
 def step_numbers(like: Traced, dtype: Any) -> Placed:
     """Returns the index of each step, counted from 0, as a value with the steps of `like` in a dtype."""
-    return Placed(index_of(like).astype(dtype), (TIME,))
+    return Placed(index_of(like).astype(dtype), (like.type.extent[-1:],))
+
+
+def last_first(x: Placed) -> Placed:
+    """Returns a value with the steps of each sequence in reverse order."""
+    value = to_extent(x.value, extent_of(x.axes))
+    return x.with_value(apply("arrange", value, steps=value.type.extent[-1], reverse=True))
+
+
+def as_turned(x: Placed) -> Placed:
+    """Returns a value whose placeholder stands for steps in reverse order, for operators that read these;
+    other values as they are.
+    """
+    return last_first(x.value.source) if isinstance(x.value, ReversedSteps) else x
 
 
 def broadcast_to(x: Placed, axes: Axes) -> Placed:
@@ -146,16 +181,18 @@ def broadcast_to(x: Placed, axes: Axes) -> Placed:
 
 
 def arange(begin: Placed, end: Placed, step: Placed, like: Traced | None) -> Placed:
-    """Makes the numbers from `begin` up to but not including `end`, by `step`; all are constants.
+    """Makes the numbers from `begin` up to but not including `end`, by `step`; these three are constants or
+    sizes.
 
     The result is a constant if the bounds are known, or the index of each step if `end` is the number of
     steps. like: a value per step, whose steps are counted; None if there is none.
     """
     first, last, by = (number.array.item() for number in (begin, end, step))
     if isinstance(last, Size) and (first, by) == (0, 1) and last.times == 1 and like is not None:
-        if last.symbols != (STEPS,):
-            raise AxesError("it is a range over the sequences, whose number differs between calls")
-        return replace(step_numbers(like, np.result_type(begin.value, step.value)), fact=STEP)
+        if len(last.symbols) != 1 or not is_steps(last.symbols[0]):
+            raise MixingError("it is a range over the sequences, whose number differs between calls")
+        counted = at_axis(like, last.symbols[0])
+        return replace(step_numbers(counted, np.result_type(begin.value, step.value)), fact=STEP)
     if isinstance(first, Size | Last) or isinstance(last, Size | Last) or isinstance(by, Size | Last):
         raise ModelError(
             "its bounds include the number of sequences or steps, which differs between calls; a range over "

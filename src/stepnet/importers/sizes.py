@@ -5,6 +5,8 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from stepnet.errors import ModelError
 
 SEQUENCES, STEPS = "sequences", "steps"
@@ -30,12 +32,12 @@ class Size:
     stated: int | None = None
 
     def __mul__(self, other: Any) -> "Size":
-        """Multiplies the size by an integer or by another symbolic size."""
+        """Multiplies the size by an integer or a symbolic size; raises `ModelError` for a fraction."""
         if isinstance(other, Size):
             both = (self.stated, other.stated)
             stated = None if None in both else prod(size for size in both if size is not None)
             return Size(tuple(sorted(self.symbols + other.symbols)), self.times * other.times, stated)
-        return Size(self.symbols, self.times * int(other), self.stated)
+        return Size(self.symbols, self.times * whole(other), self.stated)
 
     __rmul__ = __mul__
 
@@ -49,11 +51,12 @@ class Size:
                 left.remove(symbol)
             times = self.times // other.times
             return Size(tuple(left), times) if left else times
-        if self.times % int(other):
+        divisor = whole(other)
+        if not divisor or self.times % divisor:
             raise ModelError(
                 "it computes a part of the number of sequences or of steps, which may be no integer"
             )
-        return Size(self.symbols, self.times // int(other), self.stated)
+        return Size(self.symbols, self.times // divisor, self.stated)
 
     def __eq__(self, other: object) -> bool:
         """Tells whether the sizes are equal in every call, or an integer is the size that the file states."""
@@ -65,8 +68,12 @@ class Size:
         return hash((self.symbols, self.times))
 
     def __sub__(self, other: Any) -> "Last | Size":
-        """Returns the index of a step counted from the end (`Last`): the number of steps minus an integer."""
-        return Last(int(other)) if self == Size((STEPS,)) else NotImplemented
+        """Returns the index of a step counted from the end (`Last`): the number of steps minus an integer;
+        raises `ModelError` for a number with a fraction.
+        """
+        if isinstance(other, Size | Last) or self != Size((STEPS,)):
+            return NotImplemented
+        return Last(whole(other))
 
     def __repr__(self) -> str:
         return " x ".join([str(self.times)] * (self.times != 1) + [*self.symbols])
@@ -79,12 +86,23 @@ class Last:
     back: int
 
 
+def whole(number: Any) -> int:
+    """Converts a number with which a symbolic size is computed to an integer; `ModelError` for a fraction."""
+    if not np.isfinite(number) or int(number) != number:
+        raise ModelError(
+            f"it computes a size of the number of sequences or of steps and {number}, which is no integer"
+        )
+    return int(number)
+
+
 def is_equal(a: Any, b: Any) -> bool:
-    """Tells whether two sizes are equal in every call, or by the numbers that the model's file states;
-    `ModelError` if that depends on the call.
+    """Tells whether two sizes (numbers, or symbols for the number of sequences or steps) are equal in every
+    call, or by the numbers that the model's file states; `ModelError` if that depends on the call.
     """
     if a == b:
         return True
+    if isinstance(a, Last) or isinstance(b, Last):
+        raise ModelError("it compares the number of steps, which differs between calls")
     for size, other in ((a, b), (b, a)):
         if not isinstance(size, Size):
             continue
@@ -95,7 +113,7 @@ def is_equal(a: Any, b: Any) -> bool:
 
 def is_number(size: Any, number: int) -> bool:
     """Tells whether a size is known, not symbolic, and equals a number, such as -1 for an unknown size."""
-    return not isinstance(size, Size) and int(size) == number
+    return not isinstance(size, Size | Last) and int(size) == number
 
 
 def product(sizes: Any) -> Any:

@@ -62,7 +62,9 @@ def part_of(value: Any, feature: int, part: Any) -> Any:
 
 
 def to_extent(value: Traced, extent: Extent) -> Traced:
-    """Repeats a traced value to an extent, such as each step, unless it is at this extent or a deeper one."""
+    """Repeats a traced value until it has an entry for each step, or whatever `extent` says; one that has as
+    many or more entries already, such as per step where per sequence is asked for, stays as it is.
+    """
     if len(value.type.extent) >= len(extent):
         return value
     if is_pairs(extent) and value.type.extent == extent[:1]:

@@ -64,7 +64,9 @@ class JaxFunction:
 
     @cached_property
     def plain(self) -> Callable[..., list[Any]]:
-        """The function (lengths or None, inputs, ()) -> results."""
+        """The net as a function of JAX, (lengths or None, inputs, ()) -> results. It calls back into stepnet,
+        and can be differentiated.
+        """
 
         def run(arrays: list[Array], positions: Positions) -> Sequence[Array]:
             """Runs the net."""
@@ -80,7 +82,9 @@ class JaxFunction:
 
     @cached_property
     def backward(self) -> Callable[..., list[Any]]:
-        """The function (lengths or None, inputs and cotangents, results and saved values) -> gradients."""
+        """The backward pass of the net as a function of JAX: (lengths or None, inputs and cotangents, results
+        and saved values) -> gradients.
+        """
         gradient = self.gradient.net
         count, first = len(self.net.inputs), len(gradient.inputs)
 
@@ -107,12 +111,16 @@ def differentiable(of: JaxFunction, callback: "NetCallback") -> Callable[..., li
     def forward(
         lengths: Any, inputs: tuple[Any, ...], further: tuple[Any, ...]
     ) -> tuple[list[Any], tuple[Any, ...]]:
-        """Runs the forward pass; returns its results, and the values that `backward` reads."""
+        """Runs the forward pass of JAX's custom_vjp; returns the results, and what `backward` then gets: the
+        lengths, the inputs, and results with saved values.
+        """
         made = of.with_saved(lengths, inputs, ())
         return made[: len(callback.results)], (lengths, inputs, tuple(made))
 
     def backward(kept: tuple[Any, ...], cotangents: list[Any]) -> tuple[Any, Any, Any]:
-        """Returns the gradients of the inputs, and None for the lengths and the further arrays."""
+        """Runs the backward pass of JAX's custom_vjp: returns the gradients of the inputs, and None for the
+        lengths and the further arrays.
+        """
         lengths, inputs, made = kept
         known = [one for one, type_ in zip(cotangents, of.net.results, strict=False) if type_.is_float]
         computed = of.gradient.net.inputs[len(inputs) :]
@@ -206,7 +214,9 @@ class NetCallback:
             result[...] = np.moveaxis(whole, range(place, place + depth), range(depth))
 
     def computed(self, arrays: list[Array]) -> Sequence[Array]:
-        """Computes results of arrays without leading axes, of which the first may be lengths."""
+        """Computes the results for arrays as JAX passes them to a callback, without the axes of vmap. The
+        first array may be the lengths of the sequences.
+        """
         types = self.types(len(arrays))
         time, batch = sizes_in(types, arrays)
         lengths = arrays.pop(0) if len(arrays) > len(self.arguments) else None

@@ -10,7 +10,7 @@ import numpy as np
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import check_signature, function
-from stepnet.compiler.values.once import put_latest
+from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.jax.function import JaxFunction, positioned
@@ -101,9 +101,8 @@ def scan(
         for leaf in leaves(part)
     ]
     key = step.reads, step.forms, tuple(kinds), options
-    if key not in KEPT:
-        put_latest(KEPT, key, Scanned.of(step, init, xs, params, *options))
-    return KEPT[key](init, xs, params, lengths)
+    scanned = entry_of(KEPT, key, lambda: Scanned.of(step, init, xs, params, *options))
+    return scanned(init, xs, params, lengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +124,9 @@ class Scanned:
     def of(
         cls, step: TreeStep, init: Any, xs: Any, params: Any, reverse: bool, unroll: int, engine: Order
     ) -> "Scanned":
-        """Traces a step for arrays of these kinds, whose numbers may not be known."""
+        """Traces a step for arrays of these shapes and dtypes, while JAX traces: their numbers may not be
+        known. The arguments are those of stepnet's `scan`.
+        """
         rnn = RNN(
             step,
             transform(lambda array: np.zeros(array.shape, array.dtype), params),

@@ -4,6 +4,7 @@ from threading import Lock
 from typing import Any, Self
 
 from stepnet.compiler.targets import Order, checked_engine
+from stepnet.errors import InputError
 from stepnet.keras.installed import installed
 from stepnet.keras.overrides import OVERRIDES, bind_override, overrides_of
 from stepnet.keras.recurrences import ACCELERATED
@@ -38,6 +39,11 @@ class Accelerated:
                 for (kind, name), theirs in THEIRS.items():
                     setattr(kind, name, bind_override(theirs, overrides_of(kind)[name]))
 
+    def __str__(self) -> str:
+        """Says whether the acceleration is active, and what lists the layers."""
+        state = "active" if self in ACCELERATED else "ended"
+        return f"acceleration of Keras' recurrent layers, {state}; stepnet.keras.report(model) lists these"
+
     def undo(self) -> None:
         """Ends this acceleration. The last one that ends restores Keras' own methods."""
         with Accelerated.changing:
@@ -54,7 +60,7 @@ class Accelerated:
         self.undo()
 
 
-def accelerate(*, engine: Asked = "auto") -> Accelerated:
+def accelerate(*models: Any, engine: Asked = "auto") -> Accelerated:
     """Makes stepnet run Keras' own SimpleRNN, LSTM, GRU and RNN, and TimeDistributed of layers that compute
     each row separately, in models built before or after the call, or loaded from files.
 
@@ -62,6 +68,7 @@ def accelerate(*, engine: Asked = "auto") -> Accelerated:
     or compile the model again. The backend of Keras does not change.
 
     Args:
+        models: None: the layers of all models are accelerated.
         engine: The engine that runs these layers, or several in order of preference, as for a call of
             `stepnet.RNN`. If several accelerations are active, it is that of the last one.
 
@@ -69,7 +76,7 @@ def accelerate(*, engine: Asked = "auto") -> Accelerated:
         An `Accelerated`. Call its `undo()`, or use it in a with-block, to end the acceleration.
 
     Raises:
-        InputError: For an engine that is not known.
+        InputError: For an engine that is not known, and for a model as argument.
 
     >>> import keras, numpy as np, stepnet.keras
     >>> layer, before = keras.layers.GRU(4), stepnet.keras.counters()
@@ -81,4 +88,9 @@ def accelerate(*, engine: Asked = "auto") -> Accelerated:
     >>> stepnet.keras.counters().fast - before.fast
     1
     """
+    if models:
+        raise InputError(
+            "accelerate() takes no model, as it is for the layers of all: with stepnet.keras.accelerate(): "
+            "model.predict(x)"
+        )
     return Accelerated(checked_engine(engine))

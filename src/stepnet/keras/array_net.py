@@ -18,7 +18,8 @@ import numpy as np
 
 from stepnet.compiler.net.types import STEPS, Type
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.once import put_latest
+from stepnet.compiler.values.dtypes import same_bits
+from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import transform
 from stepnet.keras.array_steps import ArraySettings, ArraySteps
 from stepnet.keras.recurrences import LoopSettings, Masks, named_recurrence
@@ -205,12 +206,6 @@ class ArrayLoop:
         return bound
 
 
-def same_bits(a: Array, b: Array) -> bool:
-    """Tells whether arrays of floats are equal bit by bit, so that a NaN equals itself."""
-    integers = f"i{a.dtype.itemsize}"
-    return np.array_equal(a.view(integers), b.view(integers))
-
-
 LOOPS = WeakKeyDictionary[Any, OrderedDict[Any, Any]]()
 """The `ArrayLoop`s of each cell, by settings and specs. Each cell has its own, with its weights."""
 
@@ -236,10 +231,9 @@ def array_loop(
     loops = LOOPS.setdefault(cell, OrderedDict[Any, Any]())
     weights = tuple(tuple(variable.shape) for variable in cell.weights)
     key = settings_of_cell(cell), settings, array_settings, x, states, tuple(masks.items()), weights
-    if key not in loops:
-        if key not in SHARED:
-            put_latest(
-                SHARED, key, ArrayLoop.of(named_recurrence(cell, settings, x, states, masks), array_settings)
-            )
-        put_latest(loops, key, ArrayLoop(SHARED[key].net, SHARED[key].unbound))
-    return loops[key]
+    shared = entry_of(
+        SHARED,
+        key,
+        lambda: ArrayLoop.of(named_recurrence(cell, settings, x, states, masks), array_settings),
+    )
+    return entry_of(loops, key, lambda: ArrayLoop(shared.net, shared.unbound))

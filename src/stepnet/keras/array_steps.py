@@ -34,9 +34,12 @@ class ArraySettings:
 
     @classmethod
     def of(cls, layer: Any) -> "ArraySettings":
-        """Reads the settings of a Keras layer's loop: its direction, which outputs it returns, its engine."""
-        last_only, zero = not layer.return_sequences, layer.zero_output_for_mask
-        return cls(layer.go_backwards, last_only, zero, engine_of(layer))
+        """Reads the settings of a Keras layer's loop: its direction, which outputs it returns, its engine.
+
+        Flags of the layer may be any values: the settings are their truth values, as in Keras' own loop.
+        """
+        last_only, zero = not layer.return_sequences, bool(layer.zero_output_for_mask)
+        return cls(bool(layer.go_backwards), last_only, zero, engine_of(layer))
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,9 @@ class ArraySteps:
     # ---- inputs of each step, and gradients of these
 
     def inward(self, x: Array) -> Array:
-        """Converts inputs [batch, time, ...] to [batch * time, ...], as the net reads them. If masked steps
-        lie between others, the steps that run are moved to the front of each row (`order`).
+        """Converts inputs [batch, time, ...] to [batch * time, ...], as the net reads them. If masked steps,
+        which do not run, lie between others, the steps that run are moved to the front of each sequence, by
+        the indices `self.order`.
         """
         flat = x.reshape(-1, *x.shape[2:])
         return flat if self.order is None else flat[self.order]

@@ -53,7 +53,9 @@ def prepare(
 
 
 def check() -> None:
-    """Raises `StepError` for a device, a strategy or a graph for which Keras' own loop must run."""
+    """Raises `StepError` for a device, a strategy or a graph for which Keras' own loop must run, in place of
+    stepnet's machine code.
+    """
     for kind in ("GPU", "TPU"):
         if tf.config.list_logical_devices(kind):
             raise StepError(f"TensorFlow has a {kind}: machine code is for the CPU")
@@ -78,7 +80,9 @@ def run(call: ArrayCall, training: bool) -> Results:
     net, mask = call.loop.net, call.mask
 
     def function(*tensors: Any) -> Any:
-        """Returns the results, and the function from their cotangents to the gradients."""
+        """Runs the layer's net on tensors; returns the results, and the function from their cotangents to the
+        gradients, as TensorFlow's `custom_gradient` takes them.
+        """
         results = (
             run_forward(net, tensors, mask)
             if training
@@ -113,7 +117,9 @@ def gradients_of(
     count, saved = len(tensors), run_forward(net, tensors, mask) if saved is None else saved
 
     def function(*tensors_and_cotangents: Any) -> Any:
-        """Returns the gradients, and the function from their cotangents to second gradients."""
+        """Computes the gradients for TensorFlow from tensors and cotangents; returns them, and the function
+        from their cotangents to second gradients.
+        """
 
         def second(*upstream: Any) -> list[Any]:
             """Computes the gradients of the gradients, for TensorFlow."""

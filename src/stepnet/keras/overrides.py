@@ -77,10 +77,11 @@ def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
 
 
 def call_in_time(layer: Any, theirs: Theirs, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-    """Replaces the `call` of a `TimeDistributed` (`theirs`): calls its layer once, with all steps as rows.
+    """Replaces the `call` of a `TimeDistributed` (`theirs`): calls its inner layer once, with all steps of
+    all sequences as rows of one batch.
 
     Layers that are not known to compute each row separately, or that take a mask, run step by step, as in
-    Keras.
+    Keras. inputs: [batch, time, ...]. mask: [batch, time] or None.
     """
     fits = mask is None or tuple(mask.shape[:2]) == tuple(inputs.shape[:2])
     takes_mask = mask is not None and layer.layer._call_has_mask_arg
@@ -138,7 +139,9 @@ def overrides_of(kind: Any) -> dict[str, Callable[..., Any]]:
 
 
 def add_engine(kind: Any, base: Any) -> None:
-    """Adds the argument and attribute `engine` to a class of stepnet. base: the class of Keras."""
+    """Adds the argument `engine` to the constructor of a class of stepnet, to its configuration and to its
+    signature, which Keras reads. kind, base: the class, and the class of Keras that it is made from.
+    """
     OURS.append(kind)
     for name, ours in (("__init__", init), ("get_config", get_config)):
         setattr(kind, name, bind_override(getattr(base, name), ours))

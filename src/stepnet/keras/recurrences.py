@@ -57,8 +57,11 @@ class LoopSettings:
 
     @classmethod
     def of(cls, layer: Any, training: bool) -> "LoopSettings":
-        """Reads the settings of the loop from a Keras layer. training: whether the layer is in training."""
-        return cls(training, layer.go_backwards, layer.unroll)
+        """Reads the settings of the loop from a Keras layer. training: whether the layer is in training.
+
+        Flags of the layer may be any values: the settings are their truth values, as in Keras' own loop.
+        """
+        return cls(training, bool(layer.go_backwards), bool(layer.unroll))
 
 
 Masks = Mapping[str, tuple[Spec, ...]]

@@ -17,7 +17,7 @@ class Report:
     Attributes:
         compiled: The layers that ran compiled, by path.
         left: The reasons why the others ran Keras' own loop, by path.
-        unknown: The paths of layers that were not called yet.
+        unknown: The paths of layers that were not called yet, or by Keras alone.
     """
 
     compiled: dict[str, Any]
@@ -28,7 +28,7 @@ class Report:
         """Lists the layers, one a line: how each ran, and why."""
         lines = [f"{path}: compiled, {cell_of(layer)}" for path, layer in self.compiled.items()]
         lines += [f"{path}: Keras' own loop: {reason}" for path, reason in self.left.items()]
-        lines += [f"{path}: not called yet" for path in self.unknown]
+        lines += [f"{path}: stepnet was not called for it yet" for path in self.unknown]
         return "\n".join(lines) or "there are no recurrent layers"
 
 

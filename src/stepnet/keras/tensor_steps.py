@@ -32,7 +32,10 @@ class TensorSteps:
 
     @classmethod
     def of(cls, mask: Any) -> "TensorSteps":
-        """Returns the steps at which a mask, a tensor [batch, time], is True; all steps without a mask."""
+        """Returns the steps at which a mask, a tensor [batch, time], is True; all steps without a mask. If
+        masked steps lie between others, the steps are gathered end to end; else each row has a range of
+        steps.
+        """
         valid = None if mask is None else mask.detach().bool().numpy()
         if valid is None or valid.all():
             return cls(SequencePlaces("batch"))

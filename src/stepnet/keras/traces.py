@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.once import put_latest
+from stepnet.compiler.values.once import entry_of
 from stepnet.errors import StepError
 from stepnet.keras.cells import NAMED, cells_in, is_named
 from stepnet.keras.installed import installed
@@ -56,9 +56,7 @@ def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> C
     traces = TRACES.setdefault(cell, OrderedDict[Any, Any]())
     weights = tuple((variable.shape, variable.dtype) for variable in getattr(cell, "weights", ()))
     key = settings_of_cell(cell), settings, arguments.key, weights
-    if key not in traces:
-        put_latest(traces, key, build_trace(cell, settings, arguments, key))
-    compiled: CellTrace | str = traces[key]
+    compiled: CellTrace | str = entry_of(traces, key, lambda: build_trace(cell, settings, arguments, key))
     if isinstance(compiled, str):
         raise StepError(compiled)
     return compiled
@@ -71,9 +69,8 @@ def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key
     if is_named(cell) and not tree.is_nested(arguments.x) and arguments.x.ndim != 2:
         return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"
     if is_named(cell) and fits_equations(cell, arguments):
-        if key not in SHARED:
-            put_latest(SHARED, key, DifferentiableLayers(recurrence_of(cell, settings, arguments)))
-        return CellTrace(SHARED[key], tuple(cell.weights))
+        shared = entry_of(SHARED, key, lambda: DifferentiableLayers(recurrence_of(cell, settings, arguments)))
+        return CellTrace(shared, tuple(cell.weights))
     try:
         rnn, variables = trace_cell(cell, arguments, settings.training, settings.options)
     except StepError as error:

@@ -127,9 +127,10 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
 
 
 def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
-    """Yields candidates for damaged layers, by prefix of array names and then by layout: with distinctive
-    names (`has_evidence`), with a name that is almost one, or with common names in a layer that is named
-    after its cell. Layers whose weights are no matrices are left out.
+    """Yields candidates for damaged layers (a record, the layout of a kind of layer, at a prefix whose arrays
+    do not all fit), by prefix of array names and then by layout: with distinctive names (`has_evidence`),
+    with a name that is almost one, or with common names in a layer that is named after its cell. Layers whose
+    weights are no matrices are left out.
     """
     matched_names = match_names(shapes, among, marked=True)
     index = matched_names.index
@@ -266,7 +267,8 @@ def has_evidence(index: Index, evidence: LayerEvidence, record_index: int, prese
 
 
 def is_named_after(record: Record, prefix: str) -> bool:
-    """Tells if a layer's name, the end of `prefix`, ends in that of its cell, apart from "cell" and a number.
+    """Tells whether a layer, whose name is the end of `prefix`, is named after the cell of a layout, as
+    "encoder.lstm_1" is; "cell" and a number at the end do not matter.
 
     >>> from stepnet.layout import record
     >>> lstm = record("keras.lstm")

@@ -19,7 +19,9 @@ GAP = 16  # numbers of padding between the rows of a buffered tile
 def read(region: Region, arrays: Mapping[str, Array]) -> Array:
     """Returns a block (one parameter of one gate) of the source's weights as a view, with the axes of the
     block.
-    region: the block's position. A `raw` one has its axes in the order in memory, which is reversed here.
+
+    region: the block's position. A `raw` one, declared [x, h], holds the numbers of an array [h, x] in the
+    order in which they lie in memory: a matrix is then reshaped, not transposed.
     """
     view = region.view(arrays[region.array])
     return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view

@@ -74,8 +74,8 @@ def find(
         shapes: Shapes by name.
         among: The records to consider; by default all.
         frameworks: The frameworks to prefer if several layouts fit.
-        marked: Whether the name of a layer must match the mark of its record. By default it must if all
-            records are considered.
+        marked: Whether the name of a layer must match the mark of its record (a pattern for it, such as
+            lstm). By default it must if all records are considered.
 
     Raises:
         InputError: For shapes that are no tuples of whole numbers by name.

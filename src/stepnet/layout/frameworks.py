@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.errors import StepnetError
 from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
@@ -104,10 +105,22 @@ class Framework:
         """Returns why the framework cannot run: a module is not installed; None if all are. Imports
         nothing.
         """
-        lacking = [module for module in self.needs() if find_spec(module) is None]
-        if not lacking:
-            return None
-        return NOT_INSTALLED if lacking[0] == self.name else f"it needs {lacking[0]}, which is not installed"
+        return missing(self.needs())
+
+
+def missing(modules: Sequence[str]) -> str | None:
+    """Returns why a framework cannot run: a module that it needs is not installed; None if all are. Imports
+    nothing.
+
+    modules: the modules that it needs, the framework first.
+    """
+    lacking = [module for module in modules if find_spec(module) is None]
+    if not lacking:
+        return None
+    if lacking[0] == modules[0]:
+        return NOT_INSTALLED
+    advice = "; KERAS_BACKEND=torch sets another backend" if modules[0] == "keras" else ""
+    return f"it needs {lacking[0]}, which is not installed{advice}"
 
 
 def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
@@ -126,6 +139,8 @@ def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
         try:
             version = importlib.import_module(row.name).__version__
             run = row.prepare(weights)
+        except StepnetError:
+            raise
         except (ImportError, ValueError) as error:  # a version whose interface differs
             return Answer(row.name, reason=f"{type(error).__name__}: {error}")
         return Answer(row.name, version, tuple(run(sequence) for sequence in sequences))
@@ -209,7 +224,9 @@ def keras_run(weights: RunnerWeights) -> Run:
     layers = [keras_layer(keras, weights, layer) for layer in range(weights.sizes.layers)]
 
     def run(x: Array) -> Array:
-        """Runs the layers, one after another, on one sequence [steps, inputs]."""
+        """Runs Keras' layers, one after another, on one sequence [steps, inputs]; returns the outputs [steps,
+        features].
+        """
         for layer in layers:
             x = np.asarray(keras.ops.convert_to_numpy(layer(x[None])))[0]
             # With go_backwards, Keras returns the last step first.
@@ -220,7 +237,9 @@ def keras_run(weights: RunnerWeights) -> Run:
 
 
 def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
-    """Builds layer number `layer` of the weights as a Keras layer, of one direction or both."""
+    """Builds layer number `layer` of the weights as a Keras layer with these weights, of one direction or
+    both, to run it for a comparison.
+    """
     both, dtype = weights.sizes.directions > 1, keras.backend.result_type("float64", "float64")
     new_layer = getattr(keras.layers, KERAS[weights.record.name])(
         weights.sizes.hidden,
@@ -256,7 +275,9 @@ def onnx_run(weights: RunnerWeights) -> Run:
     sessions = [onnx_session(weights, layer) for layer in range(weights.sizes.layers)]
 
     def run(x: Array) -> Array:
-        """Runs the sessions, one after another, on one sequence [steps, inputs]."""
+        """Runs onnxruntime's sessions, one per layer, on one sequence [steps, inputs]; returns the outputs
+        [steps, features].
+        """
         x = x[:, None].astype(np.float32)  # [steps, batch, features]
         for session in sessions:
             (outputs,) = session.run(None, {"x": x})  # [steps, directions, batch, hidden], of a batch of one

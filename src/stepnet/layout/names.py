@@ -239,7 +239,8 @@ def trailing_letters(name: str) -> str:
 
 
 def innermost_name(prefix: str) -> str:
-    """Returns the name of the innermost layer in a prefix, in lower case, to compare it with cells and marks.
+    """Returns the name of the innermost layer in a prefix of arrays' names, in lower case, to compare it with
+    the names of cells and with the marks of layouts (patterns for such names).
 
     >>> innermost_name("encoder/basic_lstm_cell/")
     'basic_lstm_cell'
@@ -254,7 +255,9 @@ def full_index() -> Index:
 
 
 def index(layouts: tuple[Record, ...]) -> Index:
-    """Builds the index that finds which of these records (layouts) have an array of a given name."""
+    """Builds the index that finds which of these records (layouts) have an array of a given name: by patterns
+    for their arrays' names, which several records may share.
+    """
     patterns = [record.prefixed_patterns for record in layouts]
     tails = {
         text: record.tails(template)

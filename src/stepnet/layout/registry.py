@@ -1,5 +1,6 @@
 """All records by name, and the list of the files that they are in."""
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 
@@ -73,9 +74,17 @@ def record(name: str | Record) -> Record:
         return name
     if instance(name, str, "a layout is a name, as 'torch.gru', or a Record") in records():
         return records()[name]
+    raise LayoutError(f"no layout is called {name!r}{meant(name, records())}; `stepnet layouts` lists all")
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Returns a question for a message about a name that is not known, with those that are spelled alike; ""
+    if there are none.
+
+    >>> meant("rset", ["reset", "update"]), meant("x", records())
+    (' (did you mean reset?)', '')
+    """
     from difflib import get_close_matches
 
-    near = get_close_matches(name, records(), n=3) or list(records())
-    raise LayoutError(
-        f"no layout is called {name!r}: there are {', '.join(near)}; `stepnet layouts` lists all"
-    )
+    near = get_close_matches(name, list(known), n=3)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""

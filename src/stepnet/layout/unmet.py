@@ -94,8 +94,9 @@ def comma_list(items: Iterable[str]) -> str:
 
 
 def same_gradient(array: Array, other: Array) -> bool:
-    """Tells if two gradients are equal up to the rounding of a sum that is computed in two orders: up to the
-    square root of the dtype's precision, relative to the largest element. NaN equals NaN.
+    """Tells if two gradients that a file has for one weight are equal up to the rounding of a sum that is
+    computed in two orders: up to the square root of the dtype's precision, relative to the largest element.
+    NaN equals NaN.
     """
     a, b = array.astype(np.float64), other.astype(np.float64)
     largest = np.abs(a).max(where=np.isfinite(a), initial=0.0)

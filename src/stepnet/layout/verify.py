@@ -240,9 +240,9 @@ def not_finite(count: int, total: int) -> str:
 
 
 def framework_result(layer_weights: Weights, sequences: Ragged, outputs: Ragged) -> FrameworkResult | None:
-    """Compares stepnet's `outputs` for the weights of one side with those of the weights' framework, which it
-    runs on the same sequences; None if no framework runs the layout. Empty sequences are left out. A result
-    without a difference has the reason why it has none.
+    """Compares stepnet's `outputs` for the source's or the target's weights of a conversion with those of the
+    weights' framework, which runs them on the same sequences; None if no framework has this layout of
+    weights. Empty sequences are left out. A result without a difference has the reason why it has none.
     """
     weights = layer_weights.runner_weights()
     run = answer(weights, [sequence for sequence in sequences.to_list() if len(sequence)])

@@ -14,7 +14,7 @@ from stepnet.compiler.net.pairs import is_causal
 from stepnet.compiler.net.types import STEPS, Extent
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.traced import Traced, apply, reshaped
-from stepnet.compiler.values.arguments import flag, number
+from stepnet.compiler.values.arguments import flag, number, short_repr
 from stepnet.errors import InputError
 from stepnet.model.convolution import model_of, positive
 from stepnet.model.nested import expand, reduce
@@ -79,14 +79,29 @@ def attention(
 
 
 def check_sequences(builder: Any, sequences: dict[str, Any]) -> None:
-    """Raises `StepError` unless all values, by the names of the arguments, are sequences of one model."""
+    """Raises `StepError` unless all operands of an attention, by the names of the arguments, are sequences of
+    one model.
+    """
     for name, x in sequences.items():
         if not isinstance(x, Traced) or x.builder is not builder or len(x.type.extent) != len(STEPS):
-            raise refuse(f"attention takes sequences of a model, which sn.Graph runs; {name} is none")
+            what = kind_of(x) if isinstance(x, Traced) and x.builder is builder else short_repr(x)
+            raise refuse(
+                f"attention takes sequences of a model, which sn.Graph runs; {name} is {what}, and not a "
+                "value at each step"
+            )
+
+
+def kind_of(x: Traced) -> str:
+    """Describes a value that is no sequence of steps, for messages."""
+    kinds = "a parameter", "a value of each sequence, which sn.expand repeats at its steps"
+    inner = "a value at each step of inner sequences, of which there is no attention: sn.reduce them first"
+    return kinds[len(x.type.extent)] if len(x.type.extent) < len(kinds) else inner
 
 
 def factor_of(scale: Any, size: int) -> float:
-    """Returns the factor of products of `size` features; raises `StepError` for a scale that is no number."""
+    """Returns the factor by which attention scales the products of queries and keys of `size` features;
+    raises `StepError` for a scale that is no number.
+    """
     if scale is None:
         return 1 / sqrt(max(size, 1))
     try:
@@ -110,12 +125,16 @@ def headed(x: Traced, heads: int, name: str) -> Traced:
     if len(x.type.shape) == 2:
         return x
     if len(x.type.shape) != 1 or x.type.size % heads:
-        raise refuse(f"{name} has features [heads * size] or [heads, size], not {x.type} for {heads} heads")
+        raise refuse(
+            f"{name} has features [heads * size] or [heads, size], not {x.type.element} for {heads} heads"
+        )
     return reshaped(x, (heads, x.type.size // heads))
 
 
 def grouped(x: Traced, heads: int, name: str) -> Traced:
-    """Returns keys or values with as many heads as the queries, each of fewer ones repeated for several."""
+    """Returns keys or values with as many heads as the queries: fewer heads are each repeated for several
+    heads of the queries. Raises `StepError` if the numbers do not divide. name: that of the argument.
+    """
     own = x.type.shape[0]
     if own == heads or not own:
         return x
@@ -125,14 +144,18 @@ def grouped(x: Traced, heads: int, name: str) -> Traced:
 
 
 def mask_at(products: Traced, keys: Traced, mask: Any) -> Traced:
-    """Returns a mask of the keys at each pair, one bool; raises `StepError` for a mask of other values."""
+    """Returns the mask at each pair of a query and a key, one bool: that of the key. Raises `StepError`
+    unless the mask is a bool at each key.
+    """
     if not isinstance(mask, Traced) or mask.type.element != "bool[]" or mask.type.extent != keys.type.extent:
         raise refuse("the mask of an attention is a bool at each step of k")
     return apply("not_equal", spread(reshaped(mask, (1,)).astype(products.dtype), products.type.extent), 0)
 
 
 def spread(values: Traced, extent: Extent) -> Traced:
-    """Returns values at keys, of floats, at each of their pairs. extent: that of the pairs."""
+    """Returns floating-point values that each key has, repeated at each pair of a query and this key. extent:
+    that of the pairs.
+    """
     builder = values.builder
     ones = Traced(builder, builder.constant(np.ones((*values.type.shape, 1), values.dtype)))
     queries = apply("expand", ones, extent=extent[:-1])
@@ -141,7 +164,7 @@ def spread(values: Traced, extent: Extent) -> Traced:
 
 def mean_of(products: Traced, values: Traced, mask: Traced | None) -> Traced:
     """Returns the mean of values at keys [heads, size] by the softmax of products at pairs [heads], for each
-    query; zeros where it has no keys, or `mask`, at pairs [1], leaves none.
+    query; zeros where it has no keys, or `mask`, a bool at each pair [1], is False for all of them.
     """
     if mask is not None:
         lowest = np.asarray(np.finfo(products.dtype).min, products.dtype)

@@ -39,14 +39,16 @@ class Backward:
 
     @property
     def results(self) -> Any:
-        """The results of the run as a call returns them: outputs and final memories, or a graph's outputs
-        alone.
+        """The results of the forward run of a gradient as a call returns them: outputs and final memories, or
+        a graph's outputs alone.
         """
         return self.both if self.arguments.gives_final else self.both[0]
 
     @property
     def both(self) -> tuple[Any, Any]:
-        """The outputs and final memories of the run, in the structures of a call and of its cotangents."""
+        """The outputs and final memories of the forward run of a gradient, in the structures of a call and of
+        its cotangents.
+        """
         program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
         outputs = list(map(self.arguments.batch.like_input, self.made, levels, program.axes))
         return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
@@ -115,7 +117,8 @@ class GradientLayout:
     def backward(self, sequences: Any, arrays: list[Any], made: list[Array]) -> Backward:
         """Returns the backward pass of a call, as a function of cotangents that allocates its own arrays.
 
-        It is used where the prepared one is in use or gone.
+        It is used where the backward pass that was prepared for such calls is in use by another thread, or no
+        longer cached.
 
         sequences: the sequences of the call.
         arrays, made: the arrays of the inputs of its net, and the results of its forward half.

@@ -66,9 +66,10 @@ class BackwardAccumulator:
         return self.net.type_of(self.net.inputs[place])
 
     def cotangents(self, piece: Piece) -> list[Array]:
-        """Returns the cotangents of the section's results at the steps of a piece, to run the piece backward.
+        """Returns the cotangents of the results of the section (part of a net) at the steps of a piece, to
+        run the piece backward; zeros for a cotangent that is not given.
 
-        piece: the range of steps. Where a cotangent is not given, it is zeros.
+        piece: the range of steps.
         """
         return [
             zeros(type_, piece.call)
@@ -99,7 +100,8 @@ class BackwardAccumulator:
             memory[piece.rows] = part
 
     def gradients(self, values: Sequence[int | None]) -> Iterable[tuple[int, Array]]:
-        """Yields the gradients that have been added up over all pieces, each with the number of its value.
+        """Yields the gradients that have been added up over all pieces (ranges of steps), each with the
+        number of its value in the whole net.
 
         values: for each input of the section's net, the number of its value in the whole net; None to skip
             it.

@@ -4,16 +4,18 @@ It also has the `Spec`s of inputs, statics and memories: their dtypes, and the c
 declared ones.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.types import STEPS, is_derived, is_sequence_axis, native
-from stepnet.compiler.net.windows import derived_offsets
+from stepnet.compiler.net.types import STEPS, WHOLE, is_derived, is_sequence_axis, native, whole_axis
+from stepnet.compiler.net.windows import derived_offsets, own_name
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, is_array, short_repr
 from stepnet.compiler.values.dtypes import promoted_float
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
@@ -30,6 +32,15 @@ MOST_BEGUN = LARGEST // 2
 """The largest number of steps before a call, such that the number after it still fits an int64."""
 
 
+LISTS = (
+    "a list is several inputs of a step: for one input give np.array(list), or sn.Ragged.from_list(list) for "
+    "sequences of different lengths"
+)
+
+LENGTHS_ADVICE = "the lengths of sequences are an argument of their own: lengths=lengths"
+"""The advice for lengths that stand where a call has something else."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """The sequences of a call, as arrays, and the positions of their steps in them.
@@ -41,6 +52,8 @@ class Batch:
     like: the layout of outputs per step: the input with the most levels, if inputs are Raggeds; else their
         first two sizes.
     padded: the positions in the caller's arrays, if their steps were copied end to end (`end_to_end`).
+    axes: for each input the axis of its steps if it has steps of its own, whose offsets `positions.beside`
+        has; else "". None if no input has.
     """
 
     structure: Any
@@ -49,6 +62,7 @@ class Batch:
     positions: Positions
     like: Any
     padded: Positions | None = None
+    axes: list[str] | None = None
 
     @property
     def count(self) -> int:
@@ -57,31 +71,41 @@ class Batch:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of a trace for these inputs: their structure, dtypes, features and levels."""
+        """The cache key of a trace for these inputs: their structure, dtypes, features, levels and axes."""
         single = isinstance(self.structure, Ragged | np.ndarray)
         kinds = ((a.dtype, a.shape[1:], n) for a, n in zip(self.arrays, self.levels, strict=True))
-        return "*" if single else skeleton(self.structure), *kinds
+        return "array" if single else skeleton(self.structure), *kinds, *(self.axes or ())
 
     @property
     def specs(self) -> Any:
         """The `Spec`s (features, dtype, inner levels) of the inputs in a step, in the inputs' structure."""
-        pairs = zip(self.arrays, self.levels, strict=True)
-        return rebuild(self.structure, [Spec(a.shape[1:], a.dtype, levels - 1) for a, levels in pairs])
+        axes = self.axes or [""] * len(self.arrays)
+        each = zip(self.arrays, self.levels, axes, strict=True)
+        specs = [Spec(a.shape[1:], a.dtype, levels - 1, own_name(axis)) for a, levels, axis in each]
+        return rebuild(self.structure, specs)
 
     @classmethod
-    def of(cls, sequences: Any, lengths: Any, time_major: bool = False) -> "Batch":
+    def of(
+        cls,
+        sequences: Any,
+        lengths: Any,
+        time_major: bool = False,
+        own: Mapping[str, str] | None = None,
+    ) -> "Batch":
         """Checks a caller's sequences and makes the batch; raises `InputError` if they do not fit together.
 
         sequences: a Ragged, a padded array, or a structure of either kind.
         lengths: the lengths of padded sequences, or None.
         time_major: whether arrays are [time, batch, features...]; they are read in place.
+        own: None if all inputs have the same lengths; else the names of the axes of those that are declared
+            to have steps of their own, by the name of the input. Others may have other lengths too.
         """
         named = list(named_leaves(sequences))
         if not named:
             raise InputError("there are no input sequences")
         raggeds = [name for name, leaf in named if isinstance(leaf, Ragged)]
         if not raggeds:
-            return cls._of_arrays(sequences, named, lengths, time_major)
+            return cls._of_arrays(sequences, named, lengths, time_major, own)
         if len(raggeds) < len(named):
             array = next(name for name, leaf in named if not isinstance(leaf, Ragged))
             raise InputError(
@@ -93,17 +117,22 @@ class Batch:
             raise InputError(
                 "time_major=True is for arrays [time, batch, features...]; a Ragged knows where its steps are"
             )
-        return cls._of_raggeds(sequences, named)
+        return cls._of_raggeds(sequences, named, own)
 
     @classmethod
-    def _of_raggeds(cls, structure: Any, named: list[tuple[str, Ragged]]) -> "Batch":
-        """Makes the batch of Raggeds; raises `InputError` unless their lengths agree at all common levels.
+    def _of_raggeds(
+        cls, structure: Any, named: list[tuple[str, Ragged]], own: Mapping[str, str] | None
+    ) -> "Batch":
+        """Makes the batch of Raggeds; raises `InputError` unless their lengths agree at all common levels,
+        but for those that may have steps of their own.
 
-        named: the Raggeds with their names in `structure`.
+        named: the Raggeds with their names in `structure`. own: as in `of`.
         """
-        first, deepest = max(named, key=lambda pair: pair[1].levels)
-        for name, ragged in named:
-            if ragged is not deepest:
+        shared = [pair for pair in named if pair[0] not in (own or {})]
+        first, deepest = max(shared or named, key=lambda pair: pair[1].levels)
+        may_differ = [own is not None and r.levels == 1 and len(r) == len(deepest) for _, r in named]
+        for (name, ragged), differs in zip(named, may_differ, strict=True):
+            if ragged is not deepest and not differs:
                 check_same_lengths(first, deepest, name, ragged)
         arrays = [checked_array(ragged.values, f"input {name}".strip()) for name, ragged in named]
         for (name, ragged), array in zip(named, arrays, strict=True):
@@ -113,30 +142,43 @@ class Batch:
                     "array has got another shape since the Ragged was made"
                 )
         offsets, *inner = deepest.offsets
+        axes, beside = axes_of([(name, ragged.offsets[0]) for name, ragged in named], offsets, own)
         return cls(
             structure,
             arrays,
             [ragged.levels for _, ragged in named],
-            Positions.end_to_end(offsets, tuple(inner)),
+            Positions.end_to_end(offsets, tuple(inner), beside),
             deepest,
+            axes=axes,
         )
 
     @classmethod
     def _of_arrays(
-        cls, structure: Any, named: list[tuple[str, Any]], lengths: Any, time_major: bool
+        cls,
+        structure: Any,
+        named: list[tuple[str, Any]],
+        lengths: Any,
+        time_major: bool,
+        own: Mapping[str, str] | None,
     ) -> "Batch":
         """Makes the batch of padded arrays, which are read in place; `lengths` excludes the padding.
 
-        Raises `InputError` unless all have the same first two sizes.
+        Raises `InputError` unless all have the same first two sizes, but for those that may have steps of
+        their own.
 
         named: the arrays with their names in `structure`.
         time_major: whether they are [time, batch, features...].
+        own: as in `of`.
         """
         axes = "[time, batch, features]" if time_major else "[batch, time, features]"
         arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
-        for (name, _), array in zip(named, arrays, strict=True):
+        for array in arrays:
             if array.ndim < 2:
-                raise InputError(f"sequences are a Ragged or an array {axes}; this one is {array.shape}")
+                raise InputError(f"sequences are a Ragged or an array {axes}; {advice_for(structure, array)}")
+        differ = len({array.shape[:2] for array in arrays}) > 1
+        if own is not None and (differ or any(name in own for name, _ in named)):
+            return cls._of_several(structure, named, arrays, lengths, time_major, own)
+        for (name, _), array in zip(named, arrays, strict=True):
             if array.shape[:2] != arrays[0].shape[:2]:
                 raise InputError(
                     f"inputs `{named[0][0]}` and `{name}` have different batch and time: "
@@ -149,6 +191,50 @@ class Batch:
         flat = [array.reshape(count * time, *array.shape[2:]) for array in arrays]
         return cls(structure, flat, [1] * len(flat), Positions.padded(known, time, time_major), like)
 
+    @classmethod
+    def _of_several(
+        cls,
+        structure: Any,
+        named: list[tuple[str, Any]],
+        arrays: list[Array],
+        lengths: Any,
+        time_major: bool,
+        own: Mapping[str, str],
+    ) -> "Batch":
+        """Makes the batch of arrays of which some have steps of their own; these are without padding.
+
+        named: the arrays with their names in `structure`, and `arrays` the same ones, checked.
+        lengths: None, as one number per sequence would not say of which input. time_major, own: as in `of`.
+        """
+        if lengths is not None:
+            raise InputError(
+                "lengths= is for arrays with the same number of steps: give inputs of different lengths as "
+                "Raggeds"
+            )
+        main = next((place for place, (name, _) in enumerate(named) if name not in own), 0)
+        made = cls._of_arrays(structure, named[main : main + 1], None, time_major, None)
+        count, flat, offsets = made.count, list[Array](), list[tuple[str, Array]]()
+        for (name, _), array in zip(named, arrays, strict=True):
+            rows = np.ascontiguousarray(array.swapaxes(0, 1)) if time_major else array
+            if len(rows) != count:
+                raise InputError(
+                    f"inputs `{named[main][0]}` and `{name}` have {count} and {len(rows)} sequences; their "
+                    "numbers should be equal"
+                )
+            offsets.append((name, np.arange(count + 1, dtype=np.int64) * rows.shape[1]))
+            flat.append(rows.reshape(count * rows.shape[1], *rows.shape[2:]))
+        axes, beside = axes_of(offsets, offsets[main][1], own)
+        positions = Positions.padded(made.positions.lengths, arrays[main].shape[1 - time_major])
+        whole = cls(structure, flat, [1] * len(flat), positions.with_statics(beside), made.like, axes=axes)
+        # Outputs along the steps of the main input are laid out as that is, which may be [time, batch, ...].
+        return replace(whole, padded=made.positions) if time_major else whole
+
+    def offsets_along(self, axis: str) -> Array:
+        """Returns the offsets of the sequences along an axis of steps, end to end: that of the inputs, one
+        derived from it, or that of an input with steps of its own.
+        """
+        return derived_offsets(axis, self.positions.offsets, self.positions.beside)
+
     @property
     def steps_like(self) -> Any:
         """The layout in which the batch has a single value per step, as in a mask: a Ragged of one level (the
@@ -159,13 +245,27 @@ class Batch:
         return self.like
 
     def end_to_end(self) -> "Batch":
-        """Returns the batch with the steps of padded arrays copied end to end, without the padding."""
+        """Returns the batch with the steps of padded arrays copied end to end, without the padding; itself if
+        they are so already.
+        """
         positions = self.positions
         if positions.is_packed:
             return self
-        packed, indices = Positions.end_to_end(positions.offsets), positions.all_step_indices
-        arrays = [np.ascontiguousarray(array[indices]) for array in self.arrays]
+        packed = Positions.end_to_end(positions.offsets, (), positions.beside)
+        indices, axes = positions.all_step_indices, self.axes or [""] * len(self.arrays)
+        arrays = [
+            array if axis else np.ascontiguousarray(array[indices])
+            for array, axis in zip(self.arrays, axes, strict=True)
+        ]
         return replace(self, arrays=arrays, positions=packed, padded=positions)
+
+    def seen_whole(self, axes: Sequence[str]) -> "Batch":
+        """Returns the batch with the offsets of steps that recurrences read whole among those beside.
+
+        axes: the axes of these steps, such as "steps".
+        """
+        whole = {whole_axis(axis): self.offsets_along(axis) for axis in axes}
+        return replace(self, positions=self.positions.with_statics({**self.positions.beside, **whole}))
 
     def like_input(self, output: Array, levels: int = 1, axis: str = STEPS[-1]) -> Any:
         """Returns an output in the layout of the inputs: a `Ragged`, or an array [batch, time, ...].
@@ -178,7 +278,7 @@ class Batch:
             return output
         if isinstance(self.like, Ragged):
             if is_derived((axis,)):
-                return Ragged(output, (derived_offsets(axis, self.positions.offsets),))
+                return Ragged(output, (self.offsets_along(axis),))
             if self.like.levels == levels:
                 return self.like.with_values(output)
             return Ragged(output, self.like.offsets[:levels])
@@ -190,8 +290,8 @@ class Batch:
         return output.reshape(*lead, *output.shape[1:])
 
     def of_output(self, array: Array, axis: str) -> Array:
-        """Returns values in the layout of an output as the engine has that output: the inverse of
-        `like_input`.
+        """Returns values that the caller gives in the layout of an output in the layout in which engines
+        compute it, steps end to end: the inverse of `like_input`.
 
         array: the values, such as the cotangents of the output; of a Ragged its values.
         axis: the axis of the output's steps; "" for an output per sequence, which is returned unchanged.
@@ -210,7 +310,7 @@ class Batch:
         padded = None if isinstance(self.like, Ragged) else self.padded_like(axis)[1]
         if padded is not None or not is_derived((axis,)):
             return padded or self.positions
-        return Positions.end_to_end(derived_offsets(axis, self.positions.offsets))
+        return Positions.end_to_end(self.offsets_along(axis))
 
     def padded_like(self, axis: str) -> tuple[tuple[int, int], Positions | None]:
         """Returns the first two sizes of an array of outputs, and where their steps lie in it if they are not
@@ -223,8 +323,9 @@ class Batch:
         time_major = self.padded is not None and self.padded.steps is not None
         first, second = cast("tuple[int, int]", self.like)
         count, time = (second, first) if time_major else (first, second)
-        time = int(derived_offsets(axis, np.array([0, time]))[-1])
-        lengths = np.diff(derived_offsets(axis, self.positions.offsets))
+        of_one = {own: offsets[:2] for own, offsets in self.positions.beside.items()}
+        time = int(derived_offsets(axis, np.array([0, time]), of_one)[-1])
+        lengths = np.diff(self.offsets_along(axis))
         padded = Positions.padded(lengths, time, time_major)
         if time_major:
             return (time, count), padded
@@ -267,7 +368,7 @@ class Statics:
                 same = [
                     known for known, offsets in beside.items() if np.array_equal(offsets, leaf.offsets[0])
                 ]
-                axis = same[0] if same else (name or "static") + ("_" if is_sequence_axis(name) else "")
+                axis = same[0] if same else static_axis(name, beside)
                 beside[axis] = leaf.offsets[0]
             elif array.ndim < 1 or len(array) != count:
                 raise InputError(
@@ -297,6 +398,37 @@ class Statics:
 
         beside = {renamed[axis]: offsets for axis, offsets in self.beside.items()}
         return Statics(transform(spec, self.specs), self.arrays, beside)
+
+
+def axes_of(
+    named: Sequence[tuple[str, Array]], offsets: Array, own: Mapping[str, str] | None
+) -> tuple[list[str] | None, dict[str, Array]]:
+    """Returns the axes of inputs as `axes_of_inputs` finds them; None and no offsets if all have the steps of
+    the model, as inputs mostly have.
+
+    named: the offsets of each input with its name. offsets: those of the model's steps.
+    own: as in `Batch.of`.
+    """
+    differ = (level is not offsets and not np.array_equal(level, offsets) for _, level in named)
+    if own is None or not (own or any(differ)):
+        return None, {}
+    with IMPORTS:  # late: few models have such inputs
+        from stepnet.model.own_steps import axes_of_inputs
+
+    return axes_of_inputs(named, offsets, own)
+
+
+def static_axis(name: str, known: Mapping[str, Array]) -> str:
+    """Returns the name of the axis of a static sequence from its own: another one if the axes of a model's
+    steps may have it, or another static has it.
+
+    known: the axes of other statics.
+    """
+    is_of_steps = is_sequence_axis(name) or name.startswith(WHOLE)
+    axis = f"_{name}" if is_of_steps else name or "static"
+    while axis in known:
+        axis += "_"
+    return axis
 
 
 def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
@@ -426,17 +558,37 @@ def arranged_as(inputs: Any, declared: Any) -> Any:
     return inputs if declared is None or is_array(inputs) else arranged(inputs, declared)
 
 
-def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "recurrence") -> None:
+def advice_for(structure: Any, array: Array) -> str:
+    """Returns the end of a message about an array of fewer than two axes among the inputs of a call: what was
+    given, and what to give instead.
+
+    structure: all inputs of the call.
+    """
+    if hasattr(structure, "batch_sizes"):
+        return "for a PackedSequence give its padded array, and lengths= as pad_packed_sequence returns them"
+    if isinstance(structure, tuple) and array.ndim == 1 and array.dtype.kind in "iu":
+        return f"this one is {array.shape}: {LENGTHS_ADVICE}"
+    return LISTS if isinstance(structure, list) else f"this one is {array.shape}"
+
+
+def check_inputs(
+    declared: Any, given: Any, kind: str = "input", owner: str = "recurrence", besides: str = ""
+) -> None:
     """Raises `InputError` for inputs whose structure or features differ from the declared ones.
 
     declared, given: the `Spec`s (features) of the declared and of the given inputs; None accepts all inputs.
-    kind, owner: the words for the values and for the model in messages.
+    kind, owner: the words for the values and for the model in messages, such as "input" and "recurrence".
+    besides: what the message adds about the other arguments, if the structure differs.
     """
     if declared is None:
         return
     given = arranged(given, declared)
     if skeleton(declared) != skeleton(given):
-        raise InputError(f"the {kind}s are {skeleton(given)}; this {owner} was made for {skeleton(declared)}")
+        itself = isinstance(declared, Spec) and len(leaves(given)) == 1
+        raise InputError(
+            f"the {kind}s are {skeleton(given)}; this {owner} was made for {skeleton(declared)}"
+            f"{': pass the array itself' if itself else besides}"
+        )
     for (name, expected), array in zip(named_leaves(declared), leaves(given), strict=True):
         if expected.shape != array.shape:
             what = f"{kind} {name}".strip()
@@ -453,7 +605,7 @@ def with_dtypes(inputs: Any, params: list[Array]) -> Any:
     params: the arrays of the parameters.
     """
     default = promoted_float(array.dtype for array in params)
-    return transform(lambda spec: Spec(spec.shape, spec.dtype or default, spec.levels), inputs)
+    return transform(lambda spec: replace(spec, dtype=spec.dtype or default), inputs)
 
 
 def with_default_dtypes(specs: Any, inputs: Any, params: list[Array]) -> Any:

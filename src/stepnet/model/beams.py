@@ -174,7 +174,8 @@ class Finished:
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """Returns the numbers by which sequences of a length are ranked: log-probability / length**penalty.
+        """Returns the numbers by which a beam search ranks sequences of a length: log-probability /
+        length**penalty.
 
         logs: the log-probabilities of the sequences.
         """
@@ -183,7 +184,8 @@ class Finished:
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
 
     def take(self, starts: Array, parts: list[Best], length: int) -> None:
-        """Adds the sequences that finish at a step, and keeps the best `beams` of each start.
+        """Adds the sequences that finish at a step of a beam search, and keeps the best `beams` of each start
+        (given sequence).
 
         Among equal ranks the earlier sequence is kept.
 

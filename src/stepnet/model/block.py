@@ -54,6 +54,7 @@ class Block(Builder):
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
         """Adds a node to the net of the block; returns its number there. Raises `StepError` after the block.
+        A block is the `with` in which the user writes the step of a recurrence.
 
         operation, inputs: the operation, and the numbers of the nodes that it is applied to.
         name, source: the name of the value and the user's line, for messages.
@@ -62,7 +63,8 @@ class Block(Builder):
         return super().add(operation, *inputs, name=name, source=source, **attributes)
 
     def declared(self, name: str, spec: Spec) -> Traced:
-        """Adds an input to the net of the block; returns its value.
+        """Adds an input to the net of the block (the `with` in which the user writes a step); returns its
+        value.
 
         spec: the features, the dtype and the inner levels of the input.
         """
@@ -92,7 +94,8 @@ class Block(Builder):
             raise refuse(f"{what} is a value of another block than what this one was given before")
 
     def static(self, value: Any, spec: Spec) -> Traced:
-        """Adds a static (one value per sequence) to the net of the block; returns its traced value.
+        """Adds a static (one value per sequence) to the net of the block (the `with` in which the user writes
+        a step); returns its traced value.
 
         value: the value that a call passes for it.
         spec: its features and dtype.
@@ -214,7 +217,9 @@ class Memory:
         self._new, self._updated = value, user_line()
 
     def _advice(self, new: Type) -> str:
-        """Returns a hint at the likely mistake in an update with the type `new`; empty if there is none."""
+        """Returns a hint at the likely mistake in an update of this memory with a value of the wrong type
+        `new`; empty if there is none.
+        """
         if new.shape == self.spec.shape:
             return " (cast it with .astype, or add the memory with that dtype)"
         if self.init is None and new.shape == self.spec.shape[1:]:

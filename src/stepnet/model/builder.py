@@ -333,7 +333,7 @@ def in_net(builder: Builder, value: Any) -> Traced:
 
 def check_sequences(X: Any) -> None:
     """Raises `InputError` unless the argument of `add_input` is one Ragged, array, or value of a step."""
-    if skeleton(X) != "*":
+    if skeleton(X) != "array":
         raise InputError(
             f"add_input takes one Ragged or array [batch, time, features...], not a {type(X).__name__}; "
             "add several inputs one by one"

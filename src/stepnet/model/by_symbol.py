@@ -64,8 +64,8 @@ def symbol_tables(
 
 
 def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Sequence[int]) -> Program:
-    """Makes the program whose final memories are the precomputed tables: a row per symbol, for each value in
-    `wanted` that the plan's net computes from its input before its loop.
+    """Makes the program whose final memories are tables that save work in generation: a row per symbol, for
+    each value in `wanted` that the plan's net computes from its input before its loop.
 
     Each row runs one step, from its symbol to its entries. Both are memories: passes move no work between
     memories out of the loop, so it is compiled as in the plan, with the same bits. The next memory of the

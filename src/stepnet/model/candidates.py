@@ -50,7 +50,8 @@ class Known:
     columns: Array
 
     def totals(self, places: Array, rows: Array, logs: Array) -> Array:
-        """Returns the log-probabilities [count, ...] of sequences continued by one symbol.
+        """Returns the log-probabilities [count, ...] of a beam search's sequences, each continued by one
+        symbol.
 
         places: the positions of the symbols among all scores, [count, ...]. For one beyond the last score the
             result is meaningless, and the caller drops it.
@@ -208,7 +209,8 @@ def best_of(totals: Array, count: int) -> Array:
 
 
 def groups_of(symbols: int) -> int:
-    """Returns the number of groups in which the symbols are searched for the best ones.
+    """Returns the number of groups into which a beam search divides the symbols: it looks for the best
+    symbols only in the groups with the highest maxima.
 
     It is about 2 sqrt(symbols), and at most `symbols`.
     """
@@ -242,7 +244,9 @@ def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> R
     even = deep * groups
 
     def step(scores: Any, memory: Any, params: None) -> tuple[Any, Any]:
-        """Computes from scores the highest, the log-sum-exp, and the highest log-probability by group."""
+        """Computes, for each row of scores, the highest score, the log-sum-exp, and the highest
+        log-probability of each group of symbols.
+        """
         going = np.where(stopping, -np.inf, scores) if stops else scores
         tops = np.max(going[:, :even].reshape(going.shape[0], deep, groups), axis=1)
         over = symbols - even

@@ -91,8 +91,8 @@ class InPieces:
         return len(self.section.memories)
 
     def initial_memories(self, values: Values, call: Call) -> list[Array]:
-        """Returns new arrays with the memories that the section (part of a net) begins with, for a run to
-        overwrite.
+        """Returns new arrays with the memories (recurrent states) that the section (part of a net) begins
+        with, for a run to overwrite.
 
         values: the arrays by their numbers in the whole net.
         call: the call, with the number of sequences.

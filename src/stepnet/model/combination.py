@@ -111,7 +111,9 @@ class Combination(Combined):
         return blank_program(self.programs)
 
     def follow_calls(self) -> None:
-        """Sets the latest program of each recurrence to the one that ran in the latest call of the layers."""
+        """Sets the latest program of each recurrence to the one that ran in the latest call of the layers, as
+        `explain` shows it.
+        """
         if (latest := self.programs.latest) is not None:
             for rnn, program in zip(recurrences_of(self), latest.of_parts, strict=True):
                 rnn.programs.latest = program
@@ -119,7 +121,8 @@ class Combination(Combined):
     def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[LayersProgram], None]:
         """Checks the arguments of a call whose gradient is taken; returns them with their program, and None.
 
-        None stands for the cut sequences of a call with early ends: here no sequence ends early.
+        A recurrence with early ends returns its sequences cut to the steps that ran in place of None; here no
+        sequence ends early.
         """
         reading = self.read(
             call.sequences, call.initial, call.statics, call.lengths, call.last_only, **call.control

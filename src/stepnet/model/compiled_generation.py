@@ -179,9 +179,11 @@ def compiled_generation(
 
 
 def same_table(feed: Feed, program: Program) -> bool:
-    """Returns whether a cached program still has the values of the feed's table, which may change.
+    """Returns whether a cached program still has the values of the table from symbols to inputs, which the
+    user may have changed.
 
-    This table is the last parameter but one of the program, before the stop symbols.
+    feed: the conversion from symbols to inputs, with the table. program: has the table as its last parameter
+    but one, before the stop symbols.
     """
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 

@@ -125,7 +125,8 @@ class Bidirectional(Combination):
         return sequences
 
     def ends_with(self, place: int) -> bool:
-        """Returns True: a call for last outputs needs only the last ones of each direction.
+        """Returns True: a call for last outputs needs only the last outputs of each direction (of a `Stack`,
+        only the top layer's).
 
         place: the position of the direction, which has no effect.
         """
@@ -177,14 +178,16 @@ class Stack(Combination):
     report: Any = field(default=None, kw_only=True, compare=False)
     programs: LayerPrograms[Combined] = field(init=False, compare=False)
 
-    def __init__(self, layers: Any, *, report: Any = None) -> None:
-        """Checks the layers; raises `InputError` for none, and for a value that is not a layer.
+    def __init__(self, layers: Any, *others: Any, report: Any = None) -> None:
+        """Checks the layers; raises `InputError` for none, for a value that is not a layer, and for layers
+        that are not in a list.
 
         report: the report of `stepnet.quantize`; None for layers that it did not make.
         """
-        if not isinstance(layers, list | tuple | Iterator):
+        if others or not isinstance(layers, list | tuple | Iterator):
             raise InputError(
-                f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}"
+                f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}; "
+                "write Stack([first, second])"
             )
         object.__setattr__(self, "layers", tuple(cast("Iterable[Any]", layers)))
         object.__setattr__(self, "report", report)

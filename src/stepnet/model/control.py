@@ -124,7 +124,9 @@ def maskable(step: Step, specs: Any, repeats: bool) -> Step:
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
-        """Runs the step, and replaces its output and next memory in the rows where the mask is False."""
+        """Runs the user's step on rows (sequences of a batch), and replaces its output and next memory in the
+        rows where the mask is False.
+        """
         output, after = step(x["x"], memory["memory"], params, **extras)
         zeros = transform(lambda spec: np.zeros(spec.shape, spec.dtype), specs)
         output = chosen(x["mask"], output, memory["previous"] if repeats else zeros, specs)
@@ -142,7 +144,9 @@ def ending(step: Step, until: Until) -> Step:
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
-        """Runs the step, evaluates the condition, and keeps the memory of rows that ended before it."""
+        """Runs the step and the condition `until`; keeps the memory, and the flag "done", of rows that had
+        ended before the step. Raises `StepError` if the condition is not one bool per row.
+        """
         ended = memory["done"]
         output, after = (
             in_every_row(ended.builder, part) for part in step(x, memory["memory"], params, **extras)
@@ -169,7 +173,9 @@ def counting(step: Step, done: int) -> Step:
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
-        """Runs the step, and adds 1 to "taken" in the rows that had not ended before it."""
+        """Runs the user's step, and adds 1 to the count "taken" in the memory, in the rows that had not ended
+        before it.
+        """
         goes_on = ~leaves(memory["memory"])[done]
         output, after = step(x, memory["memory"], params, **extras)
         return output, {"memory": after, "taken": memory["taken"] + goes_on.astype(np.int64)}

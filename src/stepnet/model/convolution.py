@@ -183,7 +183,7 @@ def windowed_max(x: Traced, window: Window) -> Traced:
 
 
 def lowest(dtype: str) -> Any:
-    """Returns the lowest number of a dtype."""
+    """Returns the number of a dtype that no other is below: -inf, the least integer, or False."""
     if dtype == "bool":
         return False
     return np.iinfo(dtype).min if "int" in dtype else -np.inf
@@ -295,7 +295,8 @@ def bias_of(bias: Any, builder: Any, outputs: int) -> Traced | None:
 
 
 def pool_window(x: Any, name: str, size: Any, stride: Any, dilation: Any, padding: Any) -> Window:
-    """Returns the windows of a pooling; raises `StepError` for values and settings that do not fit.
+    """Returns the `Window` of a pooling, which steps it reads for each result; raises `StepError` for values
+    and settings that do not fit.
 
     name: the name of the function in messages. The others are its arguments.
     """
@@ -310,7 +311,8 @@ def pool_window(x: Any, name: str, size: Any, stride: Any, dilation: Any, paddin
 
 
 def window_of(size: int, stride: int, dilation: int, padding: Any, names: Collection[str]) -> Window:
-    """Returns the steps that a kernel reads; raises `StepError` for another padding.
+    """Returns the `Window`, which steps a kernel reads for each result; raises `StepError` for another
+    padding.
 
     names: the names of `PADDINGS` that are possible besides numbers.
     """

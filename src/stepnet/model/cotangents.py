@@ -3,6 +3,7 @@
 The values that are saved between the two passes depend on how the gradient runs (`gradient_runs.py`).
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Unpack
@@ -21,7 +22,6 @@ from stepnet.model.gradient_runs import Halved
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.gradients import (
     CallArguments,
-    GradientPrograms,
     Gradients,
     wanted_kinds,
     wanted_places,
@@ -76,7 +76,7 @@ class Vjp:
 
     def __init__(self, model: Model) -> None:
         """Stores a model that has gradients, with empty caches for the programs that compute them."""
-        self.model, self.programs, self.calls = model, GradientPrograms(), GradientCalls()
+        self.model, self.programs, self.calls = model, OrderedDict[Any, Any](), GradientCalls()
         self.check, self.ends_early = model.change_check, model.ends_early
 
     def __call__(
@@ -249,8 +249,8 @@ class GradientCalls(Executables[GradientExecutable]):
     ) -> Gradients:
         """Computes the gradients of one call that ran on its prepared forward half.
 
-        It runs the prepared call of its form, or allocates its own arrays if that is in use or gone. Raises
-        `InputError` for cotangents of another shape.
+        It runs the backward pass prepared for the call's form (key), or one that allocates its own arrays if
+        that is in use or no longer cached. Raises `InputError` for cotangents of another shape.
 
         form, layout: the key of the call, and the data that all calls with this key share.
         sequences, arrays: the sequences of the call, and the arrays of the inputs of its net.

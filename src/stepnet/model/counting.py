@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.types import STEPS
+from stepnet.compiler.net.types import ROWS, STEPS
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.model.recurrence import RNN
@@ -18,6 +18,17 @@ def length_of(x: Traced) -> Any:
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
     extent = STEPS if len(x.type.extent) < len(STEPS) else x.type.extent
     return apply("reduce", apply("expand", one, extent=extent), how="sum")
+
+
+def at_axis(x: Traced, axis: str) -> Traced:
+    """Returns a value of the model that has one entry per step along an axis of steps, to count these.
+
+    x: any value of the model, which is returned if it has. axis: such as "steps".
+    """
+    if x.type.extent == (*ROWS, axis):
+        return x
+    zero = Traced(x.builder, x.builder.constant(np.zeros((), np.int64)))
+    return apply("expand", zero, extent=(*ROWS, axis))
 
 
 def index_of(x: Traced) -> Any:

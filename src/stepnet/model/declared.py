@@ -15,7 +15,7 @@ from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.trace.step import Step, TracedStep, specs, trace_step
 from stepnet.compiler.values.arguments import check_signature, checked_integer, choice, flag, function
 from stepnet.compiler.values.collector import paused_collector
-from stepnet.compiler.values.structure import leaves, skeleton, transform
+from stepnet.compiler.values.structure import leaves, skeleton
 from stepnet.errors import InputError
 from stepnet.model.batch import (
     Batch,
@@ -27,8 +27,8 @@ from stepnet.model.batch import (
     with_dtypes,
 )
 from stepnet.model.control import MASKED, Control, Controls, Until
-from stepnet.model.model import Model, parameter
-from stepnet.model.program import StepProgram
+from stepnet.model.model import Model
+from stepnet.model.program import StepProgram, own_parameters
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
 
@@ -65,7 +65,7 @@ class Declared(Model):
             function(until, "until is a function until(output, memory)")
             check_signature(until, ("output", "memory"))
         self.step = step
-        self.params = transform(parameter, params)
+        self.params = own_parameters(params)
         if memory is None or not leaves(memory := specs(memory)):
             raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
         self.memory = memory
@@ -108,7 +108,8 @@ class Declared(Model):
         last_only: bool = False,
         **control: Unpack[Controls],
     ) -> Reading[StepProgram]:
-        """Checks the arguments of a call; returns them with their programs. Raises `InputError` if wrong.
+        """Checks the arguments of a call; returns their arrays, with the program for these dtypes and
+        features. Raises `InputError` if wrong.
 
         The arguments are those of `Model.__call__`. A step under a mask or with an early end has further
         memories, which start from zeros.
@@ -128,7 +129,7 @@ class Declared(Model):
     def under(self, control: Control, program: StepProgram) -> StepProgram:
         """Returns the program of the step with a mask or an early end, made at first use.
 
-        control: what is added to the step; the step's own program is returned if it is empty.
+        control: which of both is added to the step; if none is, the step's own program is returned.
         program: the program of the step itself.
         """
         if not control:
@@ -170,7 +171,9 @@ class Declared(Model):
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
 
         def made() -> StepProgram:
-            """Traces the step for these inputs and statics, and makes its program."""
+            """Traces the step for inputs and statics of these kinds, and makes its program; for one in low
+            precision, raises `InputError` if it has no product of float32 values.
+            """
             memory, static_specs = (
                 with_default_dtypes(part, inputs, leaves(self.params)) for part in (self.memory, statics)
             )

@@ -52,7 +52,7 @@ class Front:
 
 
 def entries_of(structure: Any, rows: Array) -> Any:
-    """Returns only some rows of each array and Ragged in a structure.
+    """Returns a structure (dicts, tuples) of arrays and Raggeds with only some of the rows of each.
 
     rows: the indices of the rows.
     """
@@ -81,7 +81,8 @@ class Live:
         self.stream = self.layer.stream(len(rows), state, self.statics, writer.engine, begun=self.begun)
 
     def take(self, left: Array) -> "Live":
-        """Continues with fewer sequences; returns this object, or one of fewer rows if at most half remain.
+        """Continues the generation of symbols with fewer sequences, as others have ended; returns this
+        object, or one of fewer rows if at most half remain.
 
         left: the indices of the remaining sequences among the present ones.
         """
@@ -91,7 +92,7 @@ class Live:
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """Returns some of the sequences in a new stream, in the given order.
+        """Returns some of the sequences that are being generated, in a new stream, in the given order.
 
         rows: their indices among the present ones. One that is repeated continues in several ways.
         """

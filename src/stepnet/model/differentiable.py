@@ -21,17 +21,17 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets import Bound, Call, Order, Results, checked_engine, choose, gradient_order
 from stepnet.compiler.values.collector import paused_collector
+from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import leaves
 from stepnet.model.control import UncheckedCall
 from stepnet.model.executables import Form
 from stepnet.model.gradient_runs import GradientRun, Halved, gradient_net
 from stepnet.model.gradient_strategy import gradient_run
-from stepnet.model.gradients import GradientPrograms
 from stepnet.model.model import Model
 from stepnet.model.nets import Arrays, call_on, run_net
 from stepnet.model.pieces import Checkpoint
 from stepnet.model.program import Asked, NetProgram, Program
-from stepnet.model.programs import Programs, keep
+from stepnet.model.programs import Programs
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
@@ -52,7 +52,7 @@ class DifferentiableNet:
 
         program: the program of the net, if there is one.
         """
-        self.net, self._kept, self._run = net, GradientPrograms(), program or NetProgram(net)
+        self.net, self._kept, self._run = net, OrderedDict[Any, Any](), program or NetProgram(net)
         self.inputs = [net.type_of(number) for number in net.inputs]
         self.results = [net.type_of(number) for number in net.results]
         self.floats = [place for place, type_ in enumerate(self.results) if type_.is_float]
@@ -86,7 +86,7 @@ class DifferentiableNet:
         wanted: the positions of the inputs that get gradients.
         engine: an engine, or several in order of preference, of which those that run gradients are used.
         """
-        run = self._kept.get(("halves", wanted), lambda: Halved.of(self.net, wanted))
+        run = entry_of(self._kept, ("halves", wanted), lambda: Halved.of(self.net, wanted))
         return FixedPasses(self, wanted, self.gradient_engines(engine), run)
 
     def gradient_engines(self, engine: Asked) -> Order:
@@ -97,7 +97,7 @@ class DifferentiableNet:
         order = gradient_order(engine)
         if order != (asked := checked_engine(engine)):
             net = NetProgram(self.net)
-            self._kept.get(("engines", asked), lambda: choose(net.schedule_for(asked), asked))
+            entry_of(self._kept, ("engines", asked), lambda: choose(net.schedule_for(asked), asked))
         return order
 
     def gradient(self, wanted: tuple[int, ...]) -> "DifferentiableNet":
@@ -105,7 +105,9 @@ class DifferentiableNet:
 
         Its inputs are those of this net, then the cotangents of the floating-point results.
         """
-        return self._kept.get(("gradient", wanted), lambda: DifferentiableNet(gradient_net(self.net, wanted)))
+        return entry_of(
+            self._kept, ("gradient", wanted), lambda: DifferentiableNet(gradient_net(self.net, wanted))
+        )
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,7 @@ class SingleStep:
         self.bound: Bound | None = None
 
     def bind(self, parameters: Sequence[Array], engine: Order) -> Callable[[], None]:
-        """Binds the step to parameters as they now are; returns the function that runs it.
+        """Binds the compiled step to parameters with their present values; returns the function that runs it.
 
         This may copy the parameters into another layout.
 
@@ -320,7 +322,8 @@ class ModelNets(Generic[Kind]):
         last_only: bool = False,
         time_major: bool = False,
     ) -> NetCall:
-        """Checks the arguments of a call, whose numbers are not read; returns its net.
+        """Checks the arguments of a call, whose numbers are not read; returns its net, with the positions of
+        the sequences.
 
         The arguments are those of `Model.__call__`, with arrays as sequences. With `last_only` the net
         returns only the last output of each sequence.
@@ -329,6 +332,5 @@ class ModelNets(Generic[Kind]):
             sequences, None, initial, statics, lengths, last_only, {"time_major": time_major}, "auto"
         )
         reading, _ = self.model.gradient_reading(call)
-        if reading.program not in self._kept:
-            keep(self._kept, reading.program, ModelNet(reading.program))
-        return NetCall(self._kept[reading.program], reading.batch.positions, reading.batch.like)
+        net = entry_of(self._kept, reading.program, lambda: ModelNet(reading.program))
+        return NetCall(net, reading.batch.positions, reading.batch.like)

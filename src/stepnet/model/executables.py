@@ -87,7 +87,8 @@ class Executables(Generic[Kind]):
         return count
 
     def keep(self, form: Form, executable: Kind, size: int) -> None:
-        """Caches a prepared call by its form (key), and evicts the oldest ones beyond `MOST_BYTES` in total.
+        """Adds a prepared call to the cache, by its form (key), and evicts the oldest ones beyond
+        `MOST_BYTES` in total.
 
         executable: the prepared call.
         size: its number of bytes.
@@ -116,7 +117,10 @@ def evict_oldest() -> None:
             return
         held -= size
         if (cache := owner()) is not None:
-            cache.idle.pop(oldest, None)
+            gone = cache.idle.pop(oldest, None)
+            for form, idle in tuple(cache.idle.items()):  # several forms may have one entry
+                if idle is gone:
+                    cache.idle.pop(form, None)
 
 
 def forget_taken() -> None:

@@ -55,8 +55,8 @@ class Choice:
         return "bool" if self.sampler is None else "float64"
 
     def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
-        """Chooses the symbol of each row; returns the symbols, and whether the highest score of each row is
-        finite.
+        """Chooses the next symbol of each row (sequence), in a traced step: that of the highest score, or one
+        drawn by the sampler; returns the symbols, and whether the highest score of each row is finite.
 
         scores: the scores, [rows, symbols]. Those of an integer dtype are always finite.
         random: a random number for each row, which is not used without a sampler.

@@ -96,7 +96,8 @@ def feeder(model: Model, feed: Any) -> Feed | Callable[[Array], Any]:
 
 
 def within(symbols: Array, count: int) -> Array:
-    """Returns the symbols unchanged; raises `InputError` if one of them cannot be fed to the recurrence.
+    """Returns symbols (whole numbers) unchanged; raises `InputError` if one of them cannot be fed to the
+    recurrence.
 
     count: the number of symbols that can be fed, from 0 on.
     """

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import all_nodes
-from stepnet.compiler.values.arguments import file_path
-from stepnet.errors import FileError, LayoutError, ModelError, named
+from stepnet.compiler.values.arguments import advised, file_path
+from stepnet.errors import FileError, InputError, LayoutError, ModelError, named
 from stepnet.layout.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
 from stepnet.layout.files.choice import LayoutChoice, check_agrees
 from stepnet.layout.files.contents import is_paddle_program
@@ -30,12 +30,17 @@ from stepnet.layout.files.stacks import stacked
 from stepnet.layout.files.verified import weights
 from stepnet.layout.options import option
 from stepnet.model.compose import Layer, Stack, recurrences
+from stepnet.model.graph.array_model import is_any
 from stepnet.model.graph.graph import Graph
 from stepnet.model.stored import ENDING
 from stepnet.model.stored.read import load_stored
 from stepnet.onnx import load as load_onnx
 from stepnet.paddle import load as load_paddle
 
+FIXING = (".onnx", ".pt2")
+"""The endings of files that may fix the number of steps, with numbers that may have been computed from it."""
+LIBRARY = "stepnet.build.load(path, trust=True) loads a library that you built"
+"""The advice for a library for C, which is no model file."""
 STATEFUL = "(stateful)"
 """The text in a note on a module that keeps its state from one call to the next."""
 PLAIN = "a plain stack"
@@ -61,8 +66,15 @@ class FileModel:
     path: str = ""
 
 
+@advised(trust=LIBRARY)
 def load(
-    path: str | Path, *, recurrent_only: bool = False, layout: str | None = None, module: str | None = None
+    path: str | Path,
+    *,
+    recurrent_only: bool = False,
+    layout: str | None = None,
+    module: str | None = None,
+    steps: str | None = None,
+    axes: Mapping[str, str] | None = None,
 ) -> Any:
     """Loads the model in a file, ready to run: everything that the file computes.
 
@@ -76,6 +88,11 @@ def load(
         layout: The layout of the layers, or the framework that wrote the file, if the file does not specify
             it.
         module: The name of the only recurrent layer to read; implies `recurrent_only`.
+        steps: "any" to state that no number in the file depends on the number of steps. A file of
+            torch.export or ONNX that fixes this number is run over sequences of other lengths only if it has
+            no number that may have been computed from it, or if you say so.
+        axes: The meaning of the axes of inputs by name, as {"x": "NT"}, where the operators of a file of
+            ONNX, torch.export or PaddlePaddle do not determine it; see `stepnet.onnx.load`.
 
     Returns:
         A `Graph`, an `RNN`, a `Stack` or a `Bidirectional`.
@@ -86,16 +103,26 @@ def load(
             architecture, unless `recurrent_only`.
         ModelError: For operators that are not supported, and for a `.stepnet` file whose parts do not fit
             together.
+        InputError: For axes that do not fit, or of a file of another kind.
 
     >>> load("model.onnx")
     Traceback (most recent call last):
     stepnet.errors.FileError: model.onnx: there is no such file
     """
-    return read_model(path, LayoutChoice(layout=layout, module=module), recurrent_only=recurrent_only).model
+    choice, any_steps = LayoutChoice(layout=layout, module=module), is_any(steps)
+    if axes is not None:
+        if recurrent_only or choice != LayoutChoice():
+            raise InputError("axes= is for the whole graph of a file, and not for recurrent layers alone")
+        return graph_of_axes(file_path(path, "model"), axes, any_steps)
+    return read_model(path, choice, recurrent_only=recurrent_only, any_steps=any_steps).model
 
 
 def read_model(
-    path: str | Path, choice: LayoutChoice | None = None, *, recurrent_only: bool = False
+    path: str | Path,
+    choice: LayoutChoice | None = None,
+    *,
+    recurrent_only: bool = False,
+    any_steps: bool = False,
 ) -> FileModel:
     """Reads the model in a file: the whole graph of an ONNX or PaddlePaddle file, and of a file of
     torch.export, Keras, TFLite or OpenVINO with other layers than recurrent ones; else the recurrent layers.
@@ -106,17 +133,25 @@ def read_model(
         module or an order of modules, this implies `recurrent_only`.
     recurrent_only: whether to read only the recurrent layers of a file of any kind; the result then has the
         names of all else in the file in `left_out`.
+    any_steps: whether the user states that no number in the file depends on the number of steps; `InputError`
+        for a file of a kind that is run over any number of steps.
     """
     file, stated = file_path(path, "model"), choice or LayoutChoice()
+    if any_steps and file.suffix.lower() not in FIXING:
+        raise InputError(
+            f"{file}: steps= is for files of {' and '.join(FIXING)}, which may fix the number of steps"
+        )
+    if file.suffix == ".so":
+        raise FileError(f"{file}: this is a library of machine code: {LIBRARY}")
     if file.suffix == ENDING:
         if recurrent_only or stated != LayoutChoice():
             raise LayoutError(f"{file}: a saved model has no layouts, and is loaded whole")
         return FileModel(load_stored(existing(file)), path=str(file))
     if recurrent_only or stated.module is not None or stated.order:
         return recurrent_layers(file, stated)
-    graph = whole_graph(file)
+    graph = whole_graph(file, any_steps)
     if graph is None:
-        return only_recurrent(file, stated)
+        return only_recurrent(file, stated, any_steps)
     if stated != LayoutChoice():
         raise LayoutError(
             f"{file}: its whole graph is read, and what is said of recurrent layers applies to these alone: "
@@ -127,7 +162,7 @@ def read_model(
 
 def graph_model(graph: Graph, file: Path, facts: Mapping[str, tuple[str, ...]] | None = None) -> FileModel:
     """Returns the model of a whole graph that was read from a file, with a note on NaN in it. facts: further
-    notes, by module.
+    notes for the user, by module (recurrent layers in the file).
     """
     notes = notes_on_nan(graph)
     return FileModel(graph, notes={**({"": notes} if notes else {}), **(facts or {})}, path=str(file))
@@ -146,13 +181,15 @@ def notes_on_nan(graph: Graph) -> tuple[str, ...]:
     return (f"NaN is in {listed(names)}",) if names else ()
 
 
-def whole_graph(file: Path) -> Graph | None:
+def whole_graph(file: Path, any_steps: bool = False) -> Graph | None:
     """Reads the graph in a file of ONNX or PaddlePaddle, which has no modules; None for files of other kinds.
+
+    any_steps: whether no number in the file depends on the number of steps.
 
     Raises `FileError` for a .pdiparams file, which has only the parameters of a program.
     """
     if file.suffix.lower() == ".onnx":
-        return load_onnx(file)
+        return load_onnx(file, steps="any" if any_steps else None)
     if is_paddle_program(file):
         return load_paddle(file)
     if file.suffix == ".pdiparams":
@@ -160,6 +197,29 @@ def whole_graph(file: Path) -> Graph | None:
             f"{existing(file)}: these are the parameters of a program: give the .json or .pdmodel"
         )
     return None
+
+
+def graph_of_axes(file: Path, axes: Mapping[str, str], any_steps: bool) -> Graph:
+    """Reads the whole graph of a file whose inputs have axes that the user states.
+
+    Raises `InputError` for a file whose format says what the axes of inputs are, and `FileError` for one
+    without a program.
+
+    axes: the axes by the names of inputs. any_steps: whether no number in the file depends on its steps.
+    """
+    if file.suffix.lower() == ".onnx":
+        return load_onnx(file, axes=axes, steps="any" if any_steps else None)
+    if is_paddle_program(file):
+        return load_paddle(file, axes=axes)
+    if file.suffix.lower() != ".pt2":
+        raise InputError(
+            f"{file}: axes= is for files of {' and '.join(FIXING)} and programs of PaddlePaddle; those of "
+            "other kinds say what the axes of their inputs are"
+        )
+    graph = kind(existing(file)).graph(file, any_steps=any_steps, axes=axes)
+    if graph is None:
+        raise FileError(f"{file}: it has no program, or several")
+    return graph
 
 
 def is_graph(file: Path) -> bool:
@@ -186,13 +246,14 @@ class LastOutput:
         return self.layer(x, last_only=True)[0]
 
 
-def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
+def only_recurrent(file: Path, choice: LayoutChoice, any_steps: bool = False) -> FileModel:
     """Reads a file that specifies nothing but recurrent layers, or whose other layers are supported; raises
     `LayoutError` for other files.
 
     The model is the layers, or a graph around them if the file takes only the last output of the top layer.
 
-    choice: the user's choices of layouts, sizes and modules.
+    choice: the user's choices of layouts, sizes and modules. any_steps: whether no number in the file depends
+    on the number of steps.
     """
     model = read(file, choice.layout, choice.layouts)
     unread = bool(model.unread(choice.drop))
@@ -201,7 +262,7 @@ def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
         check_sizes(model, choice.sizes)
     around = layers_around(model)
     is_more = not unread and bool(around or beyond_a_stack(model)) and choice == LayoutChoice()
-    if is_more and (graph := graph_around(file, bool(around))) is not None:
+    if is_more and (graph := graph_around(file, bool(around), any_steps)) is not None:
         return graph_model(graph, file, kept_states(model))
     if readable:
         check_whole(model)
@@ -220,14 +281,15 @@ def only_recurrent(file: Path, choice: LayoutChoice) -> FileModel:
     return FileModel(Graph(LastOutput(layer), inputs=inputs), notes=notes, path=str(file))
 
 
-def graph_around(file: Path, has_others: bool) -> Graph | None:
+def graph_around(file: Path, has_others: bool, any_steps: bool = False) -> Graph | None:
     """Reads the graph of a file of layers; None if there is none. A file that a graph refuses, and that has
     only recurrent layers, has none: its layers are read, or refused with what they do beyond a stack.
 
-    has_others: whether the file has other layers than recurrent ones.
+    has_others: whether the file has other layers than recurrent ones. any_steps: whether no number in it
+    depends on the number of steps.
     """
     try:
-        return kind(file).graph(file)
+        return kind(file).graph(file, any_steps=any_steps)
     except ModelError:
         if has_others:
             raise
@@ -257,7 +319,8 @@ def check_sizes(model: FileContents, stated: Mapping[str, int]) -> None:
 def check_whole(model: FileContents) -> None:
     """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers.
 
-    Layers that return their input unchanged, such as Dropout, do not count.
+    Layers that return their input unchanged, such as Dropout, do not count. The message says how to read the
+    recurrent layers alone.
 
     model: the contents of the file.
     """
@@ -269,7 +332,8 @@ def check_whole(model: FileContents) -> None:
         others = f"; it also has {listed(model.rest)}" if model.rest else ""
         raise LayoutError(
             f"{model.path}: {model.unspecified}, so it does not say what its model computes beside the "
-            f"recurrent layers{others}: {alone}, or give a file of ONNX, which specifies the whole model"
+            f"recurrent layers{others}: {alone}, or give a file of "
+            "torch.export (.pt2) or ONNX, which specifies the whole model"
         )
     around = layers_around(model)
     if around:
@@ -282,7 +346,8 @@ def layers_around(model: FileContents) -> list[str]:
 
 
 def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
-    """Raises `LayoutError` if the file uses its recurrent layers in a way that a plain stack cannot.
+    """Raises `LayoutError` if the file uses its recurrent layers in a way that a plain stack of them does not
+    have, such as several inputs.
 
     model: the contents of the file. modules: the recurrent layers of the file.
     """

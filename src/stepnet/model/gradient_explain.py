@@ -38,7 +38,8 @@ class Half:
     name: FORWARD, AGAIN (the recomputation of saved values) or BACKWARD.
     schedule: the parts of the net in the order they run, with their plans.
     costs: the costs of a single step, also where the schedule runs blocks of steps.
-    section: the number of its section, from 1, in a gradient of several sections.
+    section: the number of its section, from 1, in a gradient of several sections (parts of a net, each with a
+        forward and a backward pass of its own); else None.
     blocks: the number of steps of the recurrence in one step of the schedule.
     """
 
@@ -50,8 +51,8 @@ class Half:
 
     @property
     def title(self) -> str:
-        """The title of a pass, forward or backward, in the text of `explain`: with its block size and
-        section.
+        """The title of a pass, forward or backward, in the text of `explain`: with the number of steps that
+        it computes as one, and the number of its section where the gradient of a net is taken in sections.
         """
         name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
         return name if self.section is None else f"section {self.section}, {name}"
@@ -73,7 +74,7 @@ class MemoryUse:
     piece: Held | None = None
 
     def between(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the bytes that a gradient holds between its forward and its backward pass.
+        """Returns the bytes of saved values that a gradient holds between its forward and its backward pass.
 
         rows, steps: the number of sequences, and of the steps of each.
         checkpoint: the steps of a piece, or "sqrt", whose initial memories are held; None without a
@@ -329,7 +330,7 @@ def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
 
 
 def divided(sizes: Held, size: int) -> dict[Extent, int]:
-    """Divides the bytes of a block of `size` steps by `size`, to get those of one step, rounded up.
+    """Divides the bytes that a block of `size` steps takes by `size`, to get those of one step, rounded up.
 
     sizes: the bytes by extent, of which only those per step are divided.
     """

@@ -1,5 +1,6 @@
 """The choice how the gradient of a net runs: in two halves, in pieces, or in blocks of steps."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,16 +8,16 @@ from typing import Any
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets import Order, planning_for
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.once import entry_of
 from stepnet.errors import InputError
 from stepnet.model.checkpoint import checkpointed
 from stepnet.model.gradient_runs import GradientRun, Halved
-from stepnet.model.gradients import GradientPrograms
 from stepnet.model.pieces import Checkpoint
 from stepnet.model.program import has_derived
 
 
 def gradient_run(
-    programs: GradientPrograms,
+    programs: OrderedDict[Any, Any],
     key: Any,
     net: Net,
     wanted: Sequence[int],
@@ -38,11 +39,12 @@ def gradient_run(
                 "checkpoint= is not for models with other numbers of steps than the inputs, as after a "
                 "stride: leave it out"
             )
-        return programs.get((*key, "in halves"), lambda: Halved.of(net, wanted))
+        return entry_of(programs, (*key, "in halves"), lambda: Halved.of(net, wanted))
     if checkpoint is not None:
-        made = programs.get((*key, "in pieces"), lambda: checkpointed(net, wanted))
+        made = entry_of(programs, (*key, "in pieces"), lambda: checkpointed(net, wanted))
         return replace(made, checkpoint=checkpoint)
     with IMPORTS:  # late: few processes train
         from stepnet.model.in_blocks import trained
 
-    return programs.get((*key, engine), lambda: trained(net, wanted, planning_for(engine).costs.blocks))
+    costs = planning_for(engine).costs.blocks
+    return entry_of(programs, (*key, engine), lambda: trained(net, wanted, costs))

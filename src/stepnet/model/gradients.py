@@ -6,8 +6,7 @@
 The code behind a call (runs, losses and texts) deals only with nets.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -24,7 +23,7 @@ from stepnet.errors import InputError
 from stepnet.model.batch import Batch
 from stepnet.model.control import run_until
 from stepnet.model.program import Beginning, Program, StepProgram
-from stepnet.model.programs import Programs, keep
+from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
@@ -80,7 +79,8 @@ class Cut:
 
     @classmethod
     def of(cls, reading: Reading[StepProgram], params: Any, reverse: bool, engine: Order) -> "Cut":
-        """Runs a call to find the steps that it takes, and cuts its sequences and its mask to them.
+        """Runs a call whose sequences may end early, to find the steps that they take, and cuts its sequences
+        and its mask to these steps, for the gradient.
 
         reading: the call, of a recurrence with `until=`.
         params: the parameters of the call, in the structure of the recurrence's own.
@@ -106,10 +106,11 @@ class Cut:
         return cls(batch, places, replace(reading, batch=made, call=call))
 
     def whole(self, array: Array, levels: int) -> Any:
-        """Returns values of the steps before early ends in the layout of all steps, with zeros at the others.
+        """Returns the gradient of an input for all steps of the call, from that for the steps that ran before
+        sequences ended early (`until=`); it is zero at the others.
 
-        array: the values, of gradients of inputs.
-        levels: the number of ragged levels of the values.
+        array: the gradient for the steps that ran.
+        levels: the number of ragged levels of the input.
         """
         level = self.batch.levels.index(levels)
         whole = np.zeros((len(self.batch.arrays[level]), *array.shape[1:]), array.dtype)
@@ -211,7 +212,8 @@ class CallArguments:
         return Gradients(**{kind: rebuild(self.structures[kind], values) for kind, values in by_kind.items()})
 
     def answered(self, place: int, array: Array) -> Any:
-        """Returns the gradient of the net's input at a position, in the layout of the caller's argument.
+        """Returns the gradient of the net's input at a position, in the layout of the caller's argument, such
+        as a padded array.
 
         array: the gradient, with the entries of all sequences end to end.
         """
@@ -221,7 +223,7 @@ class CallArguments:
         levels = max(0, len(extent) - 1)
         if self.cut is not None and levels:
             return self.cut.whole(array, levels)
-        return self.batch.like_input(array, levels)
+        return self.batch.like_input(array, levels, extent[-1]) if levels else array
 
 
 def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
@@ -254,7 +256,7 @@ def places_of(program: Program, params: Any, count: int) -> Places:
 def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | None]:
     """Returns the arrays of a call and the parameters, in the order of a net's inputs.
 
-    ends: the positions of the inputs by kind.
+    ends: the positions of the inputs by kind: sequences, initial memories, statics and parameters.
     """
     values = (*call.sequences, *call.initial, *call.statics, *params)
     places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
@@ -270,8 +272,8 @@ def without_control(
     how: str = "last",
     begin: Beginning | None = None,
 ) -> Program:
-    """Returns the program to differentiate: its net has the caller's inputs and results, and the mask as
-    input.
+    """Returns the program to differentiate: its net has the inputs and results that the caller knows, and the
+    mask as a further input, without the memories that a mask adds to a step.
 
     The memories that the caller does not give, as those that a mask adds to the step's, begin with zeros, or
     as `begin` computes them. The program itself is returned if nothing differs.
@@ -287,10 +289,10 @@ def without_control(
     net, builder = running.net, Builder()
     hidden = [net.inputs[place] for place in running.ends.memories[given : running.memories]]
     made = {number: builder.copy(net.nodes[number], []) for number in net.inputs if number not in hidden}
-    begun = dict[int, int]() if begin is None else begin.add_to(builder, list(made.values()))
+    initial = dict[int, int]() if begin is None else begin.add_to(builder, list(made.values()))
     for place, number in enumerate(hidden):
-        if place in begun:
-            made[number] = begun[place]
+        if place in initial:
+            made[number] = initial[place]
         else:
             zeros = builder.constant(np.zeros(net.type_of(number).shape, net.type_of(number).dtype))
             made[number] = builder.add("expand", zeros, extent=ROWS)
@@ -306,20 +308,3 @@ def without_control(
     final = [made[result] for result in net.results[count : count + given]]
     memory, last = (program.memory, program.last) if given else ((), ())
     return Program(builder.net([*outputs, *final]), program.output, memory, last, given, program.params)
-
-
-class GradientPrograms:
-    """A cache of programs for the gradients of one model."""
-
-    def __init__(self) -> None:
-        """Makes an empty cache of programs."""
-        self.kept = OrderedDict[Any, Any]()
-
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns the program for a key from the cache, of which the oldest programs are dropped.
-
-        make: makes the program at first use of the key.
-        """
-        if key not in self.kept:
-            keep(self.kept, key, make())
-        return self.kept[key]

@@ -75,8 +75,8 @@ class Blocks:
 
     @property
     def call(self) -> Call:
-        """The call of the blocks: as that of the piece, on its arrays, but each block of `size` steps is one
-        step.
+        """The call of the blocks: as that of the piece (the sequences and steps that the blocks have), on the
+        same arrays, but each block of `size` steps is one step.
         """
         own, size = self.piece.call, self.size
         if size == 1:
@@ -91,14 +91,15 @@ class Blocks:
         return replace(own, positions=positions)
 
     def is_all(self, call: Call) -> bool:
-        """Returns whether these blocks have all steps of all sequences of a call, in the order of its arrays,
-        so that they can use these arrays without copies.
+        """Returns whether these blocks of steps have all steps of all sequences of a call, in the order of
+        its arrays, so that they can use these arrays without copies.
         """
         first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
         return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)
 
     def blocks(self, array: Array, type_: Type) -> Array:
-        """Groups an array's values per step by block of `size` steps; returns other arrays unchanged.
+        """Groups an array's values per step by block of `size` steps, [blocks, size, ...], as views; returns
+        other arrays unchanged.
 
         type_: the type of the values, which says if there is one per step.
         """
@@ -216,7 +217,7 @@ class InBlocks:
         whole, none = lengths - left, np.zeros_like(left)
         firsts = (left, none) if self.section.reverse else (none, whole)
         blocks, others = (
-            part_of(call, alive, first[alive], lengths[alive], apart=True)
+            part_of(call, alive, first[alive], lengths[alive], consecutive=True)
             for first, lengths in zip(firsts, (whole, left), strict=True)
             for alive in [np.flatnonzero(lengths)]
         )
@@ -236,7 +237,8 @@ class InBlocks:
         return [None if array is None else array.astype(dtype, copy=False) for array, dtype in pairs]
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section: its blocks of steps, then the remaining steps. Adds its results to `values`.
+        """Runs the section (part of a net): blocks of several steps as one step each, then the remaining
+        steps. Adds its results to `values`.
 
         Returns arrays to save: the saved values of the blocks, the memories after the blocks, and the saved
         values of the single steps.
@@ -285,8 +287,8 @@ class InBlocks:
         cotangents = [None if number is None else known.get(number) for number in section.gives]
         accumulator = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, call)
         first, last = len(self.by_blocks.saved), len(self.by_blocks.saved) + len(memories)
-        begun = [None if memory is None else memory[blocks.piece.rows] for memory in memories]
-        for part, ahead, saved in ((others, kept[first:last], kept[last:]), (blocks, begun, kept)):
+        initial = [None if memory is None else memory[blocks.piece.rows] for memory in memories]
+        for part, ahead, saved in ((others, kept[first:last], kept[last:]), (blocks, initial, kept)):
             if part.piece.call.positions.rows:
                 seeds = accumulator.cotangents(part.piece)
                 accumulator.add(

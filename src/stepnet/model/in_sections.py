@@ -53,7 +53,8 @@ class SectionRun(Protocol):
         ...
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section (part of a net): adds its results to `values`, and returns arrays to save.
+        """Runs the section (part of a net): adds its results to `values`, and returns arrays to save for its
+        gradients.
 
         values: the arrays by their numbers in the whole net.
         way: the call, the piece size and the engines.
@@ -68,7 +69,7 @@ class SectionRun(Protocol):
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
         kept: the arrays that `run` returned.
-        way: the call, the piece size and the engines.
+        way: the call, the number of steps of a piece, and the engines.
         """
         ...
 
@@ -232,7 +233,9 @@ class Sectioned:
         ]
 
     def way(self, call: Call, engine: Order) -> Way:
-        """Returns the settings of a run of a call: the steps per piece (range of steps), and the engines."""
+        """Returns the settings of a run of a call: the steps per piece (range of steps), and the engines.
+        Without a checkpoint, all steps are one piece.
+        """
         longest = int(call.positions.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, engine)

@@ -120,7 +120,9 @@ Kind = TypeVar("Kind", bound=Layer)
 
 
 def recurrences_of(layer: "RNN | Combined") -> Iterator[RNN]:
-    """Yields every recurrence of a layer, in the order they run."""
+    """Yields every recurrence of a layer, that is the layer itself or those of a stack or of two directions,
+    at any depth, in the order they run.
+    """
     if isinstance(layer, RNN):
         yield layer
         return
@@ -275,7 +277,8 @@ class LayerPrograms(Programs[LayersProgram], Generic[Kind]):
 
 
 def with_distinct_axes(parts: list[LayerArguments]) -> list[LayerArguments]:
-    """Returns copies of recurrences' arguments whose static sequences can be inputs of one net.
+    """Returns copies of recurrences' arguments whose static sequences (such as the keys of attention, which
+    every step reads whole) can be inputs of one net.
 
     An axis is renamed where another recurrence has its name for sequences of other lengths.
     """
@@ -303,7 +306,10 @@ class Wiring:
     made: list[BuiltRecurrence] = field(default_factory=list[BuiltRecurrence])
 
     def program(self, layer: Layer, last_only: bool) -> LayersProgram:
-        """Builds the net of a layer; returns its program. With `last_only` it returns only last outputs."""
+        """Builds one net of a layer (a recurrence, a stack or two directions) and all layers in it, for the
+        inputs of the call; returns its program. With `last_only` the net returns only the last output of each
+        sequence.
+        """
         specs = leaves(self.batch.specs)
         names = [name or "x" for name, _ in named_leaves(self.batch.structure)]
         inputs = [

@@ -1,6 +1,7 @@
 """`value_and_grad`: the value of a model's loss and its gradients, by one net."""
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -15,15 +16,15 @@ from stepnet.compiler.targets import gradient_order
 from stepnet.compiler.trace.draws import traced_purely
 from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import choice, flag, function
-from stepnet.compiler.values.structure import named_leaves, rebuild, skeleton
+from stepnet.compiler.values.arguments import check_signature, choice, flag, function
+from stepnet.compiler.values.once import entry_of
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, checked_array
 from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.gradients import (
     CallArguments,
-    GradientPrograms,
     Gradients,
     wanted_kinds,
 )
@@ -33,6 +34,7 @@ from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.prepared_gradients import form_of, kinds_of
 from stepnet.model.prepared_losses import LossCalls, LossExecutable, form_with
 from stepnet.model.program import Asked, NetProgram
+from stepnet.ragged import Ragged
 
 Array = np.ndarray
 MEANS = ("mean", "sum")
@@ -60,7 +62,9 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
     >>> value, gradients.params
     (np.float64(2.0), array([22.]))
     """
-    function(loss, "loss is a function loss(outputs, targets)")
+    check_signature(
+        function(loss, "loss is a function loss(outputs, targets)"), ("outputs", "targets"), ("final",)
+    )
     choice(reduce, f"reduce is {' or '.join(map(repr, MEANS))}", MEANS)
     return ValueAndGrad(differentiable(model), loss, reduce == "mean")
 
@@ -75,7 +79,7 @@ class ValueAndGrad:
     def __init__(self, model: Model, loss: Callable[..., Any], is_mean: bool) -> None:
         """Stores the arguments, which the class documents; nets are made at first use."""
         self.model, self.loss, self.is_mean = model, loss, is_mean
-        self.programs, self.calls = GradientPrograms(), LossCalls()
+        self.programs, self.calls = OrderedDict[Any, Any](), LossCalls()
         self.check = model.change_check
 
     def __call__(
@@ -166,7 +170,8 @@ class ValueAndGrad:
         wanted: the positions of the inputs to differentiate.
         alone: True if the net reads the results of the model as inputs, False if it includes the model.
         """
-        program, dtype, at_steps = self.programs.get(
+        program, dtype, at_steps = entry_of(
+            self.programs,
             (arguments.reading.program, targets.key, tuple(wanted), alone),
             lambda: self.program(arguments, targets, wanted, alone),
         )
@@ -229,9 +234,12 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
     if per_step and program.has_derived:
         raise InputError(
             "targets with an entry per step are not for models with other numbers of steps than the inputs, "
-            "as after a stride: take vjp, and compute the loss of its outputs"
+            "as after a stride or where inputs have steps of their own: take vjp, and compute the loss of "
+            "its outputs; or make the targets an input of the model, with the axis of the outputs, and the "
+            "loss its output, as sn.reduce(loss, 'sum')"
         )
     if per_step:
+        check_form(per_step, arguments.batch.structure)
         own = per_step.get("", per_step)  # a single target has no name
         both = Batch.of({"inputs": arguments.batch.structure, "targets": own}, lengths, time_major)
         check_depth(per_step, both.levels[-len(per_step) :], arguments.batch)
@@ -243,6 +251,21 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
         at_steps[name] if name in per_step else (of_row(name, leaf, arguments), 0) for name, leaf in named
     ]
     return Targets(targets, [array for array, _ in pairs], [levels for _, levels in pairs])
+
+
+def check_form(targets: Mapping[str, Any], inputs: Any) -> None:
+    """Raises `InputError` unless targets with an entry per step are Raggeds where the inputs are.
+
+    targets: the targets by name. inputs: the inputs, in their structure.
+    """
+    ragged = isinstance(leaves(inputs)[0], Ragged)
+    if all(isinstance(target, Ragged) == ragged for target in targets.values()):
+        return
+    made = "Raggeds, such as x.with_values(targets)" if ragged else "arrays [batch, time, ...]"
+    raise InputError(
+        f"targets with an entry per step are {made}, as the inputs are: here is a Ragged among arrays; "
+        "targets with an entry per sequence are for the last outputs, with last_only=True"
+    )
 
 
 def of_rows(name: str, outputs: Mapping[str, int]) -> bool:

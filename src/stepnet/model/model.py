@@ -19,21 +19,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
 import numpy as np
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import read_only_copy
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
-from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import array_of, dtype_name, file_path, flag
+from stepnet.compiler.values.arguments import file_path, flag
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.compiler.values.structure import arranged, leaves, named_leaves, skeleton, transform
+from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import no_sequences, no_static, with_default_dtypes, with_dtypes
 from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.executables import Form
 from stepnet.model.jax_arrays import called_on_arrays, has_jax_arrays
-from stepnet.model.program import Asked, Program
+from stepnet.model.program import REPLACED, Asked, Program, same_parameters
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
@@ -44,6 +42,18 @@ if TYPE_CHECKING:
     from stepnet.model.streams.stream import Stream
 
 Array = np.ndarray
+MADE_WITH = {
+    "step",
+    "model",
+    "params",
+    "memory",
+    "inputs",
+    "statics",
+    "reverse",
+    "unroll",
+    "until",
+}
+"""The attributes of models that stay as they were made."""
 
 
 class Declaration(NamedTuple):
@@ -218,7 +228,9 @@ class Model(ABC):
         begun: Any = None,
         time_major: bool = False,
     ) -> Any:
-        """Runs the model; returns the value of every named variable at every step, for debugging."""
+        """Runs the model; returns the value of every named variable at every step, for debugging. The
+        arguments are those of `RNN.trace_steps`.
+        """
 
     @property
     @abstractmethod
@@ -276,6 +288,15 @@ class Model(ABC):
 
     # ---- shared by all models
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an attribute; raises `InputError` for one that the model was made with, as its programs were
+        compiled for that.
+        """
+        if name in MADE_WITH and name in vars(self):
+            advice = REPLACED if name == "params" else f"make another model, with {name}="
+            raise InputError(f"the {name} of this {type(self).__name__} cannot be set: {advice}")
+        super().__setattr__(name, value)
+
     def __repr__(self) -> str:
         """Returns the class of the model, and what it was made with."""
         return f"{type(self).__name__}({', '.join(self.described)})"
@@ -289,7 +310,9 @@ class Model(ABC):
         last_only: bool = False,
         **control: Unpack[Controls],
     ) -> Reading[Any]:
-        """Checks the arguments of a call; returns them with the program that runs it."""
+        """Checks the arguments of a call; returns their arrays with the program that runs it, made for their
+        dtypes and features. Raises `InputError` for arguments that do not fit.
+        """
         return self.programs.read(sequences, initial, statics, lengths, last_only, **control)
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[Any]:
@@ -359,7 +382,8 @@ class Model(ABC):
         return digest_of(self.schedules(inputs, last_only, engine), leaves(self.declaration.params))
 
     def bytes_between(self, inputs: Any, last_only: bool, engine: Order) -> list[tuple[int, int]]:
-        """Returns (level, bytes per entry) of each value that a call holds between its parts.
+        """Returns (level, bytes per entry) of each value that a call hands from one part of its schedule to
+        another.
 
         Level 0 has an entry per sequence, level 1 one per step, level -1 one per pair of steps of a sequence.
         The arguments are those of `schedules`.
@@ -371,7 +395,9 @@ class Model(ABC):
         return [held for schedule in schedules for held in bytes_between(schedule)]
 
     def gradient_call(self, call: UncheckedCall) -> "CallArguments":
-        """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net."""
+        """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net, with
+        what arranges gradients in their structures.
+        """
         with IMPORTS:  # late: few processes train
             from stepnet.model.gradients import CallArguments
 
@@ -548,35 +574,3 @@ def gradient_kinds(model: Model, initial: Any) -> tuple[str, ...]:
     initial: the argument of the call, or None.
     """
     return model.kinds if initial is None else Model.kinds
-
-
-def parameter(value: Any) -> Any:
-    """Returns a read-only copy of a parameter as an array; raises `InputError` for a value that is not an
-    array.
-
-    Inside a step, a parameter of that step is returned unchanged.
-    """
-    if isinstance(value, Traced) and value.is_constant:
-        return value
-    array = array_of(value, "a parameter")
-    dtype_name(array.dtype, "a parameter")
-    return read_only_copy(array)
-
-
-def same_parameters(params: Any, before: Any, owner: str) -> Any:
-    """Copies new parameters; raises `InputError` unless they have the structure, shapes and dtypes of the
-    old.
-
-    params, before: the new and the old parameters.
-    owner: the word for the model in messages.
-    """
-    made = transform(parameter, arranged(params, before))
-    if skeleton(made) != skeleton(before):
-        raise InputError(f"the parameters are {skeleton(made)}; those of the {owner} are {skeleton(before)}")
-    for (name, old), new in zip(named_leaves(before), leaves(made), strict=True):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise InputError(
-                f"{f'parameter {name}' if name else 'the parameter'} is {new.dtype}{list(new.shape)}; "
-                f"that of the {owner} is {old.dtype}{list(old.shape)}"
-            )
-    return made

@@ -15,8 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.net.ir import without_unread
 from stepnet.compiler.net.meanings import REDUCTIONS
-from stepnet.compiler.net.types import CONST, ROWS
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, is_static_extent, whole_axis
 from stepnet.compiler.trace.lines import refuse, user_line
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced, apply, builder_of, lifted
@@ -84,7 +85,8 @@ def in_step(
                 "an input of two levels or more"
             )
     inputs = [Spec(leaf.type.shape, leaf.type.dtype, len(leaf.type.extent) - 2) for _, leaf in named]
-    given = transform(lambda leaf: Spec(row_value(leaf).type.shape, leaf.type.dtype), statics)
+    statics = transform(still, statics)
+    given = transform(static_spec, statics)
     traced = rnn.traced_for(rebuild(sequences, inputs), given).unrounded
     operands, memories = [leaf.number for _, leaf in named], memory_values(builder, initial, traced)
     running, own = traced, len(memories)
@@ -102,7 +104,8 @@ def in_step(
         else builder.constant(value, f"{title}.{name}".rstrip("."))
         for name, value in named_leaves(rnn.params)
     ]
-    gives = running.recur(rnn.reverse, rnn.unroll).add_results(builder, operands, user_line())
+    recur, operands = without_unread(running.recur(rnn.reverse, rnn.unroll), operands)
+    gives = recur.add_results(builder, operands, user_line())
     outputs = output_of(rebuild(running.output, [Traced(builder, number) for number in gives.outputs]))
     if last_only:
         if any(len(running.body.type_of(number).extent) > 1 for number in running.body.results):
@@ -120,14 +123,34 @@ def check_mask(mask: Any, like: Traced) -> None:
         )
 
 
-def row_value(leaf: Any) -> Traced:
-    """Returns a static of an inner recurrence unchanged; raises `StepError` unless it has one entry per row.
+def still(leaf: Any) -> Traced:
+    """Returns a static of an inner recurrence: one entry per row, or in a model a sequence of each row, which
+    each step of the recurrence reads whole. Raises `StepError` for others.
 
-    leaf: a value of the step around it.
+    leaf: a value of the step or model around it.
     """
-    if not isinstance(leaf, Traced) or leaf.type.extent != ROWS:
-        raise refuse("a static of a recurrence inside a step is a value of the step, one per row")
-    return leaf
+    extent = leaf.type.extent if isinstance(leaf, Traced) else CONST
+    if extent == ROWS:
+        return leaf
+    if not is_sequence(leaf):
+        raise refuse(
+            "a static of a recurrence inside a step is a value of the step, one per row; in a model it may "
+            "also be a sequence"
+        )
+    if is_static_extent(extent):
+        return leaf
+    return apply("arrange", leaf, steps=whole_axis(extent[-1]), reverse=False)
+
+
+def is_sequence(leaf: Any) -> bool:
+    """Returns whether a value is a flat sequence for each row of a model that is being traced."""
+    return isinstance(leaf, Traced) and leaf.builder.is_model and len(leaf.type.extent) == len(STEPS)
+
+
+def static_spec(value: Traced) -> Spec:
+    """Returns the `Spec` (features, dtype, axis) of a static of a recurrence, a value of the model around."""
+    extent = value.type.extent
+    return Spec(value.type.shape, value.type.dtype, axis=extent[-1] if is_static_extent(extent) else "")
 
 
 def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced]:
@@ -158,7 +181,10 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
         if builder.is_model and isinstance(leaf, np.ndarray | np.number):
             leaf = Traced(builder, builder.constant(np.asarray(cast(Any, leaf))))
         if not isinstance(leaf, Traced) or leaf.type.extent not in (ROWS, CONST):
-            raise refuse(f"{what} of a recurrence inside a step is a value of the step, one per row")
+            raise refuse(
+                f"{what} of a recurrence inside a step is a value of the step, one per row; zeros are "
+                "initial='zeros', or np.zeros_like(value) beside other values"
+            )
         if (leaf.type.shape, leaf.type.dtype) != (spec.shape, spec.dtype):
             raise refuse(
                 f"{what} is {leaf.type.element}; it should be {DTYPES[spec.dtype].text}{list(spec.shape)}"
@@ -250,7 +276,10 @@ def expand(value: Any, like: Any) -> Traced:
     [array([40., 80.])]
     """
     if not isinstance(value, Traced) or not isinstance(like, Traced):
-        raise refuse("expand takes a value of a step, and inner sequences that say how often it is repeated")
+        raise refuse(
+            "expand takes a value of a step, and inner sequences that say how often it is repeated; statics "
+            "that are sequences are given in the call, as statics=keys"
+        )
     builder = builder_of((value, like))
     value, like = (Traced(builder, lifted(builder, operand, ())) for operand in (value, like))
     if value.type.extent == like.type.extent:

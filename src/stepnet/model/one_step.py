@@ -168,9 +168,11 @@ class OneStep:
         return [*map(self.barrier, outputs), *self.following]
 
     def copied(self, node: Node, operands: list[int]) -> int:
-        """Copies a node into the body (the net of a step); returns the number of the copy.
+        """Adds a node of the plan to the body (the net of a step); returns the number of its value there.
 
-        A node that repeats a value per row at every step, or takes the last step, is that value itself.
+        A product, and with `kept_apart` also a sum or concatenation, is followed by a barrier, so that passes
+        do not regroup it. A node that repeats a value per row at every step, or takes the last step, is that
+        value itself.
 
         operands: the numbers of its operands in the body.
         """

@@ -134,15 +134,20 @@ def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Pie
     whole = call.positions.lengths
     alive = np.flatnonzero(whole > first)
     lengths = np.minimum(whole[alive] - first, size)
-    begun = None
+    step_offset = None
     if counts:
         before = whole[alive] - first - lengths if reverse else np.full(len(alive), first)
-        begun = before if call.step_offset is None else before + call.step_offset[alive]
-    return part_of(call, alive, np.full(len(alive), first), lengths, begun)
+        step_offset = before if call.step_offset is None else before + call.step_offset[alive]
+    return part_of(call, alive, np.full(len(alive), first), lengths, step_offset)
 
 
 def part_of(
-    call: Call, alive: Array, firsts: Array, lengths: Array, begun: Array | None = None, apart: bool = False
+    call: Call,
+    alive: Array,
+    firsts: Array,
+    lengths: Array,
+    step_offset: Array | None = None,
+    consecutive: bool = False,
 ) -> Piece:
     """Returns the part of a call with some steps of some sequences, as a call to run.
 
@@ -151,8 +156,8 @@ def part_of(
 
     alive: the indices of the sequences.
     firsts, lengths: the first step of each of them, and the number of its steps.
-    begun: the number of steps that each ran before these; None if no step reads its index.
-    apart: whether the steps of each sequence must be consecutive in the piece, by a copy if needed.
+    step_offset: the number of steps that each ran before these; None if no step reads its index.
+    consecutive: whether the steps of each sequence must be consecutive in the piece, by a copy if needed.
     """
     positions = call.positions
     at = positions.step_indices(alive, firsts, lengths)
@@ -164,7 +169,7 @@ def part_of(
         lowest, first = int(at.min()), int(firsts[0])
         if positions.steps is None:
             places, starts = [np.arange(lowest, lowest + total)], positions.starts[alive] - lowest + firsts
-        elif not apart and (firsts == first).all():
+        elif not consecutive and (firsts == first).all():
             places, steps = (
                 [np.arange(lowest, lowest + total)],
                 positions.steps[first : first + int(lengths.max())],
@@ -173,7 +178,7 @@ def part_of(
     everyone = len(alive) == positions.rows
     beside = {axis: of_rows(offsets, alive) for axis, offsets in positions.beside.items()}
     inside = {axis: offsets_of(np.diff(offsets)[alive]) for axis, offsets in positions.beside.items()}
-    part = Call(Positions(starts, lengths, total, steps, inner, inside), step_offset=begun)
+    part = Call(Positions(starts, lengths, total, steps, inner, inside), step_offset=step_offset)
     rows = slice(None) if everyone else alive
     return Piece(rows, tuple(map(as_slice, places)), beside, part)
 

@@ -21,7 +21,9 @@ def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: 
     given = iter(precisions)
 
     def changed(rnn: RNN) -> RNN:
-        """Returns the recurrence in the next precision, if not None; a single one gets the report itself."""
+        """Returns a recurrence of the layers in the next of the chosen precisions; unchanged if that is None.
+        A recurrence that is the whole model also gets the report of `quantize`.
+        """
         precision = next(given)
         own = report if rnn is layer else None
         return rnn if precision is None else rnn.in_precision(precision, own)

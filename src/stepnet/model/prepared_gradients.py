@@ -287,8 +287,8 @@ class GradientExecutable(Executable[Program]):
 
     @cached_property
     def is_split(self) -> bool:
-        """True: a prepared gradient has the outputs in the program's order, apart from the memories, so that
-        `answer` need not sort them.
+        """True: the results of a prepared gradient are sorted already, outputs in the program's order and
+        then the memories, so that `answer` need not do it.
         """
         return True
 

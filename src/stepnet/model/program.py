@@ -2,33 +2,47 @@
 
     step --trace--> net --schedule--> parts --engine--> kernel --parameters--> bound
 
-Calls, streams, generation and beam search all run the kernel that `Program.bound` returns.
+Calls, streams, generation and beam search all run the kernel that `Program.bound` returns. A program is
+made for its parameters: they are copied, and refuse to be changed; `with_params` gives other ones to a copy.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self, cast
 
 import numpy as np
 
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.net.types import is_derived
+from stepnet.compiler.net.types import WHOLE, is_derived, read_only_copy
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.stored_schedule import StoredSchedule
 from stepnet.compiler.targets import Bound, Kernel, Order, Results, compiled, planning_for
 from stepnet.compiler.trace.step import Spec, TracedStep
+from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.arguments import array_of, dtype_name
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.once import computed_once
-from stepnet.compiler.values.structure import leaves, rebuilder
+from stepnet.compiler.values.structure import (
+    arranged,
+    leaves,
+    named_leaves,
+    rebuild,
+    rebuilder,
+    skeleton,
+    transform,
+)
 from stepnet.errors import InputError
 from stepnet.model.executables import Runs
 
 Array = np.ndarray
 Asked = str | Sequence[str]
+SHOWN = 6
+"""The number of names of parameters that a message lists."""
+REPLACED = "parameters are set with with_params(params), which returns a model that has them"
 
 
 def has_derived(net: Net) -> bool:
@@ -141,6 +155,12 @@ class Program(NetProgram):
         """True if some values have other numbers of steps than the sequences, as after a stride."""
         return has_derived(self.net)
 
+    @computed_once
+    def whole_axes(self) -> tuple[str, ...]:
+        """The axes of the model's steps that recurrences read whole at each step, such as "steps"."""
+        axes = {type_.extent[-1] for node in self.net.nodes for type_ in node.types if type_.extent}
+        return tuple(sorted(axis.removeprefix(WHOLE) for axis in axes if axis.startswith(WHOLE)))
+
     def split(self, results: Results) -> Results:
         """Separates outputs from final memories in the results of an engine; outputs keep their order.
 
@@ -197,14 +217,16 @@ class Beginning(Protocol):
     """An object that computes the initial memories of a model from its statics and parameters."""
 
     def add_to(self, builder: Builder, inputs: Sequence[int]) -> dict[int, int]:
-        """Adds the computation to a net; returns {memory position: number of its value}.
+        """Adds the computation of initial memories to a net; returns {position among the memories: number of
+        the value that it begins with}.
 
         inputs: the numbers of values of the net, of which the last are the statics and the parameters.
         """
         ...
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """Computes initial memories of `count` sequences from statics; returns {memory position: array}.
+        """Computes initial memories of `count` sequences from statics; returns {position among the memories:
+        array}.
 
         engine: the engines in order of preference.
         """
@@ -245,3 +267,140 @@ class StepProgram(Program):
     def in_precision(self, precision: Precision) -> "StepProgram":
         """Returns a program of the step that computes in a precision, with its own plans and machine code."""
         return StepProgram(replace(self.traced, precision=precision), self.reverse, self.unroll)
+
+
+# ---- parameters --------------------------------------------------------------------------------------------
+
+
+def refuse_change(*_: Any, **__: Any) -> NoReturn:
+    """Raises `InputError` for parameters that would be changed in their place, with what to call."""
+    raise InputError(f"{REPLACED}; dict(params) and list(params) make copies that may change")
+
+
+class ReadOnlyDict(dict[Any, Any]):
+    """Parameters by name, which raise `InputError` when they are changed. Copies are plain dicts."""
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = refuse_change  # pyright: ignore
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles the parameters as a plain dict."""
+        return dict, (dict(self),)
+
+
+class ReadOnlyList(list[Any]):
+    """Parameters in order, which raise `InputError` when they are changed. Copies are plain lists."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = refuse_change  # pyright: ignore
+    remove = pop = clear = sort = reverse = refuse_change  # pyright: ignore
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles the parameters as a plain list."""
+        return list, (list(self),)
+
+
+def own_parameters(params: Any) -> Any:
+    """Returns read-only copies of the parameters that a model is made with, in read-only dicts and lists.
+
+    Raises `InputError` for a leaf that is not an array, and for a Python number, which has no dtype.
+    """
+    for name, value in named_leaves(params):
+        if is_number(value):
+            raise InputError(
+                f"{called(name)} is the Python number {value!r}, which has no dtype: give "
+                f"np.float32({value!r}), or a number of another dtype"
+            )
+    return read_only(transform(parameter, params))
+
+
+def parameter(value: Any) -> Any:
+    """Returns a read-only copy of a parameter as an array; raises `InputError` for a value that is not an
+    array.
+
+    Inside a step, a parameter of that step is returned unchanged.
+    """
+    if isinstance(value, Traced) and value.is_constant:
+        return value
+    array = array_of(value, "a parameter")
+    dtype_name(array.dtype, "a parameter")
+    return read_only_copy(array)
+
+
+def same_parameters(params: Any, before: Any, owner: str) -> Any:
+    """Copies new parameters; raises `InputError` unless they have the structure, shapes and dtypes of the
+    old. A Python number gets the dtype of the parameter in whose place it is, if that is a floating one.
+
+    params, before: the new and the old parameters.
+    owner: the word for the model in messages.
+    """
+    given = arranged(params, before)
+    check_names([name for name, _ in named_leaves(given)], [name for name, _ in named_leaves(before)], owner)
+    if skeleton(given) != skeleton(before):
+        raise InputError(f"the parameters are {skeleton(given)}; those of the {owner} are {skeleton(before)}")
+    made = [parameter(typed_like(old, new)) for new, old in zip(leaves(given), leaves(before), strict=True)]
+    for (name, old), new in zip(named_leaves(before), made, strict=True):
+        if new.shape != old.shape or new.dtype != old.dtype:
+            raise InputError(
+                f"{called(name)} is {new.dtype}{list(new.shape)}; that of the {owner} is "
+                f"{old.dtype}{list(old.shape)}{'' if new.shape != old.shape else advice(old.dtype)}"
+            )
+    return read_only(rebuild(before, made))
+
+
+def check_names(given: list[str], known: list[str], owner: str) -> None:
+    """Raises `InputError` that names the parameters that are missing, and those that the model does not have.
+
+    given, known: the names of the new and of the old parameters.
+    owner: the word for the model in messages.
+    """
+    missing = [name for name in known if name not in given]
+    unknown = [name for name in given if name not in known]
+    wrong = [f"{listed(missing)} missing"] * bool(missing) + [f"{listed(unknown)} unknown"] * bool(unknown)
+    if wrong and "" not in (*missing, *unknown):
+        raise InputError(f"of the parameters of the {owner}, {' and '.join(wrong)}")
+
+
+def listed(names: list[str]) -> str:
+    """Writes names of parameters and the verb after them, for messages; of many names only the first.
+
+    >>> listed(["W"]), listed(["W", "R"])
+    ('W is', 'W, R are')
+    """
+    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return f"{shown} {'is' if len(names) == 1 else 'are'}"
+
+
+def advice(dtype: np.dtype[Any]) -> str:
+    """Says for an error message how a parameter of a wrong dtype gets this one."""
+    return f": give .astype(np.{dtype}); a NumPy scalar of another dtype in an update changes the dtype"
+
+
+def typed_like(old: Any, new: Any) -> Any:
+    """Returns a Python number as an array of the dtype of the old parameter, if that is a floating one; any
+    other value unchanged.
+    """
+    floating = is_number(new) and np.result_type(old.dtype, 1.0) == old.dtype
+    return np.asarray(new, old.dtype) if floating else new
+
+
+def is_number(value: Any) -> bool:
+    """Tells whether a value is a Python number, whose dtype is that of what it meets; NumPy's are not."""
+    return type(value) in (int, float, complex)
+
+
+def called(name: str) -> str:
+    """Names a parameter in messages by its keys and positions, which are "" for the only one."""
+    return f"parameter {name}" if name else "the parameter"
+
+
+def read_only(structure: Any) -> Any:
+    """Returns a structure of arrays whose dicts and lists raise an error when they are changed."""
+    if isinstance(structure, Mapping):
+        held = cast("Mapping[Any, Any]", structure)
+        return ReadOnlyDict({key: read_only(child) for key, child in held.items()})
+    if isinstance(structure, list):
+        return ReadOnlyList(map(read_only, cast("list[Any]", structure)))
+    if isinstance(structure, tuple):
+        held = cast("Any", structure)
+        items = map(read_only, held)
+        return type(held)(*items) if hasattr(held, "_fields") else tuple(items)
+    return structure

@@ -24,10 +24,10 @@ from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.targets import Bound, Call, PreparedCall, Results
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.once import put_latest
+from stepnet.compiler.values.once import entry_of, put_latest
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
 from stepnet.errors import InputError
-from stepnet.model.executables import Executables, Form
+from stepnet.model.executables import MOST_FORMS, Executables, Form
 from stepnet.model.program import Program
 from stepnet.ragged import Ragged, unchecked_ragged
 
@@ -87,7 +87,9 @@ class Executable(Generic[Kind]):
 
     @staticmethod
     def like(sequences: Any, array: Array, shape: tuple[int, ...] | None) -> Any:
-        """Returns an output in its shape; if that is None, in the form of the inputs `sequences`."""
+        """Returns an output of a call (`array`) in its shape; if that is None, in the form of the inputs
+        `sequences`: a `Ragged`, or an array [batch, time, ...].
+        """
         if shape is not None:
             return array.reshape(shape)
         if isinstance(sequences, Ragged):
@@ -179,6 +181,8 @@ class DerivedExecutable(CallExecutable[Kind]):
         results, sequences: those of the call.
         """
         program = self.program
+        if self.has_one_output and self.is_split:
+            return self.along(sequences, results.outputs[0], program.axes[0]), ()
         pairs = zip(program.split(results).outputs, program.axes, strict=True)
         return rebuild(program.output, [self.along(sequences, *pair) for pair in pairs]), ()
 
@@ -259,7 +263,8 @@ class Calls(Executables[CallExecutable[Kind]]):
     def find(
         self, form: Form, sequences: Any
     ) -> tuple[tuple[CallExecutable[Kind], list[CallExecutable[Kind]]] | None, Array | None]:
-        """Takes a prepared call out of the cache: one for the form (key), else for the other kind of form.
+        """Takes a prepared call out of the cache: one for the form (key), else one for the other kind of
+        form, as calls of exact lengths also run on code for any lengths.
 
         A form that begins with an int is for that many sequences of any lengths, others are for exact ones.
 
@@ -268,14 +273,31 @@ class Calls(Executables[CallExecutable[Kind]]):
         """
         taken = self.take(form)
         if type(form[0]) is int:
+            if taken is None and self.has_alike(form, sequences.offsets[0]):
+                taken = self.take(form)
             if taken is None:
                 return self.take(form_of_lengths(form, sequences)), None
             return taken, sequences.offsets[0]
         if taken is not None or (others := any_lengths_of(form, sequences)) is None:
             return taken, None
-        if others.form not in self.idle or self.comes_often(form, len(others.offsets) - 1):
+        if not self.has_alike(others.form, others.offsets) or self.comes_often(form, len(others.offsets) - 1):
             return None, None
         return self.take(others.form), others.offsets
+
+    def has_alike(self, form: Form, offsets: Array) -> bool:
+        """Tells whether there is an entry for a form of any lengths. One of as many sequences with another
+        number of steps becomes that of this form too, if it suits.
+
+        offsets: those of the sequences.
+        """
+        if form in self.idle:
+            return True
+        for other, idle in tuple(self.idle.items()):
+            same = type(other[0]) is int and (other[0], *other[2:]) == (form[0], *form[2:])
+            if same and any(each.prepared.suits(offsets) for each in tuple(idle)):
+                put_latest(self.idle, form, idle, MOST_FORMS)
+                return True
+        return False
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """Runs a call on prepared code, if some that fits is free; returns its program and its results.
@@ -434,11 +456,6 @@ def is_order(engine: Any) -> bool:
     return all(type(name) is str for name in names)
 
 
-def keep(programs: OrderedDict[Any, Any], key: Any, program: Any) -> None:
-    """Adds a program to a cache of programs by key, and removes the oldest ones beyond `MOST_KINDS`."""
-    put_latest(programs, key, program, MOST_KINDS)
-
-
 class Programs(Generic[Kind]):
     """The programs of a model for the kinds of inputs so far.
 
@@ -505,11 +522,7 @@ class Programs(Generic[Kind]):
         make: makes the program.
         """
         # A local variable, as another thread may replace `latest` before the return.
-        program = programs.get(key)
-        if program is None:
-            program = make()
-            keep(programs, key, program)
-        self.latest = program
+        program = self.latest = entry_of(programs, key, make, MOST_KINDS)
         return program
 
     def changed(self, change: Callable[[Kind], Kind]) -> "Programs[Kind]":
@@ -520,7 +533,9 @@ class Programs(Generic[Kind]):
         made, new = Programs[Kind](), dict[int, Kind]()
 
         def once(program: Kind) -> Kind:
-            """Changes a program once, as both caches (by `Spec`s and by arrays) may hold the same program."""
+            """Changes a compiled program once, as both caches (by `Spec`s and by arrays) may hold the same
+            program.
+            """
             if id(program) not in new:
                 new[id(program)] = change(program)
             return new[id(program)]

@@ -118,7 +118,8 @@ def call_of(
     last_only: whether to return only the last output of each sequence.
     mask, begun: the arguments of the user's call, which are checked here.
     """
-    beside = {axis: offsets for still in statics for axis, offsets in still.beside.items()}
+    beside = {**batch.positions.beside}
+    beside |= {axis: offsets for still in statics for axis, offsets in still.beside.items()}
     return Call(
         batch.positions.with_statics(beside),
         batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.steps_like)],

@@ -18,8 +18,8 @@ from stepnet.model.batch import checked_array
 from stepnet.model.control import Control, Controls, UncheckedCall
 from stepnet.model.declared import Declared, check_masked
 from stepnet.model.executables import Form
-from stepnet.model.model import Declaration, same_parameters
-from stepnet.model.program import Asked, StepProgram
+from stepnet.model.model import Declaration
+from stepnet.model.program import Asked, StepProgram, same_parameters
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:

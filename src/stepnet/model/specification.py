@@ -92,11 +92,10 @@ def bits_of(array: Array) -> str:
 
 def bytes_between(schedule: Schedule) -> list[tuple[int, int]]:
     """Returns (level, bytes per entry) of each value that a part of a schedule leaves to later parts, to
-    bound the memory of a call. Level 0 has an entry per sequence, level 1 per step, level -1 per pair of
-    two steps of a sequence. Final results, and values
-    without rows, do not count, but for what final results have more of than steps. A schedule (parts of a
-    model in the order they run) of one part leaves none: values before its loop are computed in blocks of a
-    fixed size.
+    bound the memory of a call. Level 0 has an entry per sequence, level 1 per step, level -1 per pair of two
+    steps of a sequence. Values without rows do not count, nor do final results, unless they have more entries
+    than there are steps. A schedule (parts of a model in the order they run) of one part leaves none: values
+    before its loop are computed in blocks of a fixed size.
     """
     if schedule.single_plan is not None:
         return []

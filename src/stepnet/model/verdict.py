@@ -10,7 +10,7 @@ conversion may round a weight once.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from stepnet.compiler.net.tolerance import ROUNDINGS, tolerance
 from stepnet.compiler.net.types import Literal
 from stepnet.compiler.targets import AUTO, REFERENCE
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError, LayoutError, named
@@ -47,7 +48,10 @@ ENGINES = (*AUTO, REFERENCE)
 
 @dataclass(frozen=True)
 class WithStates:
-    """A model function that returns the outputs of layers, and their final states by ONNX names.
+    """A model function that returns the outputs of layers, and their final states.
+
+    The states have the names of a saved ONNX model, such as "final.h", and where ONNX's operators have such
+    states also those of its layers: "final_h_0".
 
     last: whether the output is the last output of each sequence.
     """
@@ -61,22 +65,35 @@ class WithStates:
         return "with_states"
 
     def __call__(self, x: Any, params: Any) -> Outputs:
-        """Runs the layers; returns {"output": ..., "final_h_0": [directions, hidden] per sequence, ...}.
+        """Runs the layers; returns {"output": ..., "final": ..., "final_h_0": ...}.
 
-        The number in a name is that of the layer. `params` is not used.
+        The number in a name is that of the layer, whose states are [directions, hidden] per sequence.
+        `params` is not used.
         """
         output, final = self.layer(x)
         if self.last:
             output = self.layer(x, last_only=True)[0]
-        made: Outputs = {"output": output}
+        made: Outputs = {"output": output, "final": final}
         layers = self.layer.layers if isinstance(self.layer, Stack) else (self.layer,)
         states: Any = final if isinstance(self.layer, Stack) else (final,)
         for index, (layer, state) in enumerate(zip(layers, states, strict=True)):
             ways: list[Any] = [*state.values()] if isinstance(layer, Bidirectional) else [state]
-            each: list[Any] = [way if isinstance(way, dict) else {"h": way} for way in ways]
-            for name in each[0]:
+            each: list[Any] = [{"h": way} if isinstance(way, Traced) else way for way in ways]
+            for name in state_names(each):
                 made[f"final_{name}_{index}"] = np.concatenate([way[name][:, None] for way in each], axis=1)
         return made
+
+
+def state_names(states: list[Any]) -> list[str]:
+    """Returns the names of the states of a layer; none unless each direction has the same named ones.
+
+    states: the final state of each direction.
+    """
+    flat = all(
+        isinstance(way, dict) and all(isinstance(value, Traced) for value in cast("Any", way).values())
+        for way in states
+    )
+    return [*states[0]] if flat and all(way.keys() == states[0].keys() for way in states) else []
 
 
 @dataclass(frozen=True)
@@ -122,7 +139,7 @@ class Side:
     def outputs(self, sequences: Any, statics: Any) -> Iterator[Outputs]:
         """Yields the model's outputs by name in float64: with its weights, then with randomly rounded copies.
 
-        sequences: Raggeds of the same lengths, in the structure of the inputs; their dtypes are changed.
+        sequences: Raggeds, in the structure of the inputs; their dtypes are changed.
         statics: the values that each sequence has once.
         """
         with named(self.path):
@@ -132,13 +149,13 @@ class Side:
             ]
             reading = self.graph.reading(rebuild(self.graph.inputs, given), statics)
             arrays = [*map(as_float64, reading.batch.arrays), *map(as_float64, leaves(statics))]
-            extents = [self.graph.net.type_of(number).extent for number in self.graph.net.results]
+            levels, axes = reading.program.levels, reading.program.axes
             names = [name for name, _ in named_leaves(self.graph.program.traced.output)]
             for program, params in self.programs:
                 made = run_net(program, [*arrays, *params], reading.call, ENGINES)
                 yield {
-                    name: given[0].with_values(each) if len(extent) > 1 else each
-                    for name, each, extent in zip(names, made, extents, strict=True)
+                    name: reading.batch.like_input(each, level, axis)
+                    for name, each, level, axis in zip(names, made, levels, axes, strict=True)
                 }
 
 
@@ -227,7 +244,7 @@ class Compared:
     not_finite: int
 
     def merged(self, other: "Compared") -> "Compared":
-        """Joins two comparisons of an output into one over the sequences of both."""
+        """Joins two comparisons of one output, over different sequences, into one over all of them."""
         return Compared(
             np.maximum(self.difference, other.difference),
             np.maximum(self.rounding, other.rounding),
@@ -352,6 +369,13 @@ def compared(
     """
     first, second = ([*side.outputs(sequences, statics)] for side in sides)
     names = paired(sides, first[0], second[0])
+    for a, b in names:
+        lengths = [each.lengths for each in (first[0][a], second[0][b]) if isinstance(each, Ragged)]
+        if len(lengths) > 1 and not np.array_equal(lengths[0], lengths[1]):
+            raise LayoutError(
+                f"the models have outputs of other numbers of steps, and cannot be compared: {a or b} has "
+                f"{lengths[0].sum()} steps of {sides[0].path}, and {lengths[1].sum()} of {sides[1].path}"
+            )
     found = {a or b: one_compared([x[a] for x in first], [x[b] for x in second]) for a, b in names}
     # The final states of layers are outputs only where the other side has them, too.
     alone = {name for name in first[0] if several[0] and name not in {a for a, _ in names}}
@@ -407,7 +431,7 @@ def widths(net: Net) -> Iterator[int]:
 
 
 def check_inputs(one: Side, other: Side) -> None:
-    """Raises `LayoutError` for models that cannot be compared, as their inputs or statics have different
+    """Raises `LayoutError` for two models that cannot be compared, as their inputs or statics have different
     names or features.
     """
     pairs = ("inputs", one.inputs, other.inputs), ("statics", one.graph.statics, other.graph.statics)
@@ -438,14 +462,19 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
                 f"{side.path}: its input {name or 'x'} is {spec.dtype}, for which no range is known: say "
                 f"{option('inputs')}"
             )
-        if spec.levels or spec.axis:
+        if spec.levels:
             raise InputError(
                 f"{side.path}: its input {name or 'x'} is of nested sequences: say {option('inputs')}"
             )
 
+    axes = [*dict.fromkeys(["", *(spec.axis for spec in leaves(side.inputs))])]
+
     def sequences(spec: Spec) -> Ragged:
-        """Draws sequences of the lengths `LENGTHS` for one input, of numbers that are exact in float32."""
-        return Ragged.from_list([exactly(random.normal(size=(length, *spec.shape))) for length in LENGTHS])
+        """Draws sequences of the lengths `LENGTHS` for one input, of numbers that are exact in float32. The
+        lengths are in another order for each axis of steps that inputs have of their own.
+        """
+        lengths = np.roll(LENGTHS, axes.index(spec.axis))
+        return Ragged.from_list([exactly(random.normal(size=(length, *spec.shape))) for length in lengths])
 
     def static(spec: Spec) -> Array:
         """Draws a static, a value for each sequence, of numbers that are exact in float32."""

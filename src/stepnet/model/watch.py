@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Any, cast
 
 from stepnet.compiler.net.ir import Builder
+from stepnet.compiler.net.types import is_static_extent
 from stepnet.compiler.trace.lines import code_of, is_users, user_frame
 from stepnet.compiler.trace.step import Step
 from stepnet.compiler.trace.traced import Traced
@@ -43,7 +44,9 @@ def watched(step: Step, names: Names) -> Step:
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
-        """Runs the step, then fills `names` with its inputs, local variables and results."""
+        """Runs the user's step in a trace, then fills `names` with its inputs, local variables and results,
+        by name.
+        """
         first = roles(inputs=x, before=memory, statics=extras.get("statics"))
         builder = leaves(memory)[0].builder
         result, returned, inside = watching(lambda: step(x, memory, params, **extras))
@@ -125,7 +128,8 @@ def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """Returns the items of a dict, list or tuple as (key, value) pairs, to search them for values of a step.
+    """Returns the items of a dict, list or tuple as (key, value) pairs, to search the local variables of a
+    traced step for values of its net.
 
     The keys of a namedtuple are its fields, those of another tuple or list are indices.
     """
@@ -149,7 +153,9 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
     inside = InnerNames()
 
     def record_locals(frame: FrameType, event: str, _: Any) -> None:
-        """Records the local variables of a user's function when it returns; for `sys.setprofile`."""
+        """Records, in `names`, the local variables of a user's function by its code, when it returns; Python
+        calls it, by `sys.setprofile`.
+        """
         code = frame.f_code
         if event == "return" and is_users(code):
             own = {*code.co_varnames, *code.co_cellvars} - {"_"}
@@ -183,7 +189,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
     If the step around it is not watched, this is `rnn` itself. Otherwise its named values are outputs too,
     and become values of the step around it: `name.value`, by the variable that holds the recurrence, or else
-    by the name of its step.
+    by the name of its step. Values of sequences that each step reads whole are left out.
     """
     inside = INNER_NAMES.get()
     if inside is None:
@@ -193,7 +199,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
     def output_of(outputs: Any) -> Any:
         """Records outputs["named"] for the watched step around; returns the outputs of `rnn` itself."""
-        named = (f"{title}.{name}" for name in names)
+        named = (f"{title}.{name}" for name in shown(names))
         inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
         return outputs["output"]
 
@@ -201,11 +207,22 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
     @wraps(rnn.step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
-        """Runs the watched step; returns {"output": ..., "named": the named values}, and the next memory."""
+        """Runs the step whose values are recorded by name; returns {"output": ..., "named": the named
+        values}, and the next memory.
+        """
         output, after = inner(x, memory, params, **extras)
-        return {"output": output, "named": tuple(names.values())}, after
+        return {"output": output, "named": tuple(shown(names).values())}, after
 
     return rnn.with_step(run), output_of
+
+
+def shown(names: Names) -> Names:
+    """Returns the named values of a step that its recurrence has for each step, without those of static
+    sequences.
+    """
+    values = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced)}
+    hidden = {name for name, leaf in values.items() if is_static_extent(leaf.type.extent)}
+    return {name: leaf for name, leaf in names.items() if name not in hidden}
 
 
 def title_of(rnn: Declared, titles: dict[str, Declared]) -> str:

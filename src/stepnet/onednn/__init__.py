@@ -1,8 +1,9 @@
 """Recurrences of oneDNN as functions on ragged sequences, with weights in Paddle's or any other layout.
 
 `fusion_gru`, `multi_gru` and `fusion_lstm` have the arguments of Paddle's operators of these names. `layer`
-makes a layer from weights in any layout, and `augru` a GRU with attention. They need oneDNN: pip install
-stepnet[onednn], or set STEPNET_ONEDNN to the path of the library. `counters` returns cache statistics.
+makes a layer from weights in any layout, and `augru` a GRU with attention. They need oneDNN: `pip install
+"stepnet[onednn]"` on Linux on x86-64, or set STEPNET_ONEDNN to the path of the library. `counters` returns
+cache statistics.
 """
 
 from stepnet.compiler.targets.calibration import Calibration

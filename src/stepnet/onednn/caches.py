@@ -12,9 +12,9 @@ from stepnet.compiler.targets.onednn.padding import PADDINGS
 from stepnet.compiler.targets.onednn.primitives import PACKED
 from stepnet.compiler.targets.onednn.run import RUNS
 from stepnet.compiler.targets.onednn.training import WIDENED
+from stepnet.compiler.values.dtypes import same_bits
 
 Array = np.ndarray
-SMALL = 16 * 1024
 SETS = 4
 """The largest number of cached layers with the same shapes and settings but different weights."""
 
@@ -34,14 +34,6 @@ class CachedLayer:
     def bytes(self) -> int:
         """The estimated memory of a cache entry: the copies of arrays, and as much again for the layer."""
         return 2 * sum(array.nbytes for array in self.arrays)
-
-
-def same_bits(first: Array, second: Array) -> bool:
-    """Tells whether two arrays of one shape and dtype are equal bit by bit: NaN is NaN, 0 is not -0."""
-    if first.nbytes < SMALL:  # two copies take less time than the overhead of a NumPy function
-        return first.tobytes() == second.tobytes()
-    word = np.dtype(f"u{first.dtype.itemsize}")
-    return bool((first.view(word) == second.view(word)).all())
 
 
 def cached_layer(

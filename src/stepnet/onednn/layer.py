@@ -174,8 +174,8 @@ class Layer:
 
     def arguments(self, x: Any, h0: Any, c0: Any, attention: Any, reverse: bool) -> Arguments:
         """Checks the arguments of a call of this layer, which are those of `__call__`; returns them in the
-        form that the engines take. Raises `InputError`, also for attention where the cell has none, or
-        without it where it has.
+        form that the engines take. reverse: whether each sequence runs from its last step. Raises
+        `InputError`, also for attention where the cell has none, or without it where it has.
         """
         sequences = Sequences.of(x, self.inputs)
         initial = initial_of(sequences, self.states, h0, c0)

@@ -15,9 +15,10 @@ BRANCHES = "then_branch", "else_branch"
 def branch(call: OnnxCall) -> list[Placed]:
     """Computes the results of an If node.
 
-    Of a condition that is known, the other branch is not run. Where it is computed, a number per sequence,
-    both are, and each sequence gets the results of its own. Raises `ModelError` for a condition of each step,
-    and for branches whose results do not have equal axes and dtypes.
+    If the condition is known when the model is read, only its branch is run. If it is computed, with a number
+    per sequence, both branches are run, and each sequence gets the results of the one that it chose. Raises
+    `ModelError` for a condition of each step, and for branches whose results do not have equal axes and
+    dtypes.
     """
     condition = condition_of(call.x)
     if condition.is_constant:
@@ -31,7 +32,9 @@ def branch(call: OnnxCall) -> list[Placed]:
 
 
 def condition_of(value: Placed) -> Placed:
-    """Returns a condition without axes; raises `ModelError` for one of each step, or of several numbers."""
+    """Returns the condition of an If, a boolean per sequence, without axes; raises `ModelError` for one of
+    each step, or of several numbers.
+    """
     if isinstance(value.value, Unusable):
         raise ModelError(value.value.reason)
     if isinstance(value.value, Traced) and value.value.type.extent != ROWS and not value.value.is_constant:
@@ -44,9 +47,9 @@ def condition_of(value: Placed) -> Placed:
 
 
 def chosen(condition: Placed, then: Placed, otherwise: Placed, at: int) -> Placed:
-    """Returns the results of one branch for each sequence; raises `ModelError` for branches that do not fit.
-
-    at: the index of the output, for the message.
+    """Chooses between the results of both branches of an If, for each sequence by its condition; raises
+    `ModelError` for branches whose results do not have equal axes and dtypes. at: the number of the output of
+    the If, for messages.
     """
     for value in (then, otherwise):
         if isinstance(value.value, Unusable):

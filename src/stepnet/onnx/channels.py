@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.importers import pointwise, reductions
+from stepnet.errors import ModelError
+from stepnet.importers import reductions
 from stepnet.importers.einsum import einsum
-from stepnet.importers.placed import Placed, constant
+from stepnet.importers.placed import Placed
 from stepnet.importers.products import multiplied
 from stepnet.onnx.call import OnnxCall
 
@@ -24,14 +25,30 @@ def instance_norm(call: OnnxCall) -> Placed:
 
 
 def channels_normalised(call: OnnxCall, groups: int) -> Placed:
-    """Normalises groups of channels over the steps, then scales and shifts them by operands."""
+    """Normalises the channels of a node's first operand group by group, over the steps of each sequence, then
+    scales and shifts them by its further operands. groups: their number.
+    """
     x, epsilon = call.x, float(call.attributes.get("epsilon", 1e-5))
-    made, ones = reductions.group_norm(x, groups, epsilon, call.padded), (1,) * (len(x.axes) - 2)
-    for operator, index in (("multiply", 1), ("add", 2)):
-        array = call.operand(index).array
-        each = np.repeat(array, x.sizes[1] // array.size) if array.size == groups else array
-        made = pointwise.elementwise(operator, made, constant(each.reshape(-1, *ones)))
-    return made
+    arrays = (call.operand(index).array for index in (1, 2))
+    each = (np.repeat(own, x.sizes[1] // own.size) if own.size == groups else own for own in arrays)
+    return reductions.group_norm(x, groups, epsilon, *each, padded=call.padded)
+
+
+def layer_norm(call: OnnxCall) -> Placed:
+    """Computes the result of a LayerNormalization node, over the last features."""
+    epsilon = float(call.attributes.get("epsilon", 1e-5))
+    return reductions.layer_norm(call.x, call.axis(-1), epsilon, call.operand(1), call.optional(2))
+
+
+def batch_norm(call: OnnxCall) -> Placed:
+    """Computes the result of a BatchNormalization node at inference: each channel is scaled and shifted."""
+    if call.flag("training_mode"):
+        raise ModelError(
+            "it trains (training_mode=1), with the statistics of the batch: export the model for inference"
+        )
+    scale, shift, mean, variance = (call.operand(index).array for index in range(1, 5))
+    epsilon = float(call.attributes.get("epsilon", 1e-5))
+    return reductions.batch_norm(call.x, 1, scale, shift, mean, variance, epsilon)
 
 
 def average_of_steps(call: OnnxCall) -> Placed:

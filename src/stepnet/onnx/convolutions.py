@@ -81,13 +81,15 @@ class Finder:
         return None if value is None or value.type.extent != CONST else value.array
 
     def window(self, node: Node) -> Window | None:
-        """Returns the window of a node; None for one whose zeros ONNX's operators do not have."""
+        """Returns the window (steps that a convolution reads at a step) of a node `windows` or `overlap`;
+        None for one whose zeros around the sequence ONNX's operators do not have.
+        """
         window = Window.of(node.attributes)
         return None if window.same and (self.lengths or window.dilation > 1) else window
 
     def sliced(self, number: int) -> tuple[int, int]:
-        """Returns the node of which a node is a slice of the last feature, and the first one of the slice;
-        the node itself and 0 for any other node.
+        """Looks through a slice of the last feature: returns the number of the node that is sliced, and the
+        first feature that is taken; for any other node its own number, and 0.
         """
         node = self.net.nodes[number]
         if node.operation != "slice":
@@ -100,7 +102,9 @@ class Finder:
     # ---- convolutions
 
     def convolved(self, number: int) -> ConvolutionWeight | None:
-        """Returns the kernel of a product of windows [size, in] with a matrix; None for any other node."""
+        """Returns the kernel of a node that multiplies windows of steps [size, in] by a constant matrix; None
+        for any other node.
+        """
         product = self.node(number, "matmul")
         flat = self.of(product, "reshape")
         matrix = None if product is None else self.constant(product, 1)
@@ -113,8 +117,8 @@ class Finder:
         return ConvolutionWeight(source, weight, first=first)
 
     def by_feature(self, number: int) -> ConvolutionWeight | None:
-        """Returns the kernel of products of windows with a weight of each feature by itself; None for any
-        other node.
+        """Returns the kernel of a node that convolves each feature by itself, in as many groups as features:
+        windows of steps times constant weights, summed over the window. None for any other node.
         """
         total = self.of(self.node(number, "reshape"), "sum")
         products = self.of(total, "multiply")
@@ -129,8 +133,8 @@ class Finder:
         return ConvolutionWeight(source, weight.transpose(1, 2, 0).reshape(-1, 1, shape[0]), shape[1])
 
     def scattered(self, number: int) -> ConvolutionWeight | None:
-        """Returns the kernel of a product whose results are those of a window's entries, [size, out], as in a
-        transposed convolution; None for any other node.
+        """Returns the kernel of a node that multiplies each step by a constant matrix and reshapes the result
+        to the entries of a window, [size, out], as a transposed convolution does; None for any other node.
         """
         entries = self.node(number, "reshape")
         product = self.of(entries, "matmul")
@@ -145,11 +149,12 @@ class Finder:
     def grouped(
         self, number: int, find: Callable[[int], ConvolutionWeight | None], inputs: int, outputs: int
     ) -> ConvolutionWeight | None:
-        """Returns the kernel of a node, or of the nodes of all groups of features that it concatenates; None
-        for other nodes, and for kernels that do not read all features.
+        """Returns the kernel of a convolution in groups of features: that of the node itself, or of the
+        nodes, one for each group, that it concatenates; None for other nodes, and for kernels that do not
+        read all features.
 
-        find: finds the kernel of a group. inputs, outputs: the axes of the weight for the features that it
-        reads, and along which ONNX has the groups.
+        find: finds the kernel of a group. inputs, outputs: the axes of a weight along which its inputs are,
+        and along which ONNX has the groups one after the other.
         """
         node = self.node(number, "concatenate")
         parts = [find(part) for part in (node.inputs if node is not None else (number,))]
@@ -168,7 +173,10 @@ class Finder:
         )
 
     def convolution(self, number: int) -> Fused | None:
-        """Returns the Conv that a node computes; None for none."""
+        """Returns the ONNX operator Conv that does the same as a node and those that it reads: a product of
+        windows of steps with constant weights. None for a node that is no such product, or whose zeros around
+        the sequence a Conv does not have.
+        """
         kernel = self.by_feature(number) or self.grouped(number, self.convolved, 1, 0)
         window = None if kernel is None else self.window(self.net.nodes[kernel.source])
         if kernel is None or window is None:
@@ -178,8 +186,9 @@ class Finder:
         return Fused(self.net.nodes[kernel.source].inputs[0], rule)
 
     def transposed(self, number: int) -> Fused | None:
-        """Returns the ConvTranspose that a node computes; None for none, and for one whose number of results
-        is not that of ONNX's operator.
+        """Returns the ONNX operator ConvTranspose that does the same as a node `overlap` (each step gets the
+        entries of all windows that lie on it, added up) and those that it reads; None for any other node, and
+        for one that has another number of results than ONNX's operator.
         """
         made = self.node(number, "overlap")
         kernel = None if made is None else self.grouped(made.inputs[0], self.scattered, 0, 0)
@@ -206,7 +215,9 @@ class Finder:
     # ---- pooling
 
     def maxima(self, number: int) -> Fused | None:
-        """Returns the MaxPool that a node computes; None for none."""
+        """Returns the ONNX operator MaxPool that does the same as a node: the maximum over the entries of a
+        window, with those that are steps; None for any other node.
+        """
         made = self.node(number, "max")
         values = None if made is None else self.inside(made.inputs[0])
         if made is None or values is None or made.attributes["axes"] != (-2,):
@@ -218,8 +229,9 @@ class Finder:
         return Fused(values.inputs[0], over_steps("MaxPool", None, attributes, fill))
 
     def inside(self, number: int) -> Node | None:
-        """Returns the node of windows of one feature axis that a node is, or that it is where there is a step
-        and the lowest number elsewhere; None for any other node.
+        """Returns the node `windows` behind a value that is to be reduced over windows: the value itself, or
+        a choice (where) that puts the lowest number in place of entries beyond the sequence. None for any
+        other node.
         """
         choice = self.node(number, "where")
         values = self.of(choice, "windows", 1) if choice else self.node(number, "windows")
@@ -232,8 +244,8 @@ class Finder:
         return values if values is not None and len(values.type.shape) == 2 else None
 
     def is_inside(self, number: int, values: Node) -> bool:
-        """Tells whether a node has the windows of ones at all steps: true where windows, `values`, have a
-        step.
+        """Tells whether a node says which entries of windows are steps of the sequence: it has windows of
+        ones like those of the node `values`.
         """
         node = self.net.nodes[number]
         if node.operation != "windows" or node.attributes != values.attributes:
@@ -243,8 +255,9 @@ class Finder:
         return array is not None and bool(np.all(array)) and ones.attributes.get("how") is None
 
     def means(self, number: int) -> Fused | None:
-        """Returns the AveragePool that a node computes; None for none, and for one that ONNX does not have,
-        as with more zeros than the window is long.
+        """Returns the ONNX operator AveragePool that does the same as a node: the sum over windows of steps,
+        divided by their size or number. None for any other node, and for one that ONNX does not have, as with
+        more zeros than the window is long.
         """
         made = self.node(number, "divide")
         total = self.of(made, "sum")
@@ -262,8 +275,9 @@ class Finder:
         return Fused(values.inputs[0], over_steps("AveragePool", None, attributes, fill))
 
     def counted(self, mean: Node, values: Node) -> bool | None:
-        """Tells whether zeros around a sequence count in a mean over windows, `values`; None for a quotient
-        that is no mean, and for one that counts steps in a model with padding.
+        """Tells whether a mean over windows (the node `values`) divides by the size of the window, so that
+        zeros around the sequence count, or by the number of steps in it. None for a quotient that is no such
+        mean, and for one that counts steps in a model with padding.
         """
         divisor = self.constant(mean, 1)
         if divisor is not None:
@@ -300,10 +314,10 @@ def attributes_of(window: Window) -> dict[str, Any]:
 
 
 def over_steps(op: str, weight: Array | None, attributes: Mapping[str, Any], padding: float | None) -> Rule:
-    """Makes the rule that writes an operator of ONNX over [batch, features, time].
+    """Makes the rule that writes a convolution or pooling of ONNX, whose operand is [batch, features, time].
 
-    weight: its weight; None for none. padding: the number that the padding of a model with lengths gets
-    first; None if no result of a step reads it.
+    weight: its weight; None for none. padding: the number that steps after a sequence's end get first, in a
+    model with lengths; None if no result reads them.
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:

@@ -27,7 +27,9 @@ PLACES = 2
 
 
 def conv(call: OnnxCall) -> Placed:
-    """Computes the result of a Conv node over the steps of sequences, or over those and one more axis."""
+    """Computes the result of a Conv node over the steps of sequences, or, for a weight with four axes, over
+    those and one more axis.
+    """
     if len(call.operand(1).axes) == 4:
         return conv_image(call, call.operand(1))
     x, weight = call.x, kernel_of(call.operand(1))
@@ -61,7 +63,9 @@ def conv_image(call: OnnxCall, weight: Placed) -> Placed:
 
 
 def channels_of(x: Placed) -> int:
-    """Returns the number of channels of an image; raises `ModelError` for a value with other axes."""
+    """Returns the number of channels of an image; raises `ModelError` for a value that is not [sequences,
+    channels, rows, steps].
+    """
     if len(x.axes) != 2 + PLACES or not is_feature(x.axes[1]):
         raise ModelError(
             f"a convolution over two axes is of [sequences, channels, rows, steps], with rows and steps in "
@@ -83,8 +87,8 @@ def pool_image(call: OnnxCall, how: str) -> Placed:
 
 
 def of_axis(call: OnnxCall, at: int) -> OnnxCall:
-    """Returns a node over two axes with the attributes of the first (0) or second (1) one alone; raises
-    `ModelError` for attributes of other axes.
+    """Returns the call of a node over two axes with its attributes, such as strides, for one of them alone:
+    the first (0) or second (1). Raises `ModelError` for attributes of another number of axes.
     """
     counts = {"strides": 2, "dilations": 2, "kernel_shape": 2, "pads": 4}
     stated = {name: count for name, count in counts.items() if call.attributes.get(name) is not None}
@@ -103,9 +107,11 @@ def kernel_of(weight: Placed) -> Placed:
 
 
 def window_of_kernel(call: OnnxCall, size: int, before: int = 0, after: int = 0) -> Window:
-    """Returns the steps that the kernel of a convolution or of a pooling reads.
+    """Returns the `Window`, which steps the kernel of a convolution or of a pooling reads at each step, by
+    the attributes strides, dilations, pads and auto_pad.
 
-    size: the length of the kernel. before, after: the steps of zeros that the operand has already.
+    size: the length of the kernel. before, after: the steps of zeros that a Pad node put around the operand
+    already.
     """
     (stride,), (dilation,) = of_axes(call, "strides", (1,)), of_axes(call, "dilations", (1,))
     if of_axes(call, "kernel_shape", (size,)) != (size,):
@@ -130,8 +136,8 @@ def auto_pad(call: OnnxCall) -> str:
 
 
 def of_axes(call: OnnxCall, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns an attribute with as many whole numbers as the default has, or the default; raises `ModelError`
-    for others.
+    """Returns the attribute `name` of a convolution or pooling with as many whole numbers as the default has,
+    or the default; raises `ModelError` for others.
     """
     value: Any = call.attributes.get(name)
     if value is None:

@@ -59,7 +59,9 @@ def outer_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
 
 
 def found_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
-    """Lists what `outer_reads` returns, for a body for which it is not known yet."""
+    """Lists the values outside of a body (the graph of a Loop, a Scan or an If) that its needed nodes read:
+    the result of `outer_reads`, for a body for which it is not known yet.
+    """
     nodes = needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body)
     ends = [find(body, text(value.name)) for value in graph.output]
     sources = [find(node.scope, name) for node in nodes for name in node.inputs if name]

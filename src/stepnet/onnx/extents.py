@@ -14,9 +14,9 @@ FIRST = np.array([0], np.int64)
 
 
 def expand(call: WrittenOperation) -> OnnxValue:
-    """Writes a repetition of a value for each entry of a deeper extent, such as a value per sequence at each
-    step. With the attribute "how", only the first or the last entry gets the value, and the others are 0.
-    call: the operation. Raises `ModelError` for a single sequence of the batch.
+    """Writes a repetition along one more axis: of a value per sequence at each step, or of a constant for
+    each sequence. With the attribute "how", only the first or the last step gets the value, and the others
+    are 0; raises `ModelError` where it is the first or the last sequence of the batch.
     """
     repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
@@ -80,7 +80,9 @@ def end(how: str) -> Rule:
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the first or last step of each sequence as ONNX; with lengths, 0 for an empty one."""
+        """Writes the first or last step of each sequence as ONNX; in a model with lengths, 0 for an empty
+        sequence.
+        """
         scope = call.scope
         if not scope.lengths:
             return call.result("Gather", call.x, np.array(0 if how == "first" else -1), axis=0)

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from stepnet.errors import ModelError, named
+from stepnet.errors import ModelError
 from stepnet.importers.quantizing import NARROW
-from stepnet.importers.sizes import STEPS
 from stepnet.layout.files.onnx.file import opened
 from stepnet.layout.files.onnx.graph import (
     DEPTH,
     Constant,
-    ConstantFolder,
     GraphNode,
     Key,
     Output,
@@ -26,16 +24,19 @@ from stepnet.layout.files.onnx.tensor import Proto, text
 from stepnet.layout.files.store import Store
 from stepnet.model.graph.array_model import (
     MOST_WAYS,
+    REMEDY,
+    Apart,
     ModelInput,
+    agreed,
     axes_of_sizes,
-    check_agree,
-    check_factor,
     check_names,
     first_fitting,
     graph_of,
+    is_any,
     with_axes,
 )
 from stepnet.model.graph.graph import Graph
+from stepnet.onnx.axis_names import named_axes
 from stepnet.onnx.dependencies import unsupported
 from stepnet.onnx.model import OnnxModel
 from stepnet.onnx.names import COMPARING, DTYPES
@@ -56,7 +57,7 @@ MOVING = {"Add", "Cast", "Expand", "Identity", "Reshape", "Squeeze", "Sub", "Tra
 """The operators through which lengths and step numbers may pass before they are compared."""
 
 
-def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
+def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str | None = None) -> Graph:
     """Loads the model in an .onnx file as a `Graph`, which runs over sequences without padding.
 
     Args:
@@ -66,6 +67,8 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
             for [batch, features, time], "N" for one value per sequence, "_N" for [layers, batch, ...].
             Further axes, and axes called "_", are features. "lengths" marks the lengths of the sequences;
             mostly recurrences and masks of steps determine these.
+        steps: "any" to state that no number in the file depends on the number of steps, where the file fixes
+            that; see `stepnet.load`.
 
     Returns:
         The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
@@ -79,18 +82,25 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
             depends on the padding.
         InputError: For axes that do not fit.
     """
+    any_steps = is_any(steps)
     proto, store = opened(path)
-    return loaded(proto, store, str(path), axes or {}, {})
+    return loaded(proto, store, str(path), axes or {}, {}, any_steps)
 
 
 def loaded(
-    proto: Proto, store: Store, path: str, axes: Mapping[str, str], constants: Mapping[str, Array]
+    proto: Proto,
+    store: Store,
+    path: str,
+    axes: Mapping[str, str],
+    constants: Mapping[str, Array],
+    any_steps: bool = False,
 ) -> Graph:
     """Makes the graph of a model; tries the likely meanings of its inputs' axes until one fits.
 
     proto: the model. store: the limit on memory, and the folder of external weights. path: the name of the
     file, for messages. axes: the meaning of the first axes of inputs, by name, as the user stated them.
-    constants: arrays, by name, for inputs that are constants in this graph.
+    constants: arrays, by name, for inputs that are constants in this graph. any_steps: whether no number in
+    the file depends on the number of steps that it states.
     """
     walk = Walk(proto, store)
     outputs = [text(value.name) for value in proto.graph.output]
@@ -101,31 +111,13 @@ def loaded(
         raise ModelError(unsupported_text(path, missing, walk))
     declared = declared_inputs(proto, walk, axes, constants)
 
-    def build(chosen: Sequence[str]) -> Graph:
+    def build(chosen: Sequence[str], apart: Apart) -> Graph:
         """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
-        inputs = tuple(map(model_input, declared, chosen))
-        check_agree(inputs)
-        check_folded(path, inputs, walk, store)
-        return graph_of(OnnxModel(path, inputs, walk, store, constants))
+        inputs = agreed([*map(model_input, declared, chosen)], apart)
+        return graph_of(OnnxModel(path, inputs, walk, store, constants, any_steps=any_steps))
 
-    return first_fitting(path, axes_choices(declared, walk, axes), build)
-
-
-def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Store) -> None:
-    """Raises `ModelError` for a factor that may be the number of steps for which a model was exported.
-
-    Exporters fold it into a mean over the steps: it would be wrong for sequences of other lengths. path: the
-    file, for the message. inputs: those whose declared sizes may fix the number of steps. walk: the nodes of
-    the model. store: the limit on memory.
-    """
-    folder = ConstantFolder(store)
-    is_fixed = any(symbol == STEPS for each in inputs for symbol, _ in each.stated)
-    scaling = [node for node in walk.nodes if is_fixed and node.op in ("Mul", "Div")]
-    factors = [(node, name) for node in scaling for name in node.inputs if name]
-    for node, name in factors:
-        value = folder.value(node.scope, name)
-        with named(f"{path}: {node.op} {node.name!r}"):
-            check_factor(np.zeros(0) if value is None else value, inputs)
+    remedy = "" if all(text(value.name) in axes for value in declared) else REMEDY
+    return first_fitting(path, axes_choices(declared, walk, axes), build, remedy)
 
 
 def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
@@ -155,8 +147,8 @@ def declared_inputs(
 
 
 def axes_choices(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Yields all combinations of axes that the inputs may have, those first that contradict the file least,
-    for the first `MOST_WAYS` combinations.
+    """Yields all combinations of axes that the inputs may have, the ones that contradict the file least
+    first; only `MOST_WAYS` of them are looked at.
 
     declared: the inputs as the model declares them. walk: the nodes of the model. axes: what the user states.
     """
@@ -189,8 +181,8 @@ def contradictions(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
 
 
 def usual_axes(value: Proto, walk: Walk) -> list[str]:
-    """Lists the axes that an input may have, such as "NT_", from the nodes that read it or else from its
-    rank.
+    """Lists the axes that an input may have, such as "NT_", from the nodes that read it, or else from the
+    names of its sizes and from its rank.
 
     value: the input as the model declares it. walk: the nodes of the model.
     """
@@ -204,9 +196,9 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
     read = {axes for node in walk.nodes if node.op in RECURRENT for axes in read_as(node, name, walk)}
     if any(reads_windows(node, name, walk) for node in walk.nodes):
         read |= {3: {"N_T"}, 4: {"N__T", "N_T_"}}.get(rank, set[str]())
-    return (
-        sorted(read) if read else axes_of_sizes([size.dim_value for size in value.type.tensor_type.shape.dim])
-    )
+    if read:
+        return sorted(read)
+    return named_axes(value, axes_of_sizes([size.dim_value for size in value.type.tensor_type.shape.dim]))
 
 
 def reads_windows(node: GraphNode, name: str, walk: Walk) -> bool:

@@ -9,13 +9,12 @@ A condition that the body computes ends each sequence by itself, as if it were a
 are from then on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.trace.traced import Traced
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise
@@ -24,6 +23,7 @@ from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.selecting import concatenate
 from stepnet.importers.shaping import step_numbers, unsqueeze
 from stepnet.importers.sizes import Size
+from stepnet.model.counting import at_axis
 from stepnet.onnx.branches import condition_of
 from stepnet.onnx.call import OnnxCall
 from stepnet.onnx.scans import (
@@ -34,7 +34,7 @@ from stepnet.onnx.scans import (
     with_steps,
     without_steps,
 )
-from stepnet.onnx.sequences import Listed, appended, list_of
+from stepnet.onnx.sequences import Listed, appended, joined_steps, list_of
 
 MOST = 128
 """The most iterations of a Loop whose body is repeated."""
@@ -46,10 +46,11 @@ class LoopGraph(Body, Protocol):
     """Body of a Loop node, as functions that convert the node need it."""
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds slices of outer values at the iteration's index, by which a Loop's body reads a sequence.
+        """Finds the slices by which a Loop's body reads a sequence step by step: those of outer values at the
+        index of the iteration.
 
-        iteration: the position of the body's input that is this index. Returns, by the key of the slice, (key
-        of the outer value, axis); a key is (scope, name).
+        iteration: the position of the body's input that is this index. Returns {key of the slice: (key of the
+        outer value, axis)}; a key is (scope, name).
         """
         ...
 
@@ -59,6 +60,12 @@ class LoopGraph(Body, Protocol):
 
     def passes_on(self, output: int, position: int) -> bool:
         """Tells whether the body's output at an index is its input at a position."""
+        ...
+
+    def appends(self, output: int, position: int) -> int | None:
+        """Returns the axis along which the body's output at an index is its input at a position with another
+        value behind it, if nothing else reads this input; None for another output.
+        """
         ...
 
     def hoist(self) -> None:
@@ -147,7 +154,7 @@ def repeated(call: OnnxCall, states: Sequence[Placed], condition: Placed, count:
 
 
 def both(first: Placed, second: Placed) -> Placed:
-    """Returns whether two conditions are true, a constant where that is known."""
+    """Computes whether two conditions are both true; a constant if that is known when the model is read."""
     for condition, other in ((first, second), (second, first)):
         if condition.is_constant:
             return other if bool(condition.array) else condition
@@ -155,8 +162,9 @@ def both(first: Placed, second: Placed) -> Placed:
 
 
 def ended(running: Placed, after: Placed, before: Placed) -> Placed:
-    """Returns a state after an iteration: that before it where the Loop has ended. Raises `ModelError` for a
-    state of another dtype, and for one of other axes where it may have ended.
+    """Returns a state after an iteration: that before it for sequences whose Loop has ended (`running` is
+    False). Raises `ModelError` for a state of another dtype, and for one of other axes where it may have
+    ended.
     """
     if isinstance(after.value, Listed):
         return after if running.is_constant else Placed(Unusable(ENDED), ())
@@ -187,13 +195,16 @@ def over_steps(call: OnnxCall, states: Sequence[Placed], condition: Placed, coun
     inputs, keys = slices_of(body, time)
     counts = not inputs or body.reads(0, keys)
     inputs += [index_of_steps(call, time)] if counts else []
-    lists = tuple(index for index, state in enumerate(states) if is_list(state))
-    step = LoopBody(body, len(states), lists, not condition.is_constant or not body.passes_on(0, 1))
-    begins = [state for state in states if not isinstance(state.value, Listed)]
+    grown = {index: axis for index, state in enumerate(states) for axis in grown_axis(body, index, state)}
+    lists = tuple(index for index, state in enumerate(states) if index in grown or is_list(state))
+    step = LoopBody(body, len(states), lists, grown, not condition.is_constant or not body.passes_on(0, 1))
+    begins = [state for index, state in enumerate(states) if index not in lists]
     begins += [condition] if step.ends else []
 
     def arranged(before: Sequence[Placed], x: Sequence[Placed]) -> list[Placed | None]:
-        """Returns the operands of the body: the iteration, the condition and the states."""
+        """Returns the operands of the Loop's body in ONNX's order: the number of the iteration, the condition
+        and the states. before: the states before the step. x: what the step reads.
+        """
         own = iter(before)
         each = [list_of() if index in lists else next(own) for index in range(len(states))]
         return [x[-1] if counts else None, before[-1] if step.ends else constant(True), *each]
@@ -207,8 +218,8 @@ def over_steps(call: OnnxCall, states: Sequence[Placed], condition: Placed, coun
 
 
 def slices_of(body: LoopGraph, time: Axis) -> tuple[list[Placed], list[Any]]:
-    """Returns the sequences of which a body reads the step at the index of the iteration, without their axis
-    of steps, `time`, and the keys of these slices.
+    """Returns the sequences of which the body of a Loop reads one step in each iteration, given without their
+    axis of steps, `time`, and the keys of the slices by which it does so.
     """
     outside = body.outside()
     found = [
@@ -220,8 +231,8 @@ def slices_of(body: LoopGraph, time: Axis) -> tuple[list[Placed], list[Any]]:
 
 
 def is_list(state: Placed) -> bool:
-    """Tells whether a state is a list; raises `ModelError` for one with entries, to which a Loop over steps
-    would add.
+    """Tells whether a state of a Loop is a list of tensors; raises `ModelError` for one that is not empty,
+    since a Loop over steps may only fill it.
     """
     own = state.value
     if isinstance(own, Listed) and (own.entries or own.by_step is not None):
@@ -229,16 +240,24 @@ def is_list(state: Placed) -> bool:
     return isinstance(own, Listed)
 
 
-def index_of_steps(call: OnnxCall, time: Axis) -> Placed:
-    """Returns the index of each step, without the axis of the steps, as a body reads it; raises `ModelError`
-    inside of a body, and for other steps than those of the inputs.
+def grown_axis(body: LoopGraph, index: int, state: Placed) -> Iterator[int]:
+    """Yields the axis along which each iteration of a Loop adds a value to a state that has none at first, as
+    a list has none; nothing for another state. index: that of the state.
     """
-    if not isinstance(call.like, Traced) or call.like.type.extent != (*ROWS, *time):
+    axis = body.appends(index + 1, index + 2)
+    if axis is not None and (0,) in state.axes and state.axes[state.axis(axis)] == (0,):
+        yield state.axis(axis)
+
+
+def index_of_steps(call: OnnxCall, time: Axis) -> Placed:
+    """Returns the index of each step along an axis, without that axis, as a body reads it; raises
+    `ModelError` inside of a body.
+    """
+    if not isinstance(call.like, Traced):
         raise ModelError(
-            f"its body reads the index of its iteration, over {text_of((time,))}, which are not the steps of "
-            "the model's inputs"
+            f"its body reads the index of its iteration, over {text_of((time,))}, inside of a body"
         )
-    return without_steps(step_numbers(call.like, np.int64), 0, time)
+    return without_steps(step_numbers(at_axis(call.like, str(time[0])), np.int64), 0, time)
 
 
 @dataclass(frozen=True)
@@ -246,13 +265,15 @@ class LoopBody:
     """Body of a Loop without its first output, the condition; then it can be run as the body of a Scan.
 
     body: the body. states: the number of states. lists: those that are lists, to which each step adds an
-    entry, which is one more output. ends: whether the condition is computed; then whether the Loop still runs
-    is one more state.
+    entry, which is one more output. grown: the axis of each of these that is an array instead, to which
+    entries are joined. ends: whether the condition is computed; then whether the Loop still runs is one more
+    state.
     """
 
     body: LoopGraph
     states: int
     lists: tuple[int, ...]
+    grown: Mapping[int, int]
     ends: bool
 
     @property
@@ -265,8 +286,9 @@ class LoopBody:
         return self.body.outside()
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the Loop's body (the graph of one step) and returns its outputs without the condition, or with
-        whether the Loop still runs behind its states.
+        """Runs the Loop's body (the graph of one step). Returns its states that are no lists; then, if the
+        Loop may end before the last step, whether it still runs; then its outputs of the step and what it
+        adds to each list.
         """
         goes_on, *others = self.body.run(operands, outside)
         running, *before = [required_operand(value) for value in operands[1:]]
@@ -277,12 +299,21 @@ class LoopBody:
         return [*states, *still, *others[self.states :], *entries]
 
     def results(self, final: Sequence[Placed], outputs: Sequence[Placed]) -> list[Placed]:
-        """Returns the results of the Loop from those of the recurrence: its states, lists among them, and its
-        outputs of each step.
+        """Returns the results of the Loop from those of the recurrence: its final states in ONNX's order,
+        where lists are made of the outputs that were added to them, and its outputs of each step.
 
         final: the final states that are no lists. outputs: the outputs of each step, those of lists last.
         """
         own, count = iter(final), len(outputs) - len(self.lists)
         entries = dict(zip(self.lists, outputs[count:], strict=True))
-        lists = {index: each if self.ends else list_of(by_step=each) for index, each in entries.items()}
+        lists = {index: each if self.ends else self.whole(index, each) for index, each in entries.items()}
         return [*(lists[at] if at in lists else next(own) for at in range(self.states)), *outputs[:count]]
+
+    def whole(self, index: int, entries: Placed) -> Placed:
+        """Returns a list, or an array that grew, from its entries of each step, along the first axis.
+
+        index: that of the state.
+        """
+        if index in self.grown:
+            return joined_steps(entries, self.grown[index], is_new=False)
+        return list_of(by_step=entries)

@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from stepnet.compiler.net.types import ROWS
-from stepnet.compiler.trace.lines import written_at
 from stepnet.compiler.trace.traced import Traced
-from stepnet.errors import ModelError, StepnetError
-from stepnet.importers.axes import BATCH, AxesError, extent_of, time_of
+from stepnet.errors import ModelError
+from stepnet.importers.axes import BATCH, extent_of, time_of
 from stepnet.importers.counts import with_counts
 from stepnet.importers.facts import LENGTH
-from stepnet.importers.padding import MISFITS, as_list, with_facts
-from stepnet.importers.placed import Placed, Unusable, check_apart, constant
+from stepnet.importers.padding import as_list, with_facts
+from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import repeated_at, to_extent
 from stepnet.layout.files.onnx.graph import (
@@ -33,12 +32,13 @@ from stepnet.layout.files.onnx.node import GATES
 from stepnet.layout.files.onnx.tensor import array_of, text
 from stepnet.layout.files.store import Store
 from stepnet.model.counting import length_of
-from stepnet.model.graph.array_model import ArrayModel, ModelInput
+from stepnet.model.graph.array_model import ArrayModel, ModelInput, located
 from stepnet.onnx.call import OnnxCall
 from stepnet.onnx.dependencies import needed, outer_reads, unsupported, within
 from stepnet.onnx.names import COMPARING, OnnxOperator, row_of
 from stepnet.onnx.orders import check_batch_order, in_batch_order, may_read, named, order_in, reordered
 from stepnet.onnx.sequences import READERS, Listed
+from stepnet.onnx.written_numbers import numbers_of
 
 Array = np.ndarray
 Values = dict[Key, Placed]
@@ -55,32 +55,24 @@ class OnnxModel(ArrayModel):
     alone: the nodes whose results are those of a batch of one sequence; filled in when the model is traced.
     """
 
+    has_dtypes: ClassVar[bool] = True
     walk: Walk
     store: Store
     constants: Mapping[str, Array] = field(default_factory=dict[str, Array])
     ends: dict[str, Placed] = field(default_factory=dict[str, Placed])
     alone: list[str] = field(default_factory=list[str])
 
-    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Computes the outputs of the model, by name if there are several.
-
-        x: the inputs with steps, by name if there are several.
-        params: not used, as the model's weights are constants.
-        statics: the inputs without steps, by name if there are several.
-        """
-        main, inputs = self.walk.main, self.placed(x, statics)
-        like = inputs[self.sequences[0].name].value
-        inputs |= {input_.name: lengths(input_, like) for input_ in self.inputs if input_.is_lengths}
+    def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> dict[str, Placed]:
+        """Computes the outputs of the model by name, from its inputs by name."""
+        self.numbers.clear()
+        main, like, outputs = self.walk.main, self.like(inputs), self.outputs
         env: Values = {(main, name): value for name, value in inputs.items()}
+        env |= {(main, input_.name): lengths(input_, like) for input_ in self.inputs if input_.is_lengths}
         env |= {(main, name): constant(array) for name, array in self.constants.items()}
-        outputs = self.outputs
         values = NodeRun(self, env, like).values(main, outputs)
-        for name, value in zip(outputs, values, strict=True):
-            if isinstance(value.value, Unusable):
-                raise ModelError(f"{self.path}: output {name!r} cannot be computed: {value.value.reason}")
         self.ends.update(zip(outputs, values, strict=True))
-        results = {name: result(name, value, like) for name, value in zip(outputs, values, strict=True)}
-        return results[outputs[0]] if len(outputs) == 1 else results
+        ends = self.only_at_steps({name: self.ends[name] for name in outputs}, inputs)
+        return {name: result(name, value, like) for name, value in ends.items()}
 
     @property
     def outputs(self) -> list[str]:
@@ -95,24 +87,18 @@ def lengths(input_: ModelInput, like: Traced) -> Placed:
     return Placed(length_of(like).astype(input_.dtype), (BATCH,), fact=LENGTH)
 
 
-def result(name: str, value: Placed, like: Traced) -> Any:
-    """Returns the value of a model's output to build the graph from; a constant with an axis of steps is
-    repeated at each step.
+def result(name: str, value: Placed, like: Traced) -> Placed:
+    """Returns a model's output in the order of its sequences; a constant with an axis of steps is repeated at
+    each step.
 
-    Raises `ModelError` for an axis that joins sequences with features, and for an output that is a number of
-    sequences or steps. name: that of the output. like: a value per step, whose steps are used.
+    name: that of the output. like: a value per step, whose steps are used.
     """
-    check_apart(f"output {name!r}", value.axes)
+    if isinstance(value.value, Unusable):
+        return value
     check_batch_order(name, value)
-    if not value.is_constant:
-        return value.value
-    if value.value.dtype.kind == "O":
-        raise ModelError(
-            f"output {name!r} is the number of sequences or of steps, and not a value per sequence or step"
-        )
-    if time_of(value.axes) is None:
-        return value.value
-    return repeated_at(value.value, like, extent_of(value.axes))
+    if not value.is_constant or time_of(value.axes) is None:
+        return value
+    return value.with_value(repeated_at(value.value, like, extent_of(value.axes)))
 
 
 @dataclass
@@ -128,7 +114,9 @@ class NodeRun:
     like: Traced | None = None
 
     def values(self, scope: GraphScope, names: Sequence[str]) -> list[Placed]:
-        """Returns the values with these names in a graph's scope; runs all nodes on which they depend."""
+        """Returns the values with these names in the scope of an ONNX graph; runs all nodes on which they
+        depend.
+        """
         for node in needed(self.model.walk, scope, names, self.env):
             self.run(node)
         return [self.value(scope, name) for name in names]
@@ -141,19 +129,27 @@ class NodeRun:
         key = scope, name
         if key not in self.env and isinstance(source, Constant):
             self.env[key] = constant(array_of(source.tensor, self.model.store))
+        if key not in self.env and self.like is None:
+            raise ModelError(
+                f"it reads {name!r} in the body of a loop, which reads of a sequence the entry at its own "
+                "step alone: x[:, t], with no condition around it"
+            )
         if key not in self.env:
             raise ModelError(f"{self.model.path}: {name!r} is not a value of the model, or depends on itself")
         return self.env[key]
 
     def run(self, node: GraphNode) -> None:
         """Computes the results of a node and stores them by name; adds the node and the file to errors."""
-        with located(self.model.path, node), written_at(node_name(node, self.model.path)):
+        with located(node_name(node, self.model.path), "node "):
             row = row_of(node.domain, node.op)
             if row is None:
                 raise ModelError(f"{node.op} is not supported")
             if row.alone:
                 self.model.alone.append(node_name(node, self.model.path))
-            results = results_of(row, self.call(node, row))
+            call = self.call(node, row)
+            results = results_of(row, call)
+            if self.model.steps is not None:
+                self.model.note(node_name(node, self.model.path), numbers_of(call, results))
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
                     self.env[node.scope, name] = self.at_steps(value)
@@ -167,11 +163,11 @@ class NodeRun:
 
     def call(self, node: GraphNode, row: OnnxOperator) -> OnnxCall:
         """Makes the argument of an operator's rule for a node: its operands, attributes and bodies (graphs as
-        attributes, of an If, Scan or Loop). row: the row of the operator.
+        attributes, of an If, Scan or Loop). row: that of its operator in the table of operators.
 
         In a model without lengths, the number of steps becomes each sequence's length where the operator may
         compute with it. Raises `ModelError` for an operand that is a placeholder for a value that stepnet
-        does not have; only a Cast and a Shape may read it, and a Conv, which knows some.
+        does not have; only a Cast and a Shape may read any, and a Conv some of them.
         """
         graphs = self.model.walk.bodies.get(node, {})
         operands = tuple(self.value(node.scope, name) if name else None for name in node.inputs)
@@ -194,7 +190,8 @@ class NodeRun:
 
 
 def results_of(row: OnnxOperator, call: OnnxCall) -> list[Placed]:
-    """Computes the results of a node by the row of its operator, for a model that is being traced.
+    """Computes the results of a node by its operator's row in the table of operators, for a model that is
+    being traced.
 
     In a model with padding (steps after a sequence's end), the results also have what is known of them there.
     """
@@ -218,27 +215,6 @@ def results_of(row: OnnxOperator, call: OnnxCall) -> list[Placed]:
 def node_name(node: GraphNode, path: str) -> str:
     """Returns the name and operator of a node, and the file, for messages."""
     return f"node {node.name!r} ({node.op}) of {path}"
-
-
-class located:  # noqa: N801 - it is read as a sentence
-    """Context manager that adds the file, and the name and operator of a node, to errors while it runs."""
-
-    def __init__(self, path: str, node: GraphNode) -> None:
-        self.path, self.node = path, node
-
-    def __enter__(self) -> None:
-        """Does nothing, as errors are changed at the end of the block."""
-
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        """Raises an error of the node again, with the node and the file in its message."""
-        if isinstance(error, MISFITS):
-            reason = f"its operands or attributes do not fit: {error}"
-            raise ModelError(f"{reason}\n  at {node_name(self.node, self.path)}") from error
-        named = isinstance(error, ModelError | AxesError) and "\n  at node " in str(error)
-        if isinstance(error, StepnetError) and not named:
-            reason = str(error).partition("\n  at ")[0]
-            kind = AxesError if isinstance(error, AxesError) else ModelError
-            raise kind(f"{reason}\n  at {node_name(self.node, self.path)}") from error
 
 
 @dataclass(frozen=True)
@@ -297,10 +273,11 @@ class ScopedBody:
         return NodeRun(model, env, self.run_.like).values(self.scope, self.outputs)
 
     def gathered(self, iteration: int) -> dict[Key, tuple[Key, int]]:
-        """Finds values of a Loop's body that are slices of outer values at the index of the iteration.
+        """Finds the slices by which a Loop's body reads a sequence step by step: values of the body that are
+        slices of outer values at the index of the iteration.
 
-        iteration: the position of the body's input that is this index. Returns, by the key of the slice, (key
-        of the outer value, axis).
+        iteration: the position of the body's input that is this index. Returns {key of the slice: (key of the
+        outer value, axis)}.
         """
         walk, count = self.run_.model.walk, text(self.graph.input[iteration].name)
         slices = dict[Key, tuple[Key, int]]()
@@ -312,8 +289,8 @@ class ScopedBody:
         return slices
 
     def reads(self, position: int, besides: Sequence[Key]) -> bool:
-        """Tells whether a Loop's body reads its input at a position, for more than the values `besides`, by
-        key.
+        """Tells whether the body of a Loop reads its input at a position, other than to compute the values
+        `besides`, given by key (scope, name).
         """
         walk, key = self.run_.model.walk, (self.scope, text(self.graph.input[position].name))
         keys = {find(self.scope, name)[:2] for name in self.outputs}
@@ -324,8 +301,23 @@ class ScopedBody:
                 keys |= {entry[:2] for graph, body in inner for entry in outer_reads(walk, graph, body)}
         return key in keys
 
+    def appends(self, output: int, position: int) -> int | None:
+        """Returns the axis along which an output of a Loop's body is its input at a position with another
+        value behind it, by a Concat, if nothing else reads this input; None for another output.
+        """
+        key = (self.scope, text(self.graph.input[position].name))
+        scope, name, source = find(self.scope, self.outputs[output])
+        if not isinstance(source, Output) or source.node.op != "Concat":
+            return None
+        first = find(source.node.scope, source.node.inputs[0])[:2]
+        if first != key or self.reads(position, [(scope, name)]):
+            return None
+        return source.node.attributes["axis"].i
+
     def passes_on(self, output: int, position: int) -> bool:
-        """Tells whether the output of a Loop's body at an index is its input at a position, or is true."""
+        """Tells whether an output of a Loop's body is an input of it unchanged, or the constant true: such a
+        condition never ends the Loop. output, position: the indices of the output and the input.
+        """
         key = (self.scope, text(self.graph.input[position].name))
         scope, name, source = find(self.scope, self.outputs[output])
         known = ConstantFolder(self.run_.model.store).value(scope, name)

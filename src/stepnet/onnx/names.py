@@ -12,31 +12,52 @@ of `importers`, which know no format.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
-from stepnet.importers import padding, pointwise, reductions, selecting, shaping
-from stepnet.importers.axes import features_of, is_time, symbols_in
-from stepnet.importers.convolving import with_zeros
+from stepnet.importers import padding, pointwise, reductions
+from stepnet.importers.axes import features_of, symbols_in
 from stepnet.importers.padding import Special
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.pointwise import OPERATORS
-from stepnet.importers.products import matmul
-from stepnet.importers.sizes import product
-from stepnet.layout.files.onnx.node import FUNCTIONS
 from stepnet.onnx import quantized, sequences
 from stepnet.onnx.attention import attention
 from stepnet.onnx.branches import branch
 from stepnet.onnx.call import OnnxCall, Rule
-from stepnet.onnx.channels import average_of_steps, einsummed, group_norm, instance_norm, largest_of_steps
+from stepnet.onnx.channels import (
+    average_of_steps,
+    batch_norm,
+    einsummed,
+    group_norm,
+    instance_norm,
+    largest_of_steps,
+    layer_norm,
+)
 from stepnet.onnx.convolving import average_pool, conv, conv_transpose, max_pool
 from stepnet.onnx.loops import loop
 from stepnet.onnx.orders import no_sort, product_of_sizes
+from stepnet.onnx.products import activated, fused_matmul, gemm, matrix_product
 from stepnet.onnx.recurrent import recurrence
 from stepnet.onnx.scans import scan
+from stepnet.onnx.shapes import (
+    concat,
+    constant_,
+    constant_of_shape,
+    expand,
+    flatten,
+    gather,
+    pad,
+    range_,
+    reshape,
+    shape,
+    size,
+    slice_,
+    split,
+    squeeze,
+    transpose,
+    unsqueeze,
+)
 
 DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
@@ -159,75 +180,6 @@ def dropout(call: OnnxCall) -> Placed:
     return call.x
 
 
-# ---- products ----------------------------------------------------------------------------------------------
-
-
-def matrix_product(call: OnnxCall) -> Placed:
-    """Computes the result of a MatMul node: the product of two operands as matrices."""
-    return matmul(call.operand(0), call.operand(1), call.padded)
-
-
-def gemm(call: OnnxCall) -> Placed:
-    """Computes the result of a Gemm node: alpha A B + beta C. C may be missing. A matrix that is transposed,
-    and B if alpha is not 1, must be constant.
-    """
-    a, b, c = call.operand(0), call.operand(1), call.optional(2)
-    alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
-    a = constant(a.array.T) if call.flag("transA") else a
-    b = constant(b.array.T) if call.flag("transB") else b
-    b = constant(b.array * np.asarray(alpha, b.array.dtype)) if alpha != 1 else b
-    result = matmul(a, b, call.padded)
-    if c is None:
-        return result
-    factor = constant(np.asarray(beta, b.array.dtype))
-    scaled = c if beta == 1 else pointwise.elementwise("multiply", c, factor)
-    return pointwise.elementwise("add", result, scaled)
-
-
-def fused_matmul(call: OnnxCall) -> Placed:
-    """Computes the result of onnxruntime's FusedMatMul: alpha A B, with the last axes of both transposed if
-    stated.
-    """
-    if call.flag("transBatchA") or call.flag("transBatchB"):
-        raise ModelError(
-            "it transposes the axes of a batch (transBatchA, transBatchB): that is not supported"
-        )
-    a, b = (
-        shaping.swapped(call.operand(at)) if call.flag(name) else call.operand(at)
-        for at, name in enumerate(("transA", "transB"))
-    )
-    result, alpha = matmul(a, b, call.padded), call.attributes.get("alpha", 1.0)
-    factor = constant(np.asarray(alpha, pointwise.dtype_of(result)))
-    return result if alpha == 1 else pointwise.elementwise("multiply", result, factor)
-
-
-def activated(rule: Rule) -> Rule:
-    """Makes the rule of an operator of onnxruntime that is another one, followed by an activation.
-
-    rule: that of the other one. Its activations are those of a recurrence.
-    """
-
-    def fused(call: OnnxCall) -> Placed:
-        """Computes an operator and its activation; raises `ModelError` for an unknown one."""
-        (result,) = padding.as_list(rule(call))
-        name: Any = call.attributes.get("activation", "")
-        numbers = [float(number) for number in call.attributes.get("activation_params") or ()]
-        numbers += [
-            float(call.attributes[key])
-            for key in ("activation_alpha", "activation_beta")
-            if key in call.attributes
-        ]
-        if name == "Clip":
-            return pointwise.clip(result, *numbers)
-        if name not in FUNCTIONS:
-            raise ModelError(
-                f"its activation {short_repr(name)} is not supported: {', '.join(FUNCTIONS)} are"
-            )
-        return pointwise.elementwise(FUNCTIONS[name], result, numbers=numbers)
-
-    return fused
-
-
 # ---- over axes ---------------------------------------------------------------------------------------------
 
 
@@ -237,7 +189,9 @@ def reduction(how: str) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes a reduction node; without axes it is over all of them, or none if the node says so."""
+        """Computes the result of an ONNX reduction; without axes it is over all of them, or none if the node
+        says so.
+        """
         x, axes = call.x, call.integers(1, "axes")
         if axes is None and call.flag("noop_with_empty_axes"):
             return x
@@ -258,7 +212,9 @@ def over_axis(function: OverAxis) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes a softmax node; the axes that a node before opset 13 is over are joined to one for it."""
+        """Computes the result of an ONNX Softmax or LogSoftmax; the axes that a node before opset 13 is over
+        are joined to one for it.
+        """
         x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
         if call.opset >= 13 or axis == len(x.axes) - 1:
             return function(x, axis, call.padded)
@@ -286,160 +242,6 @@ def argmax(call: OnnxCall) -> Placed:
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))
 
 
-def layer_norm(call: OnnxCall) -> Placed:
-    """Computes the result of a LayerNormalization node, over the last features."""
-    epsilon = float(call.attributes.get("epsilon", 1e-5))
-    return reductions.layer_norm(call.x, call.axis(-1), epsilon, call.operand(1), call.optional(2))
-
-
-def batch_norm(call: OnnxCall) -> Placed:
-    """Computes the result of a BatchNormalization node at inference: each channel is scaled and shifted."""
-    if call.flag("training_mode"):
-        raise ModelError(
-            "it trains (training_mode=1), with the statistics of the batch: export the model for inference"
-        )
-    scale, shift, mean, variance = (call.operand(index).array for index in range(1, 5))
-    deviation = np.sqrt(variance + np.asarray(call.attributes.get("epsilon", 1e-5), variance.dtype))
-    return reductions.batch_norm(call.x, 1, scale, shift, mean, deviation)
-
-
-# ---- shapes ------------------------------------------------------------------------------------------------
-
-
-def shape(call: OnnxCall) -> Placed:
-    """Computes the result of a Shape node: the sizes of the operand's axes, which may be symbolic."""
-    return shaping.shape_of_axes(call.x, call.attributes.get("start", 0), call.attributes.get("end"))
-
-
-def size(call: OnnxCall) -> Placed:
-    """Computes the result of a Size node: the number of elements of the operand, which may be symbolic."""
-    return constant(shaping.sizes_array([product(call.x.sizes)]).reshape(()))
-
-
-def transpose(call: OnnxCall) -> Placed:
-    """Computes the result of a Transpose node: the axes in another order, by default reversed."""
-    return shaping.transpose(call.x, call.attributes.get("perm", range(len(call.x.axes))[::-1]))
-
-
-def unsqueeze(call: OnnxCall) -> Placed:
-    """Computes the result of an Unsqueeze node: the operand with added axes of size one."""
-    return shaping.unsqueeze(call.x, call.integers(1, "axes") or [])
-
-
-def squeeze(call: OnnxCall) -> Placed:
-    """Computes the result of a Squeeze node: the operand without axes of size one."""
-    return shaping.squeeze(call.x, call.integers(1, "axes"))
-
-
-def sizes(call: OnnxCall, index: int) -> list[Any]:
-    """Returns the sizes in the constant operand at index `index`: integers, or symbolic `Size`s."""
-    return list(np.ravel(call.operand(index).array))
-
-
-def reshape(call: OnnxCall) -> Placed:
-    """Computes the result of a Reshape node. A size of 0 keeps the operand's size unless `allowzero`."""
-    target = sizes(call, 1) if call.optional(1) else call.attributes["shape"]
-    return shaping.reshape(call.x, target, zero_keeps=not call.flag("allowzero"))
-
-
-def flatten(call: OnnxCall) -> Placed:
-    """Computes the result of a Flatten node: a matrix; the axes before `axis` are joined, and the others."""
-    x = call.x
-    axis = x.axis(int(call.attributes.get("axis", 1)), 1)
-    return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
-
-
-def expand(call: OnnxCall) -> Placed:
-    """Computes the result of an Expand node: the value broadcast to a shape."""
-    return shaping.expand(call.x, sizes(call, 1))
-
-
-def constant_of_shape(call: OnnxCall) -> Placed:
-    """Computes the result of a ConstantOfShape node: an array filled with one number."""
-    number = np.asarray(call.attributes.get("value", np.zeros(1, "float32"))).reshape(())
-    return shaping.expand(constant(number), sizes(call, 0))
-
-
-def range_(call: OnnxCall) -> Placed:
-    """Computes the result of a Range node: numbers, or, up to the number of steps, the index of each step."""
-    return shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
-
-
-CONSTANTS = {
-    "value": None,
-    "value_float": "float32",
-    "value_floats": "float32",
-    "value_int": "int64",
-    "value_ints": "int64",
-}
-"""The attributes of which a Constant has one, with their dtypes."""
-
-
-def constant_(call: OnnxCall) -> Placed:
-    """Computes the result of a Constant node: an array that is stored in one of the attributes `CONSTANTS`.
-    Raises `ModelError` for texts and sparse arrays.
-    """
-    for name, dtype in CONSTANTS.items():
-        if name in call.attributes:
-            return constant(np.asarray(call.attributes[name], dtype))
-    raise ModelError(
-        f"this constant is not an array of numbers: it has {', '.join(call.attributes) or 'none'}"
-    )
-
-
-# ---- parts -------------------------------------------------------------------------------------------------
-
-
-def concat(call: OnnxCall) -> Placed:
-    """Computes the result of a Concat node: values concatenated along an axis."""
-    are_known = all(value.is_array for value in call.present)
-    axis = call.attributes.get("axis", 0) if are_known else call.attributes["axis"]
-    return selecting.concatenate(call.present, int(axis))
-
-
-def pad(call: OnnxCall) -> Placed:
-    """Computes the result of a Pad node: features padded with one number, or, for a negative pad, cut off; or
-    steps of zeros around sequences, which only a convolution may read.
-    """
-    x, mode, pads = call.x, call.attributes.get("mode", "constant"), call.integers(1, "pads") or []
-    axes = [x.axis(axis) for axis in call.integers(3, "axes", list(range(len(x.axes)))) or []]
-    if mode != "constant" or len(pads) != 2 * len(axes):
-        raise ModelError(
-            f"its mode is {mode!r} with {len(pads)} pads for {len(axes)} axes: only the mode 'constant' is "
-            "supported, with two pads per axis"
-        )
-    number = call.number(2, "value", 0)
-    every = [pair for pair in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True) if any(pair[1:])]
-    if len(every) == 1 and is_time(x.axes[every[0][0]]) and number == 0 and min(every[0][1:]) >= 0:
-        return with_zeros(x, *every[0][1:])
-    return selecting.pad(x, every, number)
-
-
-def split(call: OnnxCall) -> list[Placed]:
-    """Computes the results of a Split node: parts of a feature, of equal sizes if none are stated."""
-    x, axis, parts = call.x, call.axis(0), call.integers(1, "split")
-    if parts is None:
-        count = call.attributes.get("num_outputs", call.outputs)
-        if count != call.outputs:
-            raise ModelError(f"its num_outputs is {count}, but it has {call.outputs} outputs")
-        part = -(-x.sizes[axis] // count)
-        parts = [min(part, x.sizes[axis] - part * index) for index in range(count)]
-    return selecting.split(x, axis, parts)
-
-
-def slice_(call: OnnxCall) -> Placed:
-    """Computes the result of a Slice node: of features or shapes, or the first or last step of sequences."""
-    x, starts, ends = call.x, call.numbers(1, "starts"), call.numbers(2, "ends")
-    axes = call.integers(3, "axes", list(range(len(starts)))) or []
-    steps = call.integers(4, "steps", [1] * len(starts)) or []
-    return selecting.slices(x, starts, ends, axes, steps, call.padded)
-
-
-def gather(call: OnnxCall) -> Placed:
-    """Computes the result of a Gather node: the elements at indices along an axis."""
-    return selecting.gather(call.x, call.operand(1), call.axis(0), call.padded)
-
-
 ONNX: Mapping[str, OnnxOperator] = {
     "DynamicQuantizeLinear": OnnxOperator(quantized.dynamic_quantize_linear, alone=True),
     "If": OnnxOperator(branch),
@@ -451,9 +253,14 @@ ONNX: Mapping[str, OnnxOperator] = {
     "ConvInteger": OnnxOperator(quantized.conv_integer),
     "Abs": elementwise("absolute"),
     "Add": elementwise("add"),
+    "Acos": elementwise("arccos"),
+    "Acosh": elementwise("arccosh"),
     "And": elementwise("logical_and"),
     "ArgMax": OnnxOperator(argmax),
+    "Asin": elementwise("arcsin"),
+    "Asinh": elementwise("arcsinh"),
     "Atan": elementwise("arctan"),
+    "Atanh": elementwise("arctanh"),
     "Attention": OnnxOperator(attention),
     "BatchNormalization": OnnxOperator(batch_norm),
     "Cast": OnnxOperator(cast, padding.converted),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net, Node, ancestors
 from stepnet.compiler.net.types import CONST, STEPS, Extent, is_derived, is_pairs
+from stepnet.compiler.net.windows import is_own_axis
 from stepnet.errors import ModelError
 from stepnet.onnx.convolutions import Finder
 from stepnet.onnx.extents import EXTENTS
@@ -18,6 +19,8 @@ NodeRule = Callable[[Scope, Node, Sequence[OnnxValue]], list[OnnxValue]]
 NONE: Mapping[str, NodeRule] = {}
 PAIRS = "attention between steps is not written"
 NESTED = "ONNX has no nested sequences"
+WHOLE_STEPS = "steps in reverse order, and sequences that a step reads whole, are not written"
+OWN_STEPS = "an input has steps of its own, which are not written"
 RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS, **WINDOWS}
 
 
@@ -34,6 +37,10 @@ def check_extents(net: Net, deepest: Extent = STEPS) -> None:
     for node in net.nodes:
         known = [deepest[:depth] for depth in range(len(deepest) + 1)]
         fits = (own.extent in known or (deepest == STEPS and is_derived(own.extent)) for own in node.types)
+        if node.operation == "arrange":
+            raise refused(node, WHOLE_STEPS)
+        if any(is_own_axis(own.extent[-1]) for own in node.types if own.extent):
+            raise refused(node, f"its result is {', '.join(map(str, node.types))}: {OWN_STEPS}")
         if not all(fits):
             why = PAIRS if any(is_pairs(type_.extent) for type_ in node.types) else NESTED
             raise refused(node, f"its result is {', '.join(map(str, node.types))}: {why}")
@@ -87,6 +94,7 @@ def written(
                 values[number] = [RULES[node.operation](WrittenOperation(scope, node, operands))]
             else:
                 raise ModelError("there is no operator for it")
+            values[number] = [scope.sampled(value) for value in values[number]]
         except ModelError as error:
             raise error if "cannot be written" in str(error) else refused(node, str(error)) from None
     return [values[number][0] for number in net.results]

@@ -8,6 +8,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import Type
+from stepnet.errors import ModelError
 from stepnet.onnx.scope import OnnxValue, Scope
 
 Array = np.ndarray
@@ -50,8 +51,8 @@ class WrittenOperation:
         return axis + self.x.lead + self.x.rank
 
     def joint(self, dtype: str, operands: Sequence[OnnxValue] | None = None) -> list[OnnxValue]:
-        """Casts operands (None: the operation's own) to a dtype, with features of equal rank for ONNX's
-        broadcasting.
+        """Casts operands (None: the operation's own) to a dtype, and adds axes of size one ahead of their
+        features, so that all have as many and ONNX broadcasts them rightly.
         """
         chosen = self.operands if operands is None else operands
         rank = len(self.type.shape)
@@ -75,6 +76,21 @@ def arithmetic(op: str) -> Rule:
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         result = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
         return call.scope.typed(result, call.type.dtype)
+
+    return rule
+
+
+def but_float64(op: str) -> Rule:
+    """Makes the rule that writes an operation as the ONNX operator `op`, of which onnxruntime has no float64:
+    it would not load the file. Raises `ModelError` for that.
+    """
+    write = arithmetic(op)
+
+    def rule(call: WrittenOperation) -> OnnxValue:
+        """Writes an operation of a net as the ONNX operator `op`, in the dtype of its result."""
+        if call.type.dtype == "float64":
+            raise ModelError(f"onnxruntime has no {op} of float64: compute it of x.astype(np.float32)")
+        return write(call)
 
     return rule
 
@@ -334,13 +350,13 @@ OPERATORS: Mapping[str, Rule] = {
     "log1p": composed(log1p),
     "sin": arithmetic("Sin"),
     "cos": arithmetic("Cos"),
-    "tan": arithmetic("Tan"),
-    "arctan": arithmetic("Atan"),
-    "sinh": arithmetic("Sinh"),
-    "cosh": arithmetic("Cosh"),
+    "tan": but_float64("Tan"),
+    "arctan": but_float64("Atan"),
+    "sinh": but_float64("Sinh"),
+    "cosh": but_float64("Cosh"),
     "tanh": arithmetic("Tanh"),
     "sigmoid": arithmetic("Sigmoid"),
-    "erf": arithmetic("Erf"),
+    "erf": but_float64("Erf"),
     "power": power,
     "cast": cast,
     "detach": same,

@@ -20,7 +20,10 @@ from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.sizes import SEQUENCES, Size, product
 from stepnet.onnx.call import OnnxCall
 
-REASON = "it reads the places of the sequences in their batch, which a model does not know"
+REASON = (
+    "it reads the places of the sequences in their batch, which a model does not know: for the steps at "
+    "lengths - 1 of a module of PyTorch trace it, stepnet.torch.graph(model, (x, lengths))"
+)
 READERS = ("Cast", "Gather", "ScatterElements", "Shape")
 """The operators that may read an order."""
 
@@ -51,7 +54,9 @@ def placed_order(source: str, target: str) -> Placed:
 
 
 def reordered(call: OnnxCall) -> list[Placed] | None:
-    """Computes the results of a node that sorts sequences, or brings them into an order; None for others."""
+    """Computes the results of a node that sorts the sequences of a batch, makes or inverts an order of them,
+    or brings values into one, as exporters write packed sequences; None for other nodes.
+    """
     orders = [*filter(None, map(order_of, call.operands))]
     if call.op == "Range" and is_count(call.operand(1)):
         return [placed_order(SEQUENCES, SEQUENCES)]
@@ -72,7 +77,9 @@ def is_count(x: Placed) -> bool:
 
 
 def sorted_lengths(x: Placed) -> list[Placed]:
-    """Returns the lengths of the sequences by size, and the order in which they then are."""
+    """Returns the results of a TopK over the lengths: the lengths sorted, and the order of the sequences in
+    which they are then.
+    """
     (name,) = x.axes[0]
     target = f"{SEQUENCES} (sorted)"
     if name != SEQUENCES:
@@ -81,7 +88,9 @@ def sorted_lengths(x: Placed) -> list[Placed]:
 
 
 def inverted(call: OnnxCall) -> Placed:
-    """Returns the order that undoes another; `ModelError` unless 0, 1, ... are written at its places."""
+    """Returns the order of sequences that undoes another, from a node that writes 0, 1, ... at the places of
+    that order; raises `ModelError` for one that writes other numbers.
+    """
     order, numbers = order_of(call.operand(1)), order_of(call.operand(2))
     if order is None or numbers is None or numbers.source != numbers.target:
         raise ModelError("it writes numbers at places, which only an order of the sequences may be undone by")
@@ -89,7 +98,10 @@ def inverted(call: OnnxCall) -> Placed:
 
 
 def in_order(x: Placed, axis: int, order: PlacesInBatch) -> Placed:
-    """Returns a value with its sequences, which are along an axis, in an order."""
+    """Returns a value with its sequences in another order: only the name of the axis changes, since a net
+    computes each sequence by itself. Raises `AxesError` if they are not in the order that `order` starts
+    from.
+    """
     if x.axes[axis] != (order.source,):
         raise AxesError(f"an order of {order.source} is applied to axis {axis} of {text_of(x.axes)}")
     return replace(x, axes=named(x.axes, order.source, order.target))

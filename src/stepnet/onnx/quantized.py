@@ -118,7 +118,9 @@ def dynamic_quantize_matmul(call: OnnxCall) -> Placed:
 
 
 def scaled(product: Placed, left: Placed, right: Placed, bias: Placed | None) -> Placed:
-    """Computes a product of whole numbers times the scales of both, plus a bias."""
+    """Computes a product of whole numbers times the scales of both factors, plus a bias. left, right: these
+    scales. bias: None for none.
+    """
     scale = pointwise.elementwise("multiply", one_number(left), right)
     made = pointwise.elementwise("multiply", in_dtype(product, "float32"), scale)
     return made if bias is None else pointwise.elementwise("add", made, bias)
@@ -162,7 +164,9 @@ def qlinear_conv(call: OnnxCall) -> Placed:
 def whole_convolution(
     call: OnnxCall, weight: Placed, x_zero: Placed | None, weight_zero: Placed | None
 ) -> Placed:
-    """Computes a convolution of whole numbers of 8 bits without their zero points, int32."""
+    """Computes a convolution of whole numbers of 8 bits without their zero points, as int32. weight: the
+    kernel. x_zero, weight_zero: the zero points of the input and the kernel, None for 0.
+    """
     zero = None if weight_zero is None else along_axis(weight_zero, weight, 0)
     numbers = centred(kernel_of(weight), zero)
     dtype = exact_dtype(numbers.array, axis=(1, 2))
@@ -186,8 +190,8 @@ class QuantizedLayer(PlacedLayer):
     scales: Any = None
 
     def inputs(self, number: int, x: Placed, padded: bool) -> Traced:
-        """Returns the projected inputs of the direction with index `number`. padded: whether the model has
-        padding.
+        """Returns the inputs times W for the direction with index `number`, after quantizing the inputs of
+        each sequence to 8 bits. padded: whether the model has padding.
         """
         made, scaling = quantize_each(x, padded)
         weight = constant(self.arrays["W"][number].T.astype("int32"))
@@ -195,7 +199,9 @@ class QuantizedLayer(PlacedLayer):
         return scaled(product, scaling.scale, constant(self.scales["W"][number]), None).value
 
     def params(self, number: int) -> dict[str, Any]:
-        """Returns the recurrent weights and biases of the direction with index `number`."""
+        """Returns the recurrent weights R, as whole numbers with their scale, and the biases of the direction
+        with index `number`; W is left out, since `inputs` multiplies by it.
+        """
         own = super().params(number)
         weight = own.pop("R")
         del own["W"]

@@ -213,7 +213,7 @@ def scan_node(
             body=body,
             num_scan_inputs=len(scanned),
             scan_input_directions=[direction] * len(scanned),
-            scan_output_directions=[direction] * len(outputs),
+            scan_output_directions=[direction] * len(outputs) or None,
         )
     )
     pairs = zip((*results.outputs, *results.memories), (*outputs, *final), strict=True)

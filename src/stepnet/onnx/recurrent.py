@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.errors import ModelError
+from stepnet.errors import ModelError, StepnetError
 from stepnet.importers.placed import Placed
 from stepnet.importers.recurrent import SLOTS, Activation, PlacedCellStep, PlacedLayer, run_layer
 from stepnet.layout.files.onnx.node import (
@@ -41,6 +41,8 @@ def filled_attributes(op: str, arrays: Mapping[str, np.ndarray], stated: Mapping
     """
     try:
         attributes = filled(op, stated, arrays["R"].shape[-1])
+    except StepnetError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(str(error)) from None
     if problem := misfit(op, arrays, attributes):

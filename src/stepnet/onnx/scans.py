@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.net.types import ROWS, is_pairs, whole_axis
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.dtypes import computed
 from stepnet.errors import ModelError
-from stepnet.importers.axes import BATCH, TIME, AxesError, Axis, is_time, text_of
+from stepnet.importers.axes import BATCH, TIME, AxesError, Axis, is_steps, is_time, text_of
 from stepnet.importers.facts import UNKNOWN, StateInPadding
 from stepnet.importers.padding import fact_of
 from stepnet.importers.placed import Placed, Unusable
@@ -49,8 +49,9 @@ class BodyStep:
     body: the body.
     arranged: orders memories and inputs as the body's operands.
     inputs, memory: the axes of the inputs and memories of a step.
-    still: the outer values that the body reads and that are the same at all steps, by key.
-    whole: placeholders for those that are sequences, of which a step cannot read all steps, by key.
+    still: the outer values that the body reads and that are the same at all steps, by key. Sequences among
+        them are read whole.
+    pairs: placeholders for those at pairs of steps, which a step cannot read, by key.
     sliced: the keys of the outer values of which each step reads a slice.
     results: the results of each run of the body; the last is the one that counts.
     kept: for each memory, the fact that it is unchanged in the padding.
@@ -61,7 +62,7 @@ class BodyStep:
     inputs: tuple[Placed, ...]
     memory: tuple[Placed, ...]
     still: dict[Any, Placed]
-    whole: dict[Any, Placed]
+    pairs: dict[Any, Placed]
     sliced: tuple[Any, ...]
     results: list[list[Placed]]
     kept: tuple[StateInPadding, ...]
@@ -86,10 +87,10 @@ class BodyStep:
             for like, value, fact in zip(self.memory, memory, self.kept, strict=True)
         ]
         others = {
-            key: replace(like, value=value)
+            key: replace(read_whole(like), value=value)
             for (key, like), value in zip(self.still.items(), statics or (), strict=True)
         }
-        others |= self.whole | dict(zip(self.sliced, inputs, strict=False))
+        others |= self.pairs | dict(zip(self.sliced, inputs, strict=False))
         results = self.body.run(self.arranged(before, inputs), others)
         for value in results:
             if isinstance(value.value, Unusable):
@@ -106,7 +107,9 @@ class BodyStep:
 
 
 def scan(call: OnnxCall) -> list[Placed]:
-    """Converts a Scan node to a recurrence; returns its final states, and its outputs at each step."""
+    """Converts a Scan node, which runs a graph at each step of its inputs, to a recurrence; returns its final
+    states, and its outputs at each step.
+    """
     old = call.opset < OLD
     operands = list(call.operands[1:] if old else call.operands)
     if old and call.optional(0) is not None:
@@ -247,14 +250,14 @@ def recurrence(
         raise ModelError("it runs over a constant")
     outside = {key: value for key, value in body.outside().items() if isinstance(value.value, Traced)}
     outside = {key: value for key, value in outside.items() if key not in sliced}
-    statics = {key: value for key, value in outside.items() if value.value.type.extent == ROWS}
-    deeper = {key: value for key, value in outside.items() if len(value.value.type.extent) > len(ROWS)}
-    whole = {key: all_steps(key, value) for key, value in deeper.items()}
+    deeper = {key: value for key, value in outside.items() if is_pairs(value.value.type.extent)}
+    pairs = {key: at_pairs(key, value) for key, value in deeper.items()}
+    statics = {key: value for key, value in outside.items() if value.value.type.extent and key not in pairs}
     initial = [as_rows(traced, state) for state in states]
     owner = object()
     unchanged = tuple(StateInPadding(owner, index, value.type.dtype) for index, value in enumerate(initial))
     step = BodyStep(
-        body, arranged, tuple(inputs), tuple(states), statics, whole, tuple(sliced), [], unchanged
+        body, arranged, tuple(inputs), tuple(states), statics, pairs, tuple(sliced), [], unchanged
     )
     memory = tuple(Spec(value.type.shape, value.type.dtype) for value in initial)
     outputs, final = RNN(step, memory=memory, reverse=reverse)(
@@ -272,16 +275,21 @@ def recurrence(
     return [replace(like, value=value, fact=fact) for like, value, fact in placed_results]
 
 
-def all_steps(key: Any, value: Placed) -> Placed:
-    """Makes the placeholder for a sequence of which each step of a body would read all steps, as attention
-    does; its sizes alone can be read.
+def at_pairs(key: Any, value: Placed) -> Placed:
+    """Makes the placeholder for a value at pairs of steps, of which a body has one step at a time; its sizes
+    alone can be read.
     """
-    return value.with_value(
-        Unusable(
-            f"each step of a body reads all steps of {key[1]!r}, {text_of(value.axes)}, as attention does: a "
-            "body reads one step of a sequence at a time"
-        )
-    )
+    reason = f"a body reads {key[1]!r}, {text_of(value.axes)}, which has a value at each pair of steps"
+    return value.with_value(Unusable(reason))
+
+
+def read_whole(value: Placed) -> Placed:
+    """Returns a value outside of a body with the axes that it has in the body, each step of which reads all
+    of its steps.
+    """
+    named = [tuple(whole_axis(str(part)) if is_steps(part) else part for part in axis) for axis in value.axes]
+    stated = tuple((whole_axis(name) if is_steps(name) else name, size) for name, size in value.stated)
+    return replace(value, axes=tuple(named), stated=stated)
 
 
 def as_rows(first: Traced, state: Placed) -> Traced:

@@ -33,7 +33,7 @@ class OnnxValue:
 
     @classmethod
     def of(cls, array: Any, dtype: str | None = None) -> "OnnxValue":
-        """Makes a constant of an ONNX graph from numbers."""
+        """Makes a constant of an ONNX graph from numbers. dtype: None for NumPy's dtype of these."""
         constant = np.asarray(array, dtype)
         return cls(Type(CONST, constant.shape, constant.dtype.name), array=constant)
 
@@ -59,8 +59,8 @@ class Scope:
     """Nodes of an ONNX model that is being written, and the names in it. Nodes of a body are collected by
     `inside`.
 
-    frames: the name of a value [time, batch, ...], from which sizes are taken. lengths: the name of the
-    sequences' lengths, "" for none.
+    frames: the name of a value [time, batch, ...], from which sizes are taken. samples: by derived axis of
+    steps, the name of the first value that has it. lengths: the name of the sequences' lengths, "" for none.
     """
 
     def __init__(self, drawing: GraphBuilder) -> None:
@@ -69,6 +69,7 @@ class Scope:
         """
         self.drawing = drawing
         self.frames = self.lengths = ""
+        self.samples = dict[str, str]()
         self.taken = set[str]()
         self._shared = dict[Any, str]()
         self._main = drawing.nodes
@@ -149,8 +150,8 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "OnnxValue | str | Array", **attributes: Any) -> str:
-        """Adds a node of the operator `op` to the model itself, outside all bodies, once for all readers;
-        returns the name of its output.
+        """Adds a node of the operator `op` to the model itself, outside all bodies, once for all that ask for
+        it by the same key; returns the name of its output.
 
         what: a key; the node is added only for the first call with this key.
         """
@@ -160,34 +161,47 @@ class Scope:
         return self._shared[what]
 
     def counted(self, op: str, *inputs: "str | int", **attributes: Any) -> str:
-        """Adds a node that computes with whole numbers of the batch, once for equal inputs; returns its name.
+        """Adds a node that computes with sizes or lengths (int64), once for equal inputs; returns the name of
+        its output.
 
-        inputs: the names of values int64, and numbers.
+        op: the operator, such as "Mul". inputs: names of values, or numbers.
         """
         operands = [value if isinstance(value, str) else np.array(value) for value in inputs]
         return self.shared((op, *inputs, *attributes.items()), op, *operands, **attributes)
 
     def size(self, axis: str) -> str:
-        """Adds nodes for the number of entries of an axis, as `BATCH` or `TIME`, [1]; returns its name. Of
-        steps it is that of the longest sequence.
+        """Adds nodes for the number of entries of an axis, as `BATCH` or `TIME`, [1]; returns its name. For
+        steps, it is the number of those of the longest sequence.
         """
         if axis in STEPS:
             at = STEPS[::-1].index(axis)
             return self.shared(("size", axis), "Shape", self.frames, start=at, end=at + 1)
+        if axis in self.samples:
+            return self.shared(("size", axis), "Shape", self.samples[axis], start=0, end=1)
         return self.derived(axis, self.size(TIME))
 
-    def derived(self, axis: str, counts: str) -> str:
-        """Adds nodes for the lengths along a derived axis; returns their name.
+    def sampled(self, value: OnnxValue) -> OnnxValue:
+        """Returns a value that was written to the model itself, from which the size of its axis of steps can
+        be taken from now on.
+        """
+        if value.name and value.lead == len(STEPS) and self.drawing.nodes is self._main:
+            self.samples.setdefault(value.type.extent[-1], value.name)
+        return value
 
-        counts: the name of the lengths along the axis of the steps, which are returned for this axis itself.
+    def derived(self, axis: str, counts: str) -> str:
+        """Adds nodes for the lengths of sequences along a derived axis: one whose number of steps follows
+        from that of the inputs, as after a stride. Returns their name.
+
+        axis: the axis, whose name says how its lengths follow. counts: the name of the lengths of the inputs.
         """
         for own in split(axis)[1]:
             counts = self.following(own, counts)
         return counts
 
     def following(self, lengths: Lengths, counts: str) -> str:
-        """Adds nodes for the lengths that follow from others, called `counts`, as `Lengths.of` computes them;
-        returns their name.
+        """Adds nodes for the lengths along an axis that is derived from another; returns their name.
+
+        lengths: how they follow, as n - 2 or n / 2. counts: the name of the lengths along the other axis.
         """
         more, factor, multiplies = lengths
         times = self.counted("Mul", counts, factor) if multiplies else counts

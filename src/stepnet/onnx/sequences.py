@@ -5,6 +5,9 @@
         outs.append(h)               SequenceInsert
     torch.stack(outs, 1)             ConcatFromSequence
 
+    outs = torch.zeros(0, n, f)      an array without entries, as a state of a Loop
+        outs = torch.cat([outs, h])  Concat: the array is a list until the Loop ends
+
 A list that gets one entry per step of a Loop becomes a value per step. No other operator reads a list.
 """
 
@@ -18,7 +21,7 @@ from stepnet.importers.selecting import concatenate
 from stepnet.importers.shaping import squeeze, transpose, unsqueeze
 from stepnet.onnx.call import OnnxCall
 
-READERS = {"ConcatFromSequence", "Identity", "Loop", "SequenceAt", "SequenceInsert"}
+READERS = {"Concat", "ConcatFromSequence", "Identity", "Loop", "SequenceAt", "SequenceInsert"}
 """The operators that read lists."""
 
 
@@ -48,8 +51,8 @@ def listed(value: Placed) -> Listed:
 
 
 def appended(after: Placed) -> Placed:
-    """Returns the entry that the body of a Loop adds to a list, which is empty before; raises `ModelError` if
-    it does not add one.
+    """Returns the tensor that the body of a Loop adds to a list in one iteration, from the list after it,
+    which was empty before; raises `ModelError` if it does not add exactly one.
     """
     entries = listed(after).entries
     if len(entries) != 1:
@@ -79,8 +82,17 @@ def sequence_insert(call: OnnxCall) -> Placed:
     return list_of((*own.entries, call.operand(1)))
 
 
+def grown(call: OnnxCall) -> Placed:
+    """Computes the result of a Concat node in the body of a Loop whose first operand is an array that the
+    Loop began without entries: a list with the other operand at its end. Raises `ModelError` for several.
+    """
+    if len(call.present) != 2:
+        raise ModelError("it adds several values at once to an array that grows from step to step")
+    return list_of((*listed(call.x).entries, call.operand(1)))
+
+
 def sequence_at(call: OnnxCall) -> Placed:
-    """Computes the result of a SequenceAt node: an entry of a list, at a known place."""
+    """Computes the result of a SequenceAt node: the tensor at a constant position of a list."""
     own, place = listed(call.x), int(call.operand(1).array)
     if own.by_step is not None or not -len(own.entries) <= place < len(own.entries):
         count = "an entry for each step" if own.by_step is not None else f"{len(own.entries)} entries"
@@ -99,7 +111,15 @@ def concat_from_sequence(call: OnnxCall) -> Placed:
         at = own.entries[0].axis(axis, int(is_new))
         entries = [unsqueeze(entry, [at]) for entry in own.entries] if is_new else own.entries
         return concatenate(entries, at)
-    x = own.by_step
+    return joined_steps(own.by_step, axis, is_new)
+
+
+def joined_steps(x: Placed, axis: int, is_new: bool) -> Placed:
+    """Returns a list with an entry for each step as one value, joined along an axis.
+
+    x: the entries, along the first axis. is_new: whether the axis is a new one, or one that entries have, of
+    size 1; `ModelError` for another size.
+    """
     at = x.axis(axis) if is_new else x.axis(axis, -1)
     if not is_new:
         if x.axes[at + 1] != ONE:

@@ -19,7 +19,9 @@ Array = np.ndarray
 
 
 def windows(call: WrittenOperation) -> OnnxValue:
-    """Writes the windows of the steps of each sequence: a Gather of the steps that each of them reads."""
+    """Writes the operation `windows` as ONNX, which gives each step its neighbouring steps as features: a
+    Gather of the steps that each window reads.
+    """
     window, source = Window.of(call.node.attributes), call.x.type.extent[-1]
     scope, entries = call.scope, window.dilation * np.arange(window.size)
     begins = scope.counted("Mul", scope.positions(call.type.extent[-1]), window.stride)
@@ -29,7 +31,9 @@ def windows(call: WrittenOperation) -> OnnxValue:
 
 
 def overlap(call: WrittenOperation) -> OnnxValue:
-    """Writes the sum, for each step, of the entries of windows that are those of this step."""
+    """Writes the operation `overlap` as ONNX, the adjoint of `windows`: for each step, the sum of the entries
+    of all windows that were read from it.
+    """
     window, source, own = Window.of(call.node.attributes), call.x.type.extent[-1], call.type.extent[-1]
     scope, entries = call.scope, np.arange(window.size)
     begins = scope.counted("Add", scope.positions(own), befores(scope, window, own))
@@ -43,8 +47,8 @@ def overlap(call: WrittenOperation) -> OnnxValue:
 
 
 def befores(scope: Scope, window: Window, axis: str) -> str | int:
-    """Returns the steps of zeros ahead of a sequence: a number, or the name of the numbers [batch] or [1]
-    where they follow from the lengths of sequences along the axis `axis`.
+    """Returns how many zeros lie ahead of a sequence in its first window: a number or, where it follows from
+    the lengths of sequences along `axis`, the name of the numbers [batch] or [1].
     """
     if not window.same:
         return window.before
@@ -58,8 +62,10 @@ def befores(scope: Scope, window: Window, axis: str) -> str | int:
 
 
 def within(scope: Scope, places: str, axis: str) -> str:
-    """Adds nodes that tell which places, [time, batch or 1, size], are entries of their own sequence along an
-    axis; returns the name of the result.
+    """Adds nodes that tell which indices of steps lie within their own sequence; returns the name of the
+    result.
+
+    places: the name of the indices, [time, batch or 1, size]. axis: the axis of the steps.
     """
     counts = scope.shared(("counts", axis), "Unsqueeze", scope.step_counts(axis), np.array([1]))
     begun = scope.node("GreaterOrEqual", places, np.array(0))

@@ -23,7 +23,6 @@ from stepnet.importers.convolving import (
     convolve_transposed,
     pool,
     window_of,
-    with_zeros,
 )
 from stepnet.importers.grids import convolve_channels, pool_channels
 from stepnet.importers.placed import Placed, constant
@@ -45,9 +44,11 @@ def numbers_per_place(call: PaddleCall, name: str, default: int, tensor: str = "
 def windows_of(
     call: PaddleCall, sizes: Sequence[int], around: Sequence[tuple[int, int]] = ((0, 0),) * PLACES
 ) -> list[Window]:
-    """Returns the windows of each axis of places of an operation.
+    """Returns the window (which entries a kernel reads) along each axis that an operation goes over, by its
+    attributes strides, dilations and paddings.
 
-    sizes: those of its kernel. around: the numbers of zeros that the axes have ahead and behind already.
+    sizes: those of its kernel. around: for each axis, the numbers of zeros that an operation before put ahead
+    and behind.
     """
     strides, dilations = numbers_per_place(call, "strides", 1), numbers_per_place(call, "dilations", 1)
     algorithm = call.attribute("padding_algorithm", "EXPLICIT")
@@ -79,8 +80,8 @@ def checked_channels_first(call: PaddleCall) -> None:
 
 
 def only_steps(x: Placed, windows: Sequence[Window]) -> int | None:
-    """Returns the number of the axis of size one that a value [sequences, channels, ...] has beside its
-    steps, if windows leave it as it is; None if there is none.
+    """Returns the number of the axis of size one beside the steps in a value [sequences, channels, ...], if
+    the windows along it leave it as it is, so that the operation is over steps alone; else None.
     """
     for place, window in enumerate(windows):
         is_same = (window.size, window.before, window.stride, window.lost) == (1, 0, 1, 0)
@@ -107,7 +108,9 @@ def checked_places(x: Placed) -> Placed:
 
 
 def convolution(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of conv2d or depthwise_conv2d, over the steps alone or with features."""
+    """Computes the result of conv2d or depthwise_conv2d, over the steps alone, or over them and an axis of
+    features.
+    """
     checked_channels_first(call)
     given, weight, groups = call.operand("Input"), call.operand("Filter").array, call.attribute("groups", 1)
     zeros = given.value if isinstance(given.value, ZerosAround) else ZerosAround("", given, 0, 0)
@@ -125,7 +128,9 @@ def convolution(call: PaddleCall) -> dict[str, Placed]:
 
 
 def transposed_convolution(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of conv2d_transpose or depthwise_conv2d_transpose, over the steps."""
+    """Computes the result of conv2d_transpose or depthwise_conv2d_transpose, over the steps of sequences. The
+    result is by slot (the name of the output).
+    """
     checked_channels_first(call)
     x, weight = checked_places(call.operand("Input")), call.operand("Filter").array
     strides, dilations = numbers_per_place(call, "strides", 1), numbers_per_place(call, "dilations", 1)
@@ -159,7 +164,9 @@ def transposed_convolution(call: PaddleCall) -> dict[str, Placed]:
 
 
 def pooling(call: PaddleCall) -> Placed:
-    """Computes the result of pool2d: over windows, or over all places."""
+    """Computes the result of pool2d: the maximum or mean over windows of places (the axes behind the
+    channels), or over all places.
+    """
     checked_channels_first(call)
     x, how = checked_places(call.operand()), POOLINGS.get(call.attribute("pooling_type", ""))
     sizes = numbers_per_place(call, "ksize", 1, "KSize")
@@ -191,19 +198,10 @@ def padding(call: PaddleCall) -> Placed:
     if call.attribute("mode", "constant") != "constant" or len(pads) != 6 or len(x.axes) != 5:
         raise ModelError("it pads by another mode than constant, or another tensor than one of five axes")
     checked_channels_first(call)
-    sides = [(axis, pads[8 - 2 * axis], pads[9 - 2 * axis]) for axis in (2, 3, 4)]
-    sides = [side for side in sides if any(side[1:])]
-    if len(sides) == 1 and is_time(x.axes[sides[0][0]]) and min(pads) >= 0 and number == 0:
-        return with_zeros(x, *sides[0][1:])
-    return selecting.pad(x, sides, number)
+    return selecting.pad(x, [(axis, pads[8 - 2 * axis], pads[9 - 2 * axis]) for axis in (2, 3, 4)], number)
 
 
 # ---- channels ----------------------------------------------------------------------------------------------
-
-
-def per_channel(x: Placed, array: np.ndarray) -> Placed:
-    """Returns an array of one number for each channel of x, its second axis, so that it broadcasts."""
-    return constant(array.reshape(-1, *[1] * (len(x.axes) - 2)))
 
 
 def batch_norm(call: PaddleCall) -> dict[str, Placed]:
@@ -211,22 +209,19 @@ def batch_norm(call: PaddleCall) -> dict[str, Placed]:
     checked_channels_first(call)
     if not (call.attribute("is_test", False) or call.attribute("use_global_stats", False)):
         raise ModelError("it takes statistics of the batch: save the program for inference")
-    scale, shift, mean, variance = (
-        call.operand(slot).array for slot in ("Scale", "Bias", "Mean", "Variance")
-    )
-    deviation = np.sqrt(variance + np.asarray(call.attribute("epsilon", 1e-5), variance.dtype))
-    return {"Y": reductions.batch_norm(call.operand(), 1, scale, shift, mean, deviation)}
+    slots = ("Scale", "Bias", "Mean", "Variance")
+    scale, shift, mean, variance = (call.operand(slot).array for slot in slots)
+    epsilon = call.attribute("epsilon", 1e-5)
+    return {"Y": reductions.batch_norm(call.operand(), 1, scale, shift, mean, variance, epsilon)}
 
 
 def group_norm(call: PaddleCall) -> dict[str, Placed]:
     """Computes the result of group_norm, by slot "Y": groups of channels normalised over all steps."""
     checked_channels_first(call)
-    x = call.operand()
-    made = reductions.group_norm(x, call.attribute("groups", 1), call.attribute("epsilon", 1e-5), call.padded)
-    for operator, slot in (("multiply", "Scale"), ("add", "Bias")):
-        if (given := call.optional(slot)) is not None:
-            made = pointwise.elementwise(operator, made, per_channel(x, given.array))
-    return {"Y": made}
+    given = (call.optional(slot) for slot in ("Scale", "Bias"))
+    arrays = (None if each is None else each.array for each in given)
+    groups, epsilon = call.attribute("groups", 1), call.attribute("epsilon", 1e-5)
+    return {"Y": reductions.group_norm(call.operand(), groups, epsilon, *arrays, padded=call.padded)}
 
 
 def prelu(call: PaddleCall) -> Placed:
@@ -235,7 +230,7 @@ def prelu(call: PaddleCall) -> Placed:
     x, slope, mode = call.operand(), call.operand("Alpha").array, call.attribute("mode", "all")
     if mode not in ("all", "channel"):
         raise ModelError(f"its mode is {mode!r}: a slope is of all numbers or of a channel")
-    factor = per_channel(x, slope) if mode == "channel" else constant(slope.reshape(()))
+    factor = reductions.per_channel(x, slope) if mode == "channel" else constant(slope.reshape(()))
     return pointwise.elementwise("leaky_relu", x, factor)
 
 

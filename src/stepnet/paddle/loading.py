@@ -1,20 +1,20 @@
 """Loads a saved program of PaddlePaddle as a graph."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from stepnet.errors import FileError, ModelError
+from stepnet.errors import ModelError
 from stepnet.importers.axes import FEATURE
 from stepnet.layout.files.paddle import parameters, pir, protobuf
 from stepnet.layout.files.paddle.program import Array, PaddleProgram, Variable
-from stepnet.layout.files.paths import existing
+from stepnet.layout.files.paths import existing, reading
 from stepnet.layout.files.store import Store
 from stepnet.model.graph.array_model import (
+    Apart,
     ModelInput,
+    agreed,
     axes_of_sizes,
-    check_agree,
     check_names,
     first_fitting,
     graph_of,
@@ -65,10 +65,9 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
     stated = axes or {}
     check_names(stated, [variable.name for variable in program.inputs])
 
-    def build(chosen: Sequence[str]) -> Graph:
+    def build(chosen: Sequence[str], apart: Apart) -> Graph:
         """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
-        inputs = tuple(map(model_input, program.inputs, chosen))
-        check_agree(inputs)
+        inputs = agreed([*map(model_input, program.inputs, chosen)], apart)
         return graph_of(PaddleModel(program.path, inputs, program, arrays))
 
     return first_fitting(program.path, axes_choices(program, stated), build)
@@ -90,26 +89,15 @@ def read(source: Path) -> tuple[PaddleProgram, dict[str, Array]]:
     """Reads Paddle's program in the file `source`, and its parameters by name from the file beside it;
     returns (program, parameters).
     """
-    with naming(source):
+    with reading(source):
         data = source.read_bytes()
         program = READERS[source.suffix](data, str(source), Store(None, len(data)))
     if not program.parameters:
         return program, {}
     beside = existing(source.with_suffix(PARAMETERS))
-    with naming(beside):
+    with reading(beside):
         data = beside.read_bytes()
         return program, parameters.read(data, program.parameters, Store(None, len(data)))
-
-
-@contextmanager
-def naming(path: Path) -> Generator[None]:
-    """Context manager that adds the path of a file to errors of reading it."""
-    try:
-        yield
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
 
 
 def check_supported(program: PaddleProgram) -> None:

@@ -1,6 +1,6 @@
 """Runs a program of PaddlePaddle as a function of sequences, which `sn.Graph` traces."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -8,9 +8,10 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.importers.convolving import ZerosAround, with_zeros
+from stepnet.importers.padding import as_list
 from stepnet.importers.placed import Placed, constant
 from stepnet.layout.files.paddle.program import PaddleOperation, PaddleProgram
-from stepnet.model.graph.array_model import OperatorModel, located
+from stepnet.model.graph.array_model import ArrayModel, located
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.convolving import CONVOLUTIONS
 from stepnet.paddle.names import PADDLE
@@ -19,13 +20,13 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class PaddleModel(OperatorModel):
+class PaddleModel(ArrayModel):
     """Program of PaddlePaddle with its parameters, as a function of its inputs, which `sn.Graph` traces."""
 
     program: PaddleProgram
     parameters: Mapping[str, Array]
 
-    def computed(self, inputs: Mapping[str, Placed]) -> dict[str, Placed]:
+    def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> dict[str, Placed]:
         """Computes the outputs of the program by name, from its inputs by name."""
         env = {name: constant(array) for name, array in self.parameters.items()}
         env |= inputs
@@ -34,7 +35,9 @@ class PaddleModel(OperatorModel):
         return {name: self.value(env, source) for name, source in self.program.outputs.items()}
 
     def value(self, env: Mapping[str, Placed], name: str) -> Placed:
-        """Returns a value by name from those computed so far, `env`; raises `ModelError` for other names."""
+        """Returns the value of a Paddle program called `name` from those computed so far, `env`; raises
+        `ModelError` for other names.
+        """
         if name not in env:
             raise ModelError(
                 f"{self.path}: {name!r} is not a value of the program, or is used before it is computed"
@@ -66,10 +69,10 @@ class PaddleModel(OperatorModel):
 
 
 def evaluated(call: PaddleCall) -> Any:
-    """Computes the result of an operation by its rule, or its results by slot.
+    """Computes the result of an operation by its rule, or its results by slot (the name of the output).
 
-    Steps of zeros around sequences stay there through the operations that add and remove axes of size one;
-    a convolution reads them, and no other operation may.
+    Zeros that an operation before put around sequences are a placeholder with the value: operations that add
+    and remove axes of size one keep it, a convolution reads it, and no other operation may.
     """
     kind = call.operation.type
     given = [value for values in call.operands.values() for value in values]
@@ -83,18 +86,15 @@ def evaluated(call: PaddleCall) -> Any:
     return with_zeros(made, inner.before, inner.after)
 
 
-def as_list(values: Any) -> Sequence[Placed]:
-    """Returns the results of one output slot, a value or several, as a list."""
-    return [values] if isinstance(values, Placed) else values
-
-
 def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
     """Collects the names of all values in the input or output slots of an operation."""
     return {name for names_of_slot in slots.values() for name in names_of_slot}
 
 
 def needed(program: PaddleProgram) -> list[PaddleOperation]:
-    """Lists the operations on which a program's outputs depend, in order. A later one may redefine a name."""
+    """Lists the operations on which a Paddle program's outputs depend, in order. A later one may redefine a
+    name.
+    """
     required, operations = set(program.outputs.values()), list[PaddleOperation]()
     for operation in reversed(program.operations):
         if required & names(operation.outputs):

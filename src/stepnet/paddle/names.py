@@ -53,7 +53,9 @@ def fixed(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes the elementwise `operator` of X, if the attributes have the supported values."""
+        """Computes a Paddle operation, the elementwise `operator` of X; raises `ModelError` if an attribute
+        has another than the supported value.
+        """
         for name, usual in attributes.items():
             if call.attribute(name, usual) != usual:
                 raise ModelError(f"its {name} is {call.attribute(name, usual)}: only {usual} is supported")
@@ -241,10 +243,12 @@ def layer_norm(call: PaddleCall) -> dict[str, Placed]:
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule of a reduction over axes. how: its name in `importers.reductions`, such as "mean"."""
+    """Makes the rule (a function that computes a Paddle operation) of a reduction over axes. how: its name in
+    `importers.reductions`, such as "mean".
+    """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes a reduction operation; without axes it is over all of them."""
+        """Computes a reduction of Paddle, such as reduce_mean; without axes it is over all of them."""
         x, axes, keep = call.operand(), call.wholes("dim", "DimTensor"), call.attribute("keep_dim", False)
         if not axes or call.attribute("reduce_all", False):
             axes = list(range(len(x.axes)))
@@ -254,7 +258,9 @@ def reduction(how: str) -> Rule:
 
 
 def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
-    """Makes the rule of softmax or log_softmax. function: takes (operand, axis, whether there is padding)."""
+    """Makes the rule (a function that computes a Paddle operation) of softmax or log_softmax. function:
+    computes it, from (operand, axis, whether there is padding).
+    """
 
     def rule(call: PaddleCall) -> Placed:
         """Computes a softmax operation along the axis of its attribute."""

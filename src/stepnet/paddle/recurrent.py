@@ -119,8 +119,8 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], initial: li
 
 
 def reordered(array: Array, mode: Mode) -> Array:
-    """Reorders the gates of a weight [gates * hidden, ...] from Paddle's order to that of `PlacedLayer`.
-    mode: the kind of cell, with Paddle's order of its gates.
+    """Reorders the gates of a weight [gates * hidden, ...] from Paddle's order to stepnet's, in which
+    `PlacedLayer` takes them. mode: the kind of cell, with Paddle's order of its gates.
     """
     gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
     hidden = array.shape[0] // len(gates)
@@ -167,8 +167,8 @@ def activation(call: PaddleCall, name: str, default: str) -> str:
 def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any) -> Array:
     """Returns a bias as a vector, zeros if it is missing; raises `ModelError` for another size.
 
-    blocks: the sizes that it may have, in multiples of `hidden`; the first one for zeros. dtype: that of the
-    zeros.
+    blocks: the sizes that it may have, as multiples of `hidden`; zeros have the first of these. dtype: that
+    of the zeros.
     """
     array = np.zeros(blocks[0] * hidden, dtype) if value is None else floats(value.array, "Bias").ravel()
     if array.size not in [count * hidden for count in blocks]:

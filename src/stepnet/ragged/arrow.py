@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.errors import InputError
+from stepnet.errors import InputError, pip_command
 from stepnet.ragged.offsets import Array, Offsets, ValuesAndOffsets, offsets_of, path_of, positions_of
 
 
@@ -16,7 +16,7 @@ def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form
     try:
         return import_module(name)
     except ImportError as error:
-        raise InputError(f"{what} need pyarrow: pip install stepnet[arrow]") from error
+        raise InputError(f"{what} need pyarrow: {pip_command('stepnet[arrow]')}") from error
 
 
 def from_arrow(array: Any) -> ValuesAndOffsets:
@@ -62,7 +62,9 @@ def numbers_of(inside: Any) -> Any:
 
 
 def check_type(whole_type: Any) -> None:
-    """Raises `InputError` for an Arrow type that is no list, or nested list, of numbers."""
+    """Raises `InputError` for an Arrow type (`whole_type`) that is no list, or nested list, of numbers or of
+    fixed-size lists of numbers.
+    """
     types = pyarrow_module().types
     large, _, inside = list_axes(whole_type)
     if not large:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from stepnet.compiler.values.arguments import array_of, checked_integer
-from stepnet.errors import InputError
+from stepnet.errors import InputError, StepnetError
 from stepnet.ragged.offsets import (
     Array,
     ValuesAndOffsets,
@@ -92,6 +92,8 @@ def _sequence(item: Any, name: str, target_dtype: np.dtype[Any] | None) -> Array
         array = array_of(item, name)
         if target_dtype is not None and array.dtype.kind == "i" and isinstance(item, list | tuple):
             array = np.asarray(item, target_dtype)
+    except StepnetError:
+        raise
     except (ValueError, OverflowError) as error:
         raise InputError(f"{name} does not make an array: {error}") from error
     if array.dtype == object:

@@ -78,7 +78,8 @@ class Positions:
         """Returns these positions with the offsets of static sequences: inputs such as the keys of attention,
         which every step reads whole, with a length for each row (sequence of the batch).
 
-        beside: the offsets of the rows in each, by the name of the axis of its steps, such as "keys".
+        beside: the offsets of the rows in each, by the name of the axis of its steps, such as "keys"; empty
+            if there are none.
         """
         return replace(self, beside=beside) if beside else self
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepnet.compiler.values.arguments import flag
-from stepnet.errors import InputError
+from stepnet.errors import InputError, pip_command
 from stepnet.ragged.offsets import Array, ValuesAndOffsets, offsets_of, positions_of
 
 
@@ -20,7 +20,9 @@ def _torch() -> Any:
     try:
         return import_module("torch")
     except ImportError as error:
-        raise InputError("sequences in PyTorch's form need torch: pip install stepnet[torch]") from error
+        raise InputError(
+            f"sequences in PyTorch's form need torch: {pip_command('stepnet[torch]')}"
+        ) from error
 
 
 def from_packed(packed: Any) -> ValuesAndOffsets:

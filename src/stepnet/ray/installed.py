@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from stepnet.errors import InputError
+from stepnet.errors import InputError, pip_command
 
 
 def installed(name: str) -> Any:
@@ -15,4 +15,4 @@ def installed(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise InputError(f"stepnet.ray needs Ray Data ({error}): pip install stepnet[ray]") from error
+        raise InputError(f"stepnet.ray needs Ray Data ({error}): {pip_command('stepnet[ray]')}") from error

@@ -5,7 +5,7 @@ from typing import Any
 
 from stepnet.arrow.predictor import MEMORY, Predictor
 from stepnet.arrow.runnable import CompiledModel
-from stepnet.compiler.values.arguments import kind
+from stepnet.compiler.values.arguments import advised, kind
 from stepnet.errors import InputError
 from stepnet.model.program import Asked
 from stepnet.ragged.arrow import pyarrow_module
@@ -17,11 +17,12 @@ from stepnet.ray.worker import ModelWorker
 Dataset: Any = installed("ray.data").Dataset
 
 
+@advised(output="write result= in place of it")
 def predict(
     dataset: Any,
     model: Any,
     column: str = "frames",
-    output: str = "last",
+    result: str = "last",
     keep: Iterable[str] | None = None,
     *,
     concurrency: int | tuple[int, int] | None = None,
@@ -44,7 +45,7 @@ def predict(
             read here. The model is checked here too, and so are columns whose types Ray knows without
             running.
         column: The name of the list column, as for `stepnet.arrow.predict`.
-        output: "last" for the last output of each sequence, "outputs" for the outputs of all steps.
+        result: "last" for the last output of each sequence, "outputs" for the outputs of all steps.
         keep: The names of the columns to pass on; by default all but the list column.
         concurrency: The number of workers, or the least and the most, as `(1, 8)`; by default as many as
             there are work and resources for.
@@ -86,7 +87,7 @@ def predict(
     predictor = Predictor(
         model,
         column,
-        output,
+        result,
         keep,
         memory=memory,
         engine=engine,

@@ -17,10 +17,10 @@ from typing import Any, cast
 
 from stepnet.compiler.net.types import CONST, ROWS, Type
 from stepnet.compiler.trace import draws
-from stepnet.compiler.trace.feature_axes import listed
+from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import refuse
 from stepnet.compiler.values.dtypes import COMPUTED
-from stepnet.errors import StepError
+from stepnet.errors import StepError, StepnetError
 from stepnet.importers.aten.graph import (
     ARGUMENT,
     CALL,
@@ -33,7 +33,7 @@ from stepnet.importers.aten.graph import (
 )
 from stepnet.importers.axes import is_steps
 from stepnet.importers.sizes import SEQUENCES, Size
-from stepnet.torch.lines import is_users, line_of_call, line_of_error
+from stepnet.torch.lines import is_of_user, is_users, line_of_call, line_of_error
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import TRACES
 from stepnet.torch.rewritten import REWRITTEN, Rewritten, refused
@@ -85,7 +85,10 @@ RANDOM = {
 
 UNKNOWN = {
     "rows": "which a step does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
-    "sequences": "which a model does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
+    "sequences": (
+        "which a model does not know: let shapes broadcast, and write x.shape[0] for len(x), and -1 or "
+        "x.shape[0] in a view"
+    ),
     "steps": (
         "which differs between sequences: take all steps, the first, x[:, 0], or the last, x[:, -1]; a "
         "loop over steps is a recurrence, as torch.nn.GRU or a stepnet.torch.Recurrence of the cell"
@@ -230,7 +233,9 @@ def graph_of(
     numbers = {name: environment.size_of(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
-        """Calls the function, and raises `StepError` if it changed a parameter in place."""
+        """Calls the function that is traced, on PyTorch's functional tensors; raises `StepError` if it
+        changed a parameter in place or drew random numbers.
+        """
         token = TRACES.set(True)
         try:
             with Rewritten({**replaced, **RANDOM}, line), UnchangedTensors():
@@ -302,7 +307,11 @@ def messages(names: Mapping[Any, str]) -> Generator[None]:
             "a step cannot branch on a value or read it as a number: every row may differ; use torch.where"
             f"\n  at {line_of_error(error)}"
         ) from error
-    except (RuntimeError, IndexError) as error:
+    except StepnetError:
+        raise
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        if isinstance(error, TypeError | ValueError) and is_of_user(error):
+            raise
         message = in_words(str(error).split("\n")[0], names)
         raise StepError(f"PyTorch refuses: {message}\n  at {line_of_error(error)}") from error
 
@@ -344,7 +353,6 @@ ADVICE: dict[str, str] = {
     "_local_scalar_dense": "a step cannot read a value as a number: every row may differ; use torch.where",
     "_native_batch_norm_legit": "it takes means over rows: call .eval() on the module, or use a LayerNorm",
     "index_put": "use torch.where, or x[:, a:b] = y with a and b numbers",
-    "pow": "for a base above 0 write torch.exp(b * torch.log(a))",
 }
 """Advice for refused operations, by their names; of those that draw random numbers it is `draws.ADVICE`."""
 READ: Any = torch.ops.aten._local_scalar_dense.default
@@ -364,7 +372,9 @@ class Converted:
     nodes: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def graph(self) -> AtenGraph:
-        """Converts all nodes, in order."""
+        """Converts all nodes of PyTorch's graph, in order; returns the graph of ATen operations that stepnet
+        replays.
+        """
         for node in self.module.graph.nodes:
             if node.op == "output":
                 made = tuple(part for part in self.nodes.values() if isinstance(part, AtenNode))
@@ -436,7 +446,9 @@ class Converted:
         return InferredTensor(sizes, str(tensor.dtype).removeprefix("torch."))
 
     def size(self, number: Any) -> SymbolicSize:
-        """Describes a symbolic number of PyTorch in words for its symbols."""
+        """Converts a symbolic size of PyTorch to a `SymbolicSize`: its text, with the names of its symbols,
+        and its value as a product or a linear function of the numbers of sequences and steps.
+        """
         expression = number.node.expr
         known = {symbol: name if is_steps(name) else SEQUENCES for symbol, name in self.names.items()}
         return SymbolicSize(
@@ -464,7 +476,9 @@ def product_of(expression: Any, names: Mapping[Any, str]) -> Size | None:
 
 
 def linear_in(expression: Any, names: Mapping[Any, str]) -> tuple[int, str, int] | None:
-    """Returns (factor, name, constant) of an expression factor x + constant; None for other expressions."""
+    """Returns (factor, name, constant) of a symbolic size that is factor x + constant, where x is a size with
+    a name, such as the number of steps; None for any other expression.
+    """
     constant, product = expression.as_coeff_Add()
     factor, symbol = product.as_coeff_Mul()
     if symbol not in names or not (constant.is_Integer and factor.is_Integer):

@@ -12,7 +12,7 @@ from typing import Any
 
 from stepnet.compiler.net.types import ROWS, STEPS
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.once import put_latest
+from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.differentiable import FixedNet, ModelNet, Passes
@@ -108,7 +108,7 @@ class DifferentiableLayers:
         return self.laid_out(results, place, data)
 
     def laid_out(self, results: Sequence[Any], place: SequencePlaces, data: Any) -> list[Any]:
-        """Returns the results of the net with its outputs laid out as the inputs `data`."""
+        """Returns the results of the net, its outputs in the layout of the inputs `data`, such as padded."""
         outputs, lead = self.net.outputs, data.shape[: place.lead]
         whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
         return [*whole, *results[outputs:]]
@@ -142,9 +142,7 @@ class DifferentiableLayers:
         addresses.
         """
         key = tuple(tensor.data_ptr() for tensor in parameters)
-        if key not in self.bounds:
-            put_latest(self.bounds, key, BoundModule())
-        return self.bounds[key]
+        return entry_of(self.bounds, key, BoundModule)
 
     def positions(
         self,

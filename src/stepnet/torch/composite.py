@@ -27,6 +27,7 @@ from stepnet.torch.convolutions import (
 from stepnet.torch.layers import LayerForward as Ours
 from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
+from stepnet.torch.norms import group_norm, instance_norm, normed_shapes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recurrence import Recurrence
 from stepnet.torch.rewritten import DROPOUTS, REWRITTEN, refused
@@ -169,7 +170,7 @@ class Standing:
 
     def check(self, data: Any, packed: bool) -> None:
         """Raises `StepError` for a call that a traced model cannot contain: with dropout between layers, or
-        on a tensor without an axis of the batch. data: the input, or the data of a packed one. packed:
+        on a tensor without an axis of sequences. data: the input, or the data of a packed one. packed:
         whether the input is a `PackedSequence`.
         """
         module = self.module
@@ -242,7 +243,9 @@ def sorted_rows(function: Any) -> Callable[..., Any]:
     """
 
     def rule(x: Any, *arguments: Any, **options: Any) -> Any:
-        """Adds the node `stepnet::sorted` if x has one number per sequence; else calls the function."""
+        """Replaces a sort in a trace: adds the graph node `stepnet::sorted` if x has one number per sequence,
+        else calls PyTorch's function.
+        """
         if x.dim() != 1 or isinstance(x.shape[0], int):
             return function(x, *arguments, **options)
         values, order = torch.ops.stepnet.sorted(x)
@@ -253,7 +256,7 @@ def sorted_rows(function: Any) -> Callable[..., Any]:
 
 def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
     """Wraps a pooling function of PyTorch for a trace: pooling over all steps of a sequence calls `reduced`,
-    the mean or the maximum over the last axis; other pooling is refused.
+    the mean or the maximum over the last axis; pooling over windows of steps adds a graph node.
     """
     adaptive = function.__name__.startswith("adaptive")
 
@@ -266,8 +269,9 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
         return_indices: bool = False,
         **named: Any,
     ) -> Any:
-        """Pools over all steps, or over windows of them; raises `StepError` for indices, and for adaptive
-        outputs of another size. For all steps the stride is not read: there is a single place for the kernel.
+        """Replaces a pooling of PyTorch in the trace of a module: pools over all steps, or over windows of
+        them; raises `StepError` for indices, and for adaptive outputs of another size. For all steps the
+        stride is not read: there is a single place for the kernel.
         """
         kernel = str(size).strip("()[],")  # a number, or a symbol, perhaps in a tuple
         whole = kernel == ("1" if adaptive else str(x.shape[-1]))
@@ -285,7 +289,7 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 def unbound(x: Any, dim: int = 0) -> Any:
-    """Replaces torch.unbind in a trace: splits x along an axis, which may not be sequences or steps."""
+    """Replaces torch.unbind in a trace: splits x along an axis, which may be only one of features."""
     if not isinstance(x.shape[dim], int):
         raise StepError(
             "a model cannot take sequences or steps apart, nor loop over a tensor of them, nor make a list "
@@ -315,7 +319,8 @@ def attention(
     enable_gqa: bool = False,
 ) -> Any:
     """Replaces `torch.nn.functional.scaled_dot_product_attention` in a trace: adds a graph node, and returns
-    its result. enable_gqa: ignored, as fewer heads of keys are seen by their number.
+    its result. The other arguments are PyTorch's; raises `StepError` for dropout. enable_gqa: not used, as
+    fewer heads of keys are seen by their number.
     """
     if dropout_p > 0:
         raise StepError(RANDOM)
@@ -349,6 +354,9 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.conv1d: conv1d,
     torch.conv_transpose1d: conv_transpose1d,
     torch.nn.functional.pad: padded_steps,
+    torch.nn.functional.group_norm: group_norm,
+    torch.group_norm: group_norm,
+    torch.nn.functional.instance_norm: instance_norm(group_norm),
     torch.nn.functional.scaled_dot_product_attention: attention,
     **{getattr(torch, f"conv{count}d"): refused(CONVOLUTION) for count in (2, 3)},
     **{
@@ -427,6 +435,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         transposed_shapes
     ),
     "pooled(Tensor x, str how, int[] window) -> Tensor": pooled_shapes,
+    "group_normed(Tensor input, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor": (
+        normed_shapes
+    ),
     "attended(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale) "
     "-> Tensor": attended_shapes,
     "layer(int number, int time, Tensor data, Tensor[] states, Tensor[] statics, Tensor[] weights, "

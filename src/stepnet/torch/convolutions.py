@@ -33,6 +33,11 @@ def padded_steps(x: Any, pad: Sequence[int], mode: str = "constant", value: floa
 
     pad: pairs of numbers of elements, from the last axis on. value: the number; None is 0.
     """
+    if mode != "constant" and not isinstance(x.shape[-1], int):
+        raise StepError(
+            f"padding of mode {mode} puts steps of a sequence at its ends, which a model does not: use zeros "
+            "(padding_mode='zeros' of a convolution)"
+        )
     made = with_numbers(x, pad, mode, value)
     over_steps = not isinstance(x.shape[-1], int) and len(pad) == 2 and not value
     if over_steps and min(pad) >= 0:
@@ -74,7 +79,10 @@ def conv1d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Any:
-    """Replaces `torch.conv1d` in the trace of a module: adds a graph node, and returns its result."""
+    """Replaces `torch.conv1d` in the trace of a module: adds a graph node for the convolution over steps, and
+    returns its result. The arguments are PyTorch's. Zeros that a pad before it put around the steps become
+    its own padding.
+    """
     x, before, after = without_zeros(input)
     size, dilation, number = weight.shape[-1], single(dilation), single(padding)
     reach = (size - 1) * dilation
@@ -94,7 +102,9 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Any:
-    """Replaces `torch.conv_transpose1d` in the trace of a module: adds a graph node; returns its result."""
+    """Replaces `torch.conv_transpose1d` in the trace of a module: adds a graph node for the convolution over
+    steps; returns its result. The arguments are PyTorch's.
+    """
     numbers = [single(number) for number in (stride, dilation, padding, output_padding)]
     return torch.ops.stepnet.convolved_transposed(input, weight, bias, numbers, groups)
 
@@ -103,7 +113,7 @@ def pooled_windows(
     name: str, x: Any, size: Any, stride: Any, padding: Any, *others: Any, **named: Any
 ) -> Any:
     """Replaces `torch.max_pool1d` and `torch.avg_pool1d`, by name, in the trace of a module, for windows of
-    steps; raises `StepError` for `ceil_mode`.
+    `size` steps; returns the tensor of their maxima or means. Raises `StepError` for `ceil_mode`.
 
     others, named: the arguments that follow, in PyTorch's order for each function.
     """
@@ -123,7 +133,9 @@ def pooled_windows(
 
 
 def checked_window(size: int, stride: int, dilation: int, before: int, after: int) -> Window:
-    """Returns the steps that a kernel reads; raises `StepError` if there is no such kernel."""
+    """Returns the `Window`, the steps that a convolution's kernel of `size` steps reads for each result.
+    before, after: the zeros around the sequence. Raises `StepError` if there is no such kernel.
+    """
     try:
         return window_of(size, stride, dilation, before, after)
     except ModelError as error:
@@ -150,14 +162,19 @@ def size_along(x: Any, axis_of: Callable[[str], str]) -> Any:
 
 
 def convolved_shapes(x: Any, weight: Any, bias: Any, window: Sequence[int], groups: int) -> Any:
-    """Returns an empty tensor like the result of the operator `convolved`."""
+    """Returns an empty tensor with the shape of the result of the operator `convolved`, for PyTorch's tracer.
+    The arguments are those of the operator. Its number of steps follows from that of x.
+    """
     made = window_from(window)
     size = x.shape[-1] if made.keeps_lengths else size_along(x, made.axis)
     return x.new_empty(*x.shape[:-2], weight.shape[0], size)
 
 
 def transposed_shapes(x: Any, weight: Any, bias: Any, numbers: Sequence[int], groups: int) -> Any:
-    """Returns an empty tensor like the result of the operator `convolved_transposed`."""
+    """Returns an empty tensor with the shape of the result of the operator `convolved_transposed`, for
+    PyTorch's tracer. The arguments are those of the operator; numbers: stride, dilation, padding and further
+    results at the end.
+    """
     stride, dilation, padding, more = numbers
     added = (weight.shape[-1] - 1) * dilation + 1 - stride - 2 * padding + more
     size = size_along(x, lambda axis: derived_axis(axis, Lengths(added, stride, multiplies=True)))

@@ -24,6 +24,10 @@ NO_FORWARD_MODE = (
     "recurrences have no forward-mode derivatives: use reverse mode (backward, torch.func.grad or vjp), or "
     "the layers of torch.nn"
 )
+NO_BATCHES = (
+    "recurrences take one cotangent at a time, and not is_grads_batched=True: call torch.autograd.grad for "
+    "each, with retain_graph=True, or use the layers of torch.nn"
+)
 NO_VMAP = (
     "recurrences cannot run under torch.vmap: give all sequences as one batch, or use the layers of torch.nn"
 )
@@ -98,6 +102,8 @@ class NetFunction(torch.autograd.Function):
         """Computes the gradients of the arguments of `forward` from the cotangents of its results, of which
         None is zeros. Returns None for arguments that get none.
         """
+        if any(tensor is not None and is_batched(tensor) for tensor in cotangents):
+            raise InputError(NO_BATCHES)
         passes: Passes = ctx.passes
         every = ctx.saved_tensors  # read once, as activation checkpointing needs it
         tensors, saved = every[: ctx.count], every[ctx.count :]
@@ -145,6 +151,11 @@ class QuickFunction(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         """Runs `NetFunction.backward`, hidden from torch.compile, which would trace it."""
         return untraced(NetFunction.backward)(ctx, *cotangents)
+
+
+def is_batched(tensor: Any) -> bool:
+    """Tells whether a tensor stands for several, as those of torch.autograd.grad with is_grads_batched do."""
+    return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:

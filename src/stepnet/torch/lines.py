@@ -43,6 +43,12 @@ def calls_of(code: CodeType) -> int:
     return count
 
 
+def is_of_user(error: BaseException) -> bool:
+    """Tells whether the user's code raised an error, and not PyTorch or stepnet, which it called."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return is_users(codes[-1])
+
+
 def line_of_error(error: BaseException) -> str:
     """Returns, for messages, the innermost line of the user's code that an error passed through.
 

@@ -2,9 +2,12 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import numpy as np
+
+from stepnet.compiler.net.windows import own_axis, own_name
 from stepnet.compiler.trace.lines import defined_at, written_at
 from stepnet.compiler.trace.reads import Latest, Reads
 from stepnet.compiler.trace.step import Spec
@@ -16,6 +19,7 @@ from stepnet.importers.aten.table import ATEN
 from stepnet.importers.axes import Axis, is_rows
 from stepnet.importers.placed import Placed, check_apart
 from stepnet.importers.sizes import SEQUENCES, STEPS
+from stepnet.model.graph.dtypes import check_dtypes
 from stepnet.model.graph.graph import Graph
 from stepnet.torch.aten_graph import TensorArgument, graph_of
 from stepnet.torch.composite import FUNCTIONS, TracedLayers
@@ -36,7 +40,7 @@ MODE = frozenset({"training"})
 """The attributes of modules whose changes a graph ignores."""
 
 
-def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = None) -> Graph:
+def graph(model: Any, example: Any, *others: Any, axes: Any = None, lengths: str | None = None) -> Graph:
     """A PyTorch module as a model of stepnet: it runs over sequences of any lengths, without padding.
 
     The parameters of the graph are the module's state_dict, as arrays by its names. Sequences are the
@@ -45,19 +49,19 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     the module's structure, those of each step in the form of the sequences, and all others with the sequences
     as their first axis. A mean, a maximum or a softmax over time is over each sequence's own steps.
 
-    The module is traced here, and again at the first call with inputs of other dtypes. No other thread may
-    run it meanwhile.
+    The module is traced here, and no other thread may run it meanwhile. A call has the dtypes of the example:
+    arrays of NumPy are float64 by default, and PyTorch's tensors float32.
 
     Args:
         model: A torch.nn.Module, in the mode in which it is to run: call .eval() first. A program of
-        torch.export
-            (an ExportedProgram, or its `module()`) or of TorchScript is read as the file that
+            torch.export (an ExportedProgram, or its `module()`) or of TorchScript is read as the file that
             torch.export.save writes of it, by `stepnet.load`.
         example: The arguments of one call: a tensor, a tuple of arguments, or a dict of them by name. Only
             dtypes and the sizes of features matter.
+        others: None: several arguments are one tuple.
         axes: The axes of each argument, N for sequences and T for steps: {"x": "TN", "h0": "_N_"}, or a text
-            for all. Further axes are features. By default they are "NT", or "TN" if the recurrent layers of
-            the module are not batch_first; and "N" for an argument of fewer axes.
+            for all. Further axes are features. By default they are "NT", or "TN" if the module's
+            recurrent layers and attentions are not batch_first; and "N" for an argument of fewer axes.
         lengths: The name of the argument that has the lengths of the sequences, where it is not `lengths`.
 
     Raises:
@@ -84,6 +88,8 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     >>> bool(np.allclose(outputs.to_list()[0], alone, atol=1e-6))
     True
     """
+    if others:
+        raise InputError("the arguments of an example are one tuple: graph(model, (x, lengths))")
     if is_program(model):
         return program_graph(model, example, axes, lengths)
     if not isinstance(model, torch.nn.Module):
@@ -95,6 +101,12 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
         raise InputError(
             f"axes= has {unknown[0]!r}, and the arguments of the example are {', '.join(arguments)}"
         )
+    name: Any = lengths
+    if name is not None and not isinstance(name, str):
+        raise InputError(
+            f"lengths= is the name of the argument that has the lengths, not {described(name)}: give the "
+            "lengths themselves in the example"
+        )
     lengths = LENGTHS if lengths is None and LENGTHS in arguments else lengths
     if lengths is not None and lengths not in arguments:
         raise InputError(f"lengths= names an argument; those of the example are {', '.join(arguments)}")
@@ -102,15 +114,26 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
         name: ModuleArgument.of(name, value, axes_of(model, axes, name, value), name == lengths)
         for name, value in arguments.items()
     }
-    check_sizes(arguments, forms)
+    forms = with_own_steps(arguments, forms)
     sequences = single_or_dict({name: form.specs for name, form in forms.items() if form.kind == "sequences"})
     statics = single_or_dict({name: form.specs for name, form in forms.items() if form.kind == "static"})
     if not leaves(sequences):
-        raise InputError(
-            "no argument of the example has steps: mark the axis of steps in axes= with the letter T"
-        )
+        raise no_steps_error(arguments)
     kind = TracedModule if statics is None else ModuleWithStatics
     return Graph(kind(model, forms, modes_of(model)), parameters_of(model), inputs=sequences, statics=statics)
+
+
+def no_steps_error(arguments: dict[str, Any]) -> InputError:
+    """Makes the error for an example of which no argument has steps. arguments: the values by name."""
+    for name, value in arguments.items():
+        if any(isinstance(leaf, np.ndarray) for leaf in leaves(value)):
+            return InputError(
+                f"argument {name} of the example is an array of NumPy, and a module is traced with tensors: "
+                "give torch.from_numpy(x)"
+            )
+    return InputError(
+        "no argument of the example has steps: mark the axis of steps in axes= with the letter T"
+    )
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
@@ -179,7 +202,9 @@ class ModuleArgument:
             )
 
         def spec(tensor: Any) -> Spec:
-            """Returns the features and dtype of a tensor of the argument."""
+            """Returns the `Spec` (sizes of the features, dtype) of a tensor of the argument: its sizes
+            without those of sequences and steps.
+            """
             sizes = [
                 size for place, size in enumerate(tensor.shape) if letters[place : place + 1] in ("", "_")
             ]
@@ -188,13 +213,18 @@ class ModuleArgument:
         blank = transform(lambda tensor: 0, value)
         return cls("sequences" if "T" in letters else "static", letters, blank, transform(spec, value))
 
-    def sizes(self, features: tuple[int, ...]) -> tuple[int | str, ...]:
+    def sizes(self, features: tuple[int, ...], steps: str = STEPS) -> tuple[int | str, ...]:
         """Returns the sizes of a tensor of this argument for a trace. Sequences and steps, whose numbers are
-        not known, have names in place of sizes. features: the other sizes.
+        not known, have names in place of sizes. features: the other sizes. steps: the name of the steps.
         """
-        remaining = iter(features)
-        named = [LETTERS[letter] if letter in LETTERS else next(remaining) for letter in self.letters]
+        remaining, names = iter(features), {**LETTERS, "T": steps}
+        named = [names[letter] if letter in names else next(remaining) for letter in self.letters]
         return (*named, *remaining)
+
+    def with_own_steps(self, name: str) -> "ModuleArgument":
+        """Returns the argument, which has this name, as one that has steps of its own."""
+        axis = own_name(own_axis(name))
+        return replace(self, specs=transform(lambda spec: replace(spec, axis=axis), self.specs))
 
 
 def arguments_of(model: Any, example: Any) -> dict[str, Any]:
@@ -253,9 +283,8 @@ def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
         )
     if all(isinstance(leaf, torch.Tensor) and leaf.dim() < 2 for leaf in leaves(value)):
         return "N"
-    first = {
-        member.batch_first for member in model.modules() if isinstance(member, torch.nn.RNNBase | Recurrence)
-    }
+    kinds = torch.nn.RNNBase | torch.nn.MultiheadAttention | Recurrence
+    first = {member.batch_first for member in model.modules() if isinstance(member, kinds)}
     if len(first) > 1:
         raise InputError(
             f"some layers are batch_first and others are not: say axes={{{name!r}: 'NT'}}, or 'TN'"
@@ -263,24 +292,44 @@ def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
     return "NT" if first != {False} else "TN"
 
 
-def check_sizes(arguments: dict[str, Any], forms: dict[str, ModuleArgument]) -> None:
-    """Raises `InputError` if arguments of the example have different numbers of sequences or of steps.
+def with_own_steps(arguments: dict[str, Any], forms: dict[str, ModuleArgument]) -> dict[str, ModuleArgument]:
+    """Returns the descriptions of arguments, of which those have steps of their own that have another number
+    of them in the example than the first one with steps.
+
+    Raises `InputError` if arguments of the example have different numbers of sequences; or of steps, if one
+    is the lengths of the sequences.
 
     arguments: the values by name. forms: the descriptions by name.
     """
-    for letter, what in LETTERS.items():
-        sizes = {
-            name: tensor.shape[form.letters.index(letter)]
-            for name, form in forms.items()
-            if letter in form.letters
-            for tensor in leaves(arguments[name])
-        }
-        if len(set(sizes.values())) > 1:
+    rows, steps = (sizes_along(letter, arguments, forms) for letter in LETTERS)
+    is_one = any(form.kind == "lengths" for form in forms.values())
+    for sizes, what in ((rows, SEQUENCES), *(((steps, STEPS),) if is_one else ())):
+        if len({*sizes.values()}) > 1:
             listed = ", ".join(f"{name} has {size}" for name, size in sizes.items())
             raise InputError(
                 f"arguments of the example have different numbers of {what}: {listed}; axes= says which "
                 "axes they are"
             )
+    own = {name for name, size in steps.items() if size != next(iter(steps.values()))}
+    return {name: form.with_own_steps(name) if name in own else form for name, form in forms.items()}
+
+
+def sizes_along(letter: str, arguments: dict[str, Any], forms: dict[str, ModuleArgument]) -> dict[str, int]:
+    """Returns the size of the axis with a letter, N or T, of each argument that has it; raises `InputError`
+    for tensors of one argument that differ.
+
+    arguments: the values by name. forms: the descriptions by name.
+    """
+    found = dict[str, int]()
+    for name, form in forms.items():
+        for tensor in leaves(arguments[name]) if letter in form.letters else ():
+            size = tensor.shape[form.letters.index(letter)]
+            if found.setdefault(name, size) != size:
+                raise InputError(
+                    f"tensors of argument {name} have different numbers of {LETTERS[letter]}: {found[name]} "
+                    f"and {size}"
+                )
+    return found
 
 
 # ---- the model ---------------------------------------------------------------------------------------------
@@ -326,7 +375,8 @@ class TracedModule:
         for name, form in fixed.items():
             for value in [None] if form.kind == "lengths" else leaves(given[name]):
                 shape, dtype = ((), "int64") if value is None else (value.type.shape, value.type.dtype)
-                arguments.append(TensorArgument(name, form.sizes(shape), dtype, False))
+                steps = value.type.extent[-1] if value is not None and form.kind == "sequences" else STEPS
+                arguments.append(TensorArgument(name, form.sizes(shape, steps), dtype, False))
                 values.append(None if value is None else Placed(value, axes_in(arguments[-1].sizes)))
         for name, value in params.items():
             arguments.append(TensorArgument(name, value.type.shape, value.type.dtype, True))
@@ -373,6 +423,14 @@ class TracedModule:
                 "made, and the graph has its old value: make the graph again"
             )
 
+    def check_dtypes(self, sequences: Any, statics: Any) -> None:
+        """Raises `InputError` for arguments of a call of other dtypes than those of the example.
+
+        sequences, statics: the `Spec`s of the arguments, by name if there are several.
+        """
+        given = self.arguments_of_kind("sequences", sequences) | self.arguments_of_kind("static", statics)
+        check_dtypes("the example", {name: self.forms[name].specs for name in given}, given)
+
     def arguments_of_kind(self, kind: str, value: Any) -> dict[str, Any]:
         """Returns the arguments of one kind ("sequences" or "static") by name, from one value or a dict."""
         names = [name for name, form in self.forms.items() if form.kind == kind]
@@ -411,7 +469,9 @@ def tensors_of(output: Any) -> Any:
     """Replaces packed sequences in a module's output by their data; raises `StepError` for other leaves."""
 
     def tensor(leaf: Any) -> Any:
-        """Returns the tensor of one leaf of the output."""
+        """Returns the tensor of one leaf of a module's output: the data of a packed sequence, else the leaf
+        itself; raises `StepError` for other leaves than tensors.
+        """
         if isinstance(leaf, PackedSequence):
             return leaf.data
         if not isinstance(leaf, torch.Tensor):

@@ -84,7 +84,8 @@ def may_change(key: str) -> bool:
 
 
 def with_engines(key: str, engine: Asked) -> str:
-    """Adds engines to the key of a module, unless they are left to stepnet. engine: the argument `engine=`.
+    """Appends the engines to the text that names a module in graphs of PyTorch, unless the user left them to
+    stepnet. engine: the argument `engine=`.
 
     >>> with_engines("GRU 3 4", "auto"), with_engines("GRU 3 4", ("onednn", "llvm"))
     ('GRU 3 4', 'GRU 3 4|onednn|llvm')
@@ -252,9 +253,9 @@ def shapes_of(
 def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
     """Returns empty tensors like the results of the operator `recurrence`, for PyTorch's tracer.
 
-    It takes that operator's arguments: the key of a module, the form of the data and the positions in it, the
-    positions of the inputs that get gradients, and the inputs. It records the types of the results, so that
-    the operator notices if the module has changed since.
+    It takes that operator's arguments: the key of a module, the form of its sequences ("padded" and the
+    like), their lengths, the indices of the inputs that get gradients, and the inputs. It records the types
+    of the results, so that the operator notices if the module has changed since.
     """
     runnable = runnable_of(key)
     types = passes_of(runnable, wanted).types if wanted else runnable.net.results

@@ -3,11 +3,12 @@
 from importlib import import_module
 from typing import Any
 
-from stepnet.errors import InputError
+from stepnet.errors import InputError, pip_command
 
 
 def pytorch(name: str) -> Any:
-    """Imports a module of PyTorch by name; raises `InputError` if PyTorch is not installed.
+    """Imports a module of PyTorch by name; raises `InputError` if PyTorch is not installed, or cannot be
+    imported.
 
     >>> pytorch("torch").tensor(2.0) ** 3
     tensor(8.)
@@ -15,4 +16,8 @@ def pytorch(name: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        raise InputError("steps written with PyTorch need torch: pip install stepnet[torch]") from error
+        raise InputError(f"steps written with PyTorch need torch: {pip_command('stepnet[torch]')}") from error
+    except (ImportError, OSError) as error:
+        raise InputError(
+            f"torch is installed, and {name} cannot be imported: {error}; reinstall it"
+        ) from error

@@ -339,7 +339,7 @@ def tensors_of_argument(value: Any, example: Any, what: str) -> list[Any]:
 
 def check_example(step: Any, example: Any) -> None:
     """Raises `InputError` unless an example's input is a tensor, and its parameters a dict of tensors.
-    example: (x, state), or (x, memory, params) for a function. step: not read.
+    example: (x, state), or (x, memory, params) for a function. The argument `step` is not read.
     """
     if not isinstance(example[0], torch.Tensor):
         raise InputError(f"the input of a Recurrence is one tensor, not {described(example[0])}")

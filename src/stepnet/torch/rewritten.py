@@ -6,9 +6,10 @@ The cells, and some others, are C++ code that needs the number of rows, which a 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stepnet.compiler.trace.feature_axes import listed
+from stepnet.compiler.trace.indexing import listed
 from stepnet.errors import StepError
 from stepnet.torch.lines import calls_of
+from stepnet.torch.norms import group_norm_of_features, instance_norm
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
@@ -178,6 +179,12 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.rnn_relu_cell: rnn_relu_cell,
     torch.cosine_similarity: cosine_similarity,
     torch.nn.functional.pad: pad,
+    torch.nn.functional.group_norm: group_norm_of_features,
+    torch.nn.functional.instance_norm: instance_norm(group_norm_of_features),
+    torch.nn.functional.local_response_norm: refused(
+        "a local response norm is not an operation of a step: write the mean of squares of neighbouring "
+        "channels by slices"
+    ),
     torch.bilinear: bilinear,
     torch.einsum: einsum,
     torch.unbind: unbound,

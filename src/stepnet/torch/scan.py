@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.compiler.targets import Order, checked_engine, devices_of
 from stepnet.compiler.values.arguments import flag
-from stepnet.compiler.values.once import put_latest
+from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError
 from stepnet.model.differentiable import ModelNets
@@ -175,13 +175,18 @@ class Scan(torch.nn.Module):
         return rebuild(self._rnn.params, values)
 
     def nets_for(self, tensors: list[Any]) -> ModelNets[RNN]:
-        """Returns the compiled nets for parameters with the shapes and dtypes of `tensors`; cached."""
+        """Returns the compiled nets of the recurrence for parameters with the shapes and dtypes of `tensors`;
+        those of the latest kinds are cached.
+        """
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         nets = self.__dict__.setdefault(KEPT, OrderedDict[Any, ModelNets[RNN]]())
-        if key not in nets:
+
+        def make() -> ModelNets[RNN]:
+            """Makes the nets for parameters of these kinds."""
             like = self.params_in_structure([blank_of(tensor) for tensor in tensors])
-            put_latest(nets, key, ModelNets(self._rnn.with_kinds_of(like)))
-        return nets[key]
+            return ModelNets(self._rnn.with_kinds_of(like))
+
+        return entry_of(nets, key, make)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to copy or pickle, without the compiled programs, which a copy compiles again."""
@@ -256,7 +261,9 @@ def checked_tensors(value: Any, what: str, engine: Order) -> Any:
 
 
 def check_padded(value: Any) -> None:
-    """Raises `InputError` for a `PackedSequence` or a nested tensor, which a Scan does not take."""
+    """Raises `InputError` for a `PackedSequence` or a nested tensor, which a `Scan` (a module that runs a
+    user's cell over padded sequences) does not take.
+    """
     if isinstance(value, PackedSequence):
         raise InputError(
             "a Scan takes padded sequences, not a PackedSequence: call it with x, lengths = "

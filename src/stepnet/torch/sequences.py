@@ -126,8 +126,16 @@ def named_tensors(what: str, value: Any) -> dict[str, Any]:
 
 
 def data_of(value: Any) -> Any:
-    """Returns the tensor with the data of sequences: that of a `PackedSequence`, else `value` itself."""
-    return value.data if isinstance(value, PackedSequence) else value
+    """Returns the tensor with the data of sequences: that of a `PackedSequence`, else `value` itself. Raises
+    `InputError` for arrays of NumPy and for lists.
+    """
+    if isinstance(value, PackedSequence):
+        return value.data
+    if not isinstance(value, torch.Tensor) and not hasattr(value, "new_zeros"):  # which a proxy has
+        kind = type(value).__name__
+        remedy = "torch.stack(x)" if kind == "list" else "torch.from_numpy(x)"
+        raise InputError(f"layers of stepnet.torch take tensors, not {kind}: give {remedy}")
+    return value
 
 
 def unchanged(outputs: Any) -> Any:
@@ -235,7 +243,8 @@ def check_tensors(
     if dtype not in DTYPES:
         raise InputError(
             f"{title} runs in float32 and float64 on the CPU, and its parameters are {dtype}: make them "
-            f"float32 with .float(), or use torch.nn.{title}"
+            f"float32 with .float(), or use torch.nn.{title}, which undo() of what `accelerate` returned "
+            "gives back"
         )
     of_states = ("hx[0]", "hx[1]") if len(states) > 1 else ("hx",)
     named = zip((*names, "the input", *of_states), (*parameters, data, *states), strict=False)
@@ -251,7 +260,8 @@ def check_tensors(
 
 
 def runs_on(device: Any, engine: Asked) -> bool:
-    """Tells whether the engines of a module take tensors on a device. Elsewhere PyTorch's own operations run.
+    """Tells whether the engines of a module take tensors on a device. On other devices PyTorch's own
+    operations run.
 
     Engines are asked for their devices here alone. Graphs of PyTorch have an operator for the CPU only.
     engine: the argument `engine=` of the module.

@@ -14,7 +14,15 @@ from stepnet.torch.operator import in_graph, runnable_of_sizes
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.recording import makes_graph, needs_torch_nn, refuse_script, untraced
-from stepnet.torch.sequences import DTYPES, SequencePlaces, as_cast, check_tensors, runs_on, text_of_engine
+from stepnet.torch.sequences import (
+    DTYPES,
+    SequencePlaces,
+    as_cast,
+    check_tensors,
+    data_of,
+    runs_on,
+    text_of_engine,
+)
 
 torch: Any = pytorch("torch")
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -41,7 +49,7 @@ class CellForward:
         """Runs a step on `input` from the state `hx`; returns the next state, as torch.nn's cell does."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
-        states = states_of(self, mode, input, hx)
+        states = states_of(self, mode, data_of(input), hx)
         fits = runs_on(input.device, self.engine) and has_step_shapes(self, mode, input, states)
         if needs_torch_nn() or not fits:
             return theirs(input, hx)  # PyTorch raises its own errors; a trace needs torch.nn's operator

@@ -17,7 +17,15 @@ from stepnet.torch.step import Function, TorchStep
 torch: Any = pytorch("torch")
 
 
-def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RNN:
+def trace(
+    step: Any,
+    example: Any,
+    *,
+    statics: Any = None,
+    reverse: bool = False,
+    unroll: int = 1,
+    until: Any = None,
+) -> RNN:
     """Makes a recurrence of a step that is written with PyTorch.
 
     The parameters and buffers of a module are the parameters of the recurrence, by their names. They are
@@ -33,7 +41,9 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
             function. Tensors [rows, features...] with any number of rows; only shapes and dtypes matter,
             except for `params`, whose numbers are used.
         statics: An example of the statics, tensors [rows, features...].
-        options: Other arguments of `RNN`, such as reverse=True.
+        reverse: Whether each sequence runs from its last step, as of `RNN`.
+        unroll: The number of steps in one pass of the compiled loop, as of `RNN`.
+        until: A function of the output and the next memory that ends a sequence, as of `RNN`.
 
     Raises:
         InputError: If `step` is no step, or `example` are not the arguments of a call.
@@ -43,7 +53,7 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
     >>> cell = torch.nn.GRUCell(3, 4)
     >>> rnn = stepnet.torch.trace(cell, (torch.zeros(1, 3), torch.zeros(1, 4)))
     >>> rnn
-    RNN(GRUCell, memory=*)
+    RNN(GRUCell, memory=array)
     >>> sorted(rnn.params)
     ['bias_hh', 'bias_ih', 'weight_hh', 'weight_ih']
     >>> outputs, final = rnn(np.ones((2, 5, 3), "float32"))
@@ -60,6 +70,12 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
     x, memory, params = parts_of(example, step)
     if module:
         check_module(step)
+        check_state(step, x, memory)
+    if not leaves(memory):
+        raise InputError(
+            "the example has no state, which a recurrence carries from step to step: give tensors [rows, "
+            "features...] as the second argument of the call"
+        )
     inputs, memories, static_specs = (
         transform(lambda leaf, kind=kind: spec_of(leaf, kind), part)
         for kind, part in (("an input", x), ("a memory", memory), ("a static", statics))
@@ -71,7 +87,9 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
             memory=memories,
             inputs=inputs,
             statics=static_specs,
-            **options,
+            reverse=reverse,
+            unroll=unroll,
+            until=until,
         )
 
 
@@ -116,6 +134,27 @@ def check_module(module: Any) -> None:
         signature.bind("x", "state", **dict.fromkeys(further))
     except TypeError as error:
         raise InputError(f"{name} is not a cell, which is called with (x, state): {error}") from None
+
+
+def check_state(cell: Any, x: Any, state: Any) -> None:
+    """Raises `InputError` for an example of a cell of torch.nn whose input is not one tensor, whose tensors
+    are not [rows, features], or whose state has not the form that the cell takes.
+    """
+    if not isinstance(cell, torch.nn.RNNCellBase):
+        return
+    name = type(cell).__name__
+    pair = isinstance(cell, torch.nn.LSTMCell)
+    if (len(leaves(state)) == 2) != pair:
+        form = "(x, (h, c))" if pair else "(x, h)"
+        raise InputError(f"the example of a torch.nn.{name} is {form}, not with a state {skeleton(state)}")
+    if not isinstance(x, torch.Tensor):
+        raise InputError(f"the input of a torch.nn.{name} is one tensor [rows, features], not {described(x)}")
+    for leaf in leaves((x, state)):
+        if isinstance(leaf, torch.Tensor) and leaf.dim() != 2:
+            raise InputError(
+                f"the example of a torch.nn.{name} has tensors [rows, features], and one of them is "
+                f"{list(leaf.shape)}: give x[None] for a single row"
+            )
 
 
 def spec_of(leaf: Any, kind: str) -> Spec:

@@ -257,6 +257,7 @@ def test_the_command_is_the_function(tmp_path: Path):
     )
     assert code == 0
     lines = told.splitlines()
+    assert f"0 sequences of 0 steps in all: 64 outputs each in 0 files in {tmp_path}/out, after" in lines[0]
     assert lines[1:] == [
         "recurrent layers alone; left out: head.bias, head.weight",
         "2 of 2 results were there already",

@@ -1,10 +1,12 @@
 """Columns that formats lack, links, names that clash, and two runs at once."""
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from constants import Constants
 
 from stepnet import arrow, cells
 from stepnet.arrow.folders.result_files import lock_folder
@@ -80,6 +82,34 @@ def test_rows_are_not_set_aside_where_files_are_read(tmp_path: Path) -> None:
         run(tmp_path / "in", tmp_path / "out", bad=tmp_path / "in" / "bad.parquet")
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("A.arrow", "a.arrow"), ("d/a.arrow", "D/a.arrow"), ("\u00e9.arrow", "e\u0301.arrow")],
+)
+def test_names_that_a_system_takes_for_one(
+    tmp_path: Path, constants: Constants, one: str, other: str
+) -> None:
+    for name in (one, other):
+        written(tmp_path / "in" / name)
+    assert run(tmp_path / "in", tmp_path / "out", bad=tmp_path / "bad.parquet").results == 2
+    constants("stepnet.arrow.folders.plan", IGNORES_CASE=True)
+    with pytest.raises(FileError, match="this system takes the two names for one; rename one"):
+        run(tmp_path / "in", tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_result_goes_on_under_a_name_that_a_system_takes_for_one(
+    tmp_path: Path, constants: Constants
+) -> None:
+    constants("stepnet.arrow.folders.plan", IGNORES_CASE=True)
+    written(tmp_path / "in" / "\u00e9.arrow")
+    run(tmp_path / "in", tmp_path / "out", bad=tmp_path / "bad.parquet")
+    (tmp_path / "out" / "\u00e9.parquet").rename(tmp_path / "out" / "e\u0301.parquet")
+    again = run(tmp_path / "in", tmp_path / "out", bad=tmp_path / "bad.parquet", resume=True)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["e\u0301.parquet"]
+    assert (again.before, again.sequences) == (1, 0)
+
+
 def test_a_result_is_not_the_folder_of_another(tmp_path: Path) -> None:
     written(tmp_path / "in" / "b.arrow")
     written(tmp_path / "in" / "b.parquet" / "c.arrow")
@@ -107,3 +137,14 @@ def test_a_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
             run(source, tmp_path / "out", bad=tmp_path / "bad.parquet", resume=True)
     assert run(source, tmp_path / "out", bad=tmp_path / "bad.parquet").bad == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.parquet", "in", "out"]
+
+
+def test_a_lock_that_a_power_cut_left_is_named(tmp_path: Path, constants: Constants) -> None:
+    """Of a system without locks of files, which has files of their own in their place."""
+    constants("stepnet.arrow.folders.locks", HAS_FLOCK=False)
+    source = written(tmp_path / "a.arrow")
+    lock = tmp_path / ".b.parquet.partial.lock"
+    lock.touch()
+    message = rf"another process is writing here; .*; if there is none, remove {re.escape(str(lock))}, which"
+    with pytest.raises(FileError, match=message):
+        run(source, tmp_path / "b.parquet", bad=tmp_path / "bad.parquet")

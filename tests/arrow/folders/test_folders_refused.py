@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -107,7 +106,15 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no list, first": (
         lambda f: file(f, "in2/a.parquet", id=[1]) and {"inputs": f / "in2"},
-        "{folder}/in2/a.parquet: there is no list column; there are id (int64)",
+        "{folder}/in2/a.parquet: there is no list column of numbers; there are id (int64)",
+    ),
+    "no list of numbers": (
+        lambda f: file(f, "in2/a.parquet", tags=[["a"]], ids=[[["b"]]]) and {"inputs": f / "in2"},
+        "{folder}/in2/a.parquet: there is no list column of numbers; there are tags (list<",
+    ),
+    "a folder as the model": (
+        lambda f: {"model": f / "in", "inputs": file(f)},
+        "model: {folder}/in: this is a folder, not a file",
     ),
     "width": (
         lambda f: file(f, id=[1, 2], frames=frames([[[1, 2]], [[1, 2], [3]]])),
@@ -233,7 +240,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "bad's kind": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"bad": f / "bad.csv"},
-        "bad is a Parquet file, whose name ends in .parquet: {folder}/bad.csv.parquet",
+        "bad is a Parquet file, whose name ends in .parquet, and not {folder}/bad.csv",
     ),
     "result": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"result": "all"},
@@ -319,6 +326,12 @@ def test_a_pattern_with_dots_names_results_by_the_folders_that_it_leads_to(tmp_p
     assert [*contents(tmp_path / "out")] == ["b/a.parquet"]
 
 
+def test_a_second_output_is_told_what_it_is_called(tmp_path: Path):
+    run: Any = arrow.run
+    with pytest.raises(InputError, match=r"^run has two values for output: .* is result='last'$"):
+        run(tree(tmp_path / "in", ("a.parquet",)), RNN, tmp_path / "out", output="last")
+
+
 def test_a_missing_model_is_named_alone(tmp_path: Path):
     source = tree(tmp_path / "in", ("a.parquet",))
     with pytest.raises(FileError) as caught:
@@ -333,7 +346,7 @@ def test_the_last_of_sequences_of_outputs_is_refused_without_a_name_of_another_f
     with pytest.raises(InputError, match=message):
         arrow.run(source, nested, tmp_path / "out", result="last")
     with pytest.raises(InputError, match=message):
-        arrow.predict(pq.read_table(source), nested, column="x", output="last")
+        arrow.predict(pq.read_table(source), nested, column="x", result="last")
 
 
 STRANGE = "a\nb\x1b[2J\u202e"
@@ -420,7 +433,8 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
         arrow.run(source, RNN, tmp_path / "out")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads all files")
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="os.geteuid is missing: chmod hides no file")
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root reads all files")
 def test_a_file_that_cannot_be_read(tmp_path: Path):
     source = tree(tmp_path / "in", ("a.parquet",))
     (source / "a.parquet").chmod(0)
@@ -432,6 +446,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path):
 def test_no_room_leaves_whole_files_and_goes_on(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
+    resource = pytest.importorskip("resource", reason="the module resource is missing: no file is too large")
     source = tree(tmp_path / "in", ("a.parquet",), count=3)
     written(source / "b.parquet", table_of(1, 3000), group=1000)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -386,7 +386,8 @@ def test_rows_that_were_set_aside_are_not_lost(tmp_path: Path):
         ({}, r"out/day=1/1\.parquet: 2 rows were set aside for it; name the file that holds them with --bad"),
         (
             {"bad": tmp_path / "other.parquet"},
-            r"1\.parquet: 2 rows were set aside for it, and 0 of them are in",
+            r"1\.parquet: 2 rows were set aside for it, and 0 of them are in .*/other\.parquet; name the "
+            r"file of its run, or remove the result 1\.parquet to make both again",
         ),
     )
     for asked, message in answers:

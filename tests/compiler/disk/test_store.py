@@ -16,7 +16,7 @@ from stepnet.compiler.disk import entry, folder, overview, store
 from stepnet.compiler.disk.settings import Settings, settings
 from stepnet.errors import FileError
 
-pytestmark = pytest.mark.skipif(not folder.CAN_BE_CHECKED, reason="this system has no such permissions")
+pytestmark = pytest.mark.skipif(not folder.HAS_MODES, reason="this system has no such permissions")
 
 KEY, OTHER = "0123456789abcdef" * 2, "f" * 32
 PAYLOAD = bytes(range(256)) * 8
@@ -248,7 +248,7 @@ def test_an_interrupt_while_it_is_written_leaves_nothing(
 
 def test_no_permissions_to_check(cache: Path, constants: Constants) -> None:
     stored(cache)
-    constants(folder, CAN_BE_CHECKED=False)
+    constants(folder, HAS_MODES=False)
     assert store.get("plan", KEY) is None
     reason = overview.why_not(settings())
     assert reason == "on this system it cannot be checked that a folder is private"
@@ -288,7 +288,7 @@ def test_a_folder_is_listed_when_the_share_of_its_room_is_filled(
     monkeypatch.setenv("STEPNET_CACHE_MB", "1")
     listed, real = [0], store.evict
 
-    def evict(folder: int, most: int) -> int:
+    def evict(folder: folder.OpenFolder, most: int) -> int:
         listed.append(listed[-1] + 1)
         return real(folder, most)
 

@@ -5,7 +5,6 @@ What a process runs and prints is tests/processes/cached.py.
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from stepnet.model import program
 from tests.processes.cached import MODELS
 
 pytestmark = [
-    pytest.mark.skipif(not folder.CAN_BE_CHECKED, reason="this system has no such permissions"),
+    pytest.mark.skipif(not folder.HAS_MODES, reason="this system has no such permissions"),
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere LLVM loads what is stored"),
 ]
 
@@ -51,6 +50,8 @@ def started(
 
     def limited() -> None:
         if limit is not None:
+            import resource
+
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     return subprocess.Popen(

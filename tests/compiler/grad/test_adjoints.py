@@ -146,6 +146,7 @@ CASES: dict[str, Callable[[Values], int]] = {
     "scores, mix over the queries": lambda v: v.mix(
         v.tanh(v.scores(v.x(3), v.x(3), causal=True)), v.x(2), over="queries"
     ),
+    "arrange": lambda v: v.tanh(v.arrange(v.x(3), steps="steps", reverse=True)),
     **{
         f"reduce {how}": lambda v, how=how: v.reduce(v.x(3), how=how)
         for how in ("sum", "mean", "max", "first", "last")

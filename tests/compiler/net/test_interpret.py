@@ -69,6 +69,33 @@ def test_overlap_adds_windows_up() -> None:
     assert found.tolist() == [11 + 12, 13, 15]
 
 
+def test_arrange_turns_each_sequence_around() -> None:
+    assert result_of("arrange", [STEPS], steps="steps", reverse=True)[:, 0].tolist() == [12, 10, 14]
+    whole = {"all steps": OFFSETS[0]}
+    builder = Builder()
+    made = builder.add(
+        "arrange", builder.input(Type(STEPS, (2,), "float64"), "x"), steps="all steps", reverse=False
+    )
+    assert str(builder.type_of(made)) == "rows/all steps f64[2]"
+    net = builder.net([builder.add("reduce", made, how="last")])
+    assert interpret(net, [VALUES[STEPS]], LevelSizes(3, OFFSETS, beside=whole))[0][:, 0].tolist() == [
+        12,
+        0,
+        14,
+    ]
+
+
+@pytest.mark.parametrize(("extent", "axis"), [(STEPS, "steps[+0/2]"), (ROWS, "steps"), (WORDS, "words")])
+def test_arrange_leads_to_the_same_steps(extent: Any, axis: str) -> None:
+    with pytest.raises(NetError, match="arrange leads from steps to the same steps, not from"):
+        result_of("arrange", [extent], steps=axis, reverse=True)
+
+
+def test_steps_that_no_input_has() -> None:
+    with pytest.raises(InputError, match=r"values at steps\[b\], and no input of the call has these steps"):
+        result_of("expand", [ROWS], extent=("rows", "steps[b]"))
+
+
 @pytest.mark.parametrize(
     ("operation", "extent", "window", "message"),
     [

@@ -351,3 +351,31 @@ def test_a_decoder_writes_what_a_loop_writes(engine: str):
     alone, log = sn.beam_search(rnn, starts[3:], beams=3, statics=last, **options)
     assert beams.take([3]).equal(alone)
     assert logs.take([3]).equal(log)
+
+
+# ---- training ------------------------------------------------------------------------------------------
+
+
+def test_gradients_of_attention_to_wide_keys_are_those_of_finite_differences():
+    """The parts of the backward pass, which several threads may share, read the keys or not."""
+    sn.set_threads(2)
+    random = np.random.default_rng(6)
+    params = {name: random.normal(0, 0.3, (16, 4)) for name in ("K", "V")}
+
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        weights = sn.softmax_over_steps(np.sum(statics * sn.expand(h @ p["K"].T, statics), axis=-1))
+        h = np.tanh(x + sn.reduce(statics * weights[:, None], "sum") @ p["V"])
+        return h, h
+
+    rnn, xs, keys = sn.RNN(step, params, memory=4), random.normal(size=(2, 3, 4)), random.normal(size=(5, 16))
+    statics = sn.Ragged(keys, (np.array([0, 3, 5]),))
+    train = sn.value_and_grad(lambda y, t: np.sum((y - t) ** 2, axis=-1), rnn)
+    targets = np.ones((2, 3, 4))
+    _, gradients = train(xs, targets, statics=statics)
+    for name, array in params.items():
+        moved = 1e-6 * random.normal(size=array.shape)
+        above, below = (
+            train(xs, targets, statics=statics, params={**params, name: array + sign * moved})[0]
+            for sign in (1, -1)
+        )
+        np.testing.assert_allclose((above - below) / 2, np.sum(gradients.params[name] * moved), rtol=1e-5)

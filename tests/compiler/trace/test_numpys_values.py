@@ -13,10 +13,11 @@ from zoo import sigmoid
 
 import stepnet as sn
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
-from stepnet.compiler.trace.ufuncs import UFUNCS
+from stepnet.compiler.trace import COMPOSED, UFUNCS
 
 REFUSED = {
     "bitwise_*": "integers have no bits in a step",
+    "signbit *bool": "NumPy computes it in float16",
     "invert *": "integers have no bits in a step",
     "* 2**40 *": "a whole number beyond the dtype of what it is compared with; NumPy compares numbers",
     "power *bool int *": "NumPy has int8 for x ** 2 and int64 for x ** 3",
@@ -24,9 +25,19 @@ REFUSED = {
 """Values of NumPy that stepnet refuses, by the names of cases, with the reasons."""
 
 ULPS = {**dict.fromkeys(ELEMENTARY, 2), "expm1": 4, "log1p": 4, "erf": 4}
+SEVERAL = 8
+"""The largest error of a function of several operations, in units of the last place."""
+
+ULPS |= {one.__name__: SEVERAL for one in COMPOSED}
+TERMS = {"logaddexp": float(np.log(2)), "logaddexp2": 1.0}
+"""The largest of the second term of a sum, by function. Errors are of the sizes of the terms, which nearly
+cancel where both operands are near minus that number: the sum has fewer correct digits there, as in NumPy.
+"""
+BITS = ("copysign", "divmod", "fmax", "fmin", "fmod", "heaviside", "isfinite", "isinf", "signbit", "trunc")
+"""Functions of several operations that round once, or not at all."""
 
 # The larger of two zeros may be either in IEEE 754, and is in NumPy.
-EITHER_ZERO = ("maximum", "minimum")
+EITHER_ZERO = ("maximum", "minimum", "fmax", "fmin")
 
 NUMBERS: dict[str, Any] = {
     "0": 0,
@@ -49,7 +60,7 @@ NUMBERS: dict[str, Any] = {
 def names(inputs: int) -> list[str]:
     """The ufuncs of one or two operands, those with a test of their own aside."""
     own = (np.matmul, np.power)
-    return sorted(one.__name__ for one in UFUNCS if one.nin == inputs and one not in own)
+    return sorted(one.__name__ for one in (*UFUNCS, *COMPOSED) if one.nin == inputs and one not in own)
 
 
 def wide(array: Any, dtype: Any) -> Any:
@@ -72,7 +83,7 @@ def unary(name: str, function: Callable[[Any], Any], operand: str) -> Case:
 
     result = "f4" if operand.endswith("float32") else "f8"
     exact = EXACT.get(name, function)
-    if name not in ULPS:
+    if name not in ULPS or name in BITS:
         return Case(case)
     return Case(case, ULPS[name], lambda o: exact(wide(getattr(o, operand), result)))
 
@@ -91,6 +102,9 @@ def outer(o: Any, left: str, right: str) -> tuple[Any, Any]:
 
 def binary_cases(name: str) -> Iterator[tuple[str, Case]]:
     ufunc, zeros = getattr(np, name), name not in EITHER_ZERO
+    if name in ULPS and name not in BITS:
+        yield from rounded_cases(name, ufunc)
+        return
     kinds = [*EDGES, *(f"p_{dtype}" for dtype in EDGES)]
     for left, right in product(kinds, kinds):
         if not left.startswith("p_") or not right.startswith("p_"):
@@ -107,6 +121,32 @@ def binary_cases(name: str) -> Iterator[tuple[str, Case]]:
             f"{name} {dtype} {text} left",
             Case(lambda o, n=number, d=dtype: ufunc(n, getattr(o, d)), zeros=zeros),
         )
+
+
+def rounded_cases(name: str, ufunc: Any) -> Iterator[tuple[str, Case]]:
+    """Cases of a ufunc of two floats that rounds more than once: of values with values, and with numbers."""
+    for left, right in product(EDGES, EDGES):
+        yield f"{name} {left} {right}", rounded(ufunc, lambda o, a=left, b=right: outer(o, a, b), ULPS[name])
+    for (text, number), dtype in product(NUMBERS.items(), EDGES):
+        for side, operands in {
+            "right": lambda o, n=number, d=dtype: (getattr(o, d), n),
+            "left": lambda o, n=number, d=dtype: (n, getattr(o, d)),
+        }.items():
+            yield f"{name} {dtype} {text} {side}", rounded(ufunc, operands, ULPS[name])
+
+
+def rounded(ufunc: Any, operands: Callable[[Any], tuple[Any, Any]], ulps: float) -> Case:
+    """A case of a ufunc of two floats, compared with the ufunc of the same numbers in a wider dtype."""
+
+    def exact(o: Any) -> Any:
+        given = operands(o)
+        plain = ufunc(*given)
+        narrow = [np.asarray(one).astype(plain.dtype) for one in given]
+        found = ufunc(*(wide(one, "f4" if plain.dtype == "f4" else "f8") for one in narrow))
+        # glibc's long double has infinity for (-inf) ** -(2 ** 63), where float64 has 0.
+        return np.where(np.isfinite(plain) & (plain != 0), found, plain.astype(found.dtype))
+
+    return Case(lambda o: ufunc(*operands(o)), ulps, exact, least=TERMS.get(ufunc.__name__, 0.0))
 
 
 PARTS = 7  # in each of which every dtype is on either side, and every number
@@ -161,6 +201,33 @@ def power(operand: str, exponent: Any) -> Case:
 
 def test_powers() -> None:
     check(dict(power_cases()), REFUSED)
+
+
+LARGEST_LOG = 745
+"""The largest exponent of e, as that of float64 numbers: a last place of it is as many of the power."""
+
+
+def test_powers_of_values_by_values() -> None:
+    floats = ("float32", "float64")
+    cases = {
+        f"{left} by {right}": rounded(
+            np.power,
+            lambda o, a=left, b=right: outer(o, a, b),
+            2 if left == right == "float32" else 2 * LARGEST_LOG,
+        )
+        for left, right in product(EDGES, EDGES)
+        if left in floats or right in floats
+    }
+    numbers = ("0", "-3", "-0.0", "2.5", "inf", "nan")
+    cases |= {
+        f"{text} by {dtype}": rounded(
+            np.power,
+            lambda o, n=NUMBERS[text], d=dtype: (n, getattr(o, d)),
+            2 if dtype == "float32" else 2 * LARGEST_LOG,
+        )
+        for text, dtype in product(numbers, floats)
+    }
+    check(cases, REFUSED)
 
 
 def test_what_is_listed_is_refused() -> None:

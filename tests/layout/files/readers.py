@@ -1,7 +1,6 @@
 """A process that reads files and says how much memory each took."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -42,6 +41,13 @@ class Reading:
         return int(count), said
 
 
+def limit_addresses() -> None:
+    """Limits the memory of this process."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+
+
 @contextmanager
 def readers(folder: Path) -> Generator[Reading]:
     """Yields processes that read files as `reading.py` does. A folder keeps their messages about errors."""
@@ -55,7 +61,7 @@ def readers(folder: Path) -> Generator[Reading]:
             stderr=file,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES)),
+            preexec_fn=limit_addresses,
             start_new_session=True,
         ) as process,
     ):

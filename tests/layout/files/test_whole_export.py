@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings(
 )  # of torch.export and of torch.nn
 LENGTHS = (2, 7, 13)
 ROWS = torch.export.Dim("rows")
-STEPS = torch.export.Dim("steps")
+STEPS, AUTO = torch.export.Dim("steps"), torch.export.Dim.AUTO
 
 
 def first(**kind: Any) -> dict[str, Any]:
@@ -149,6 +149,19 @@ def backwards(s: Any, x: Any) -> Any:
     return {"both": torch.cat([s.rnn(x)[0], turned.flip(1)], -1), "first": turned[:, -1], "end": turned[:, 0]}
 
 
+def turned_around(s: Any, x: Any) -> Any:
+    """Steps in reverse order with those in order, both ways, in a convolution, and as an output."""
+    y = s.rnn(x.flip(1))[0]
+    z = s.conv(y.transpose(1, 2)).transpose(1, 2)
+    return {
+        "sum": s.rnn(x)[0] + y,
+        "both": s.both(x.flip(1))[0],
+        "conv": z,
+        "flip": y.flip(1),
+        "last first": y,
+    }
+
+
 def einsums(s: Any, x: Any) -> Any:
     y, _ = s.rnn(x)
     weights = torch.einsum("...d, hd -> ...h", y, s.queries).softmax(1)
@@ -165,6 +178,9 @@ def normalised(s: Any, x: Any) -> Any:
 
 OTHERS: dict[str, Any] = {
     "steps in reverse order": Code(backwards, rnn=gru(), back=nn.LSTM(4, 5, 2, **first())),
+    "steps in reverse order, and in order": Code(
+        turned_around, rnn=gru(), both=gru(bidirectional=True), conv=nn.Conv1d(5, 3, 3, padding=1)
+    ),
     "einsum": Code(einsums, rnn=gru(), queries=nn.Parameter(torch.rand(3, 5))),
     "norms of groups, slopes, deviations": Code(
         normalised,
@@ -200,6 +216,18 @@ FREE: dict[str, Any] = {  # without recurrent layers, so that the number of step
 }
 
 
+WRITTEN = [
+    MODELS[name]
+    for name in (
+        "a causal convolution",
+        "changes in place",
+        "a parameter as a factor",
+        "pointwise functions",
+    )
+]
+"""Models with numbers of the author's, which run over numbers of steps that the file does not fix."""
+
+
 def example(model: Any, rows: int = 3, steps: int = 7) -> Any:
     """The input of an export."""
     lead = (rows, steps)
@@ -224,9 +252,12 @@ def inputs_of(model: Any) -> list[Any]:
     return [rng.normal(size=(length, 4)).astype("float32") for length in LENGTHS]
 
 
-def check_same(path: Path, model: Any) -> None:
-    """Asserts that the file gives what PyTorch gives for each sequence alone, in one ragged batch."""
-    model_read = sn.load(path)
+def check_same(path: Path, model: Any, steps: str | None = None) -> None:
+    """Asserts that the file gives what PyTorch gives for each sequence alone, in one ragged batch.
+
+    steps: "any" for a program with a fixed number of steps and numbers of the author's.
+    """
+    model_read = sn.load(path, steps=steps or ("any" if model in WRITTEN else None))
     assert isinstance(model_read, sn.Graph)
     xs = inputs_of(model)
     found = model_read(sn.Ragged.from_list(xs))
@@ -320,10 +351,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         LOOP,
         r"aten.select.int: of each sequence, a model can take all steps, the first",
     ),
-    "a mean by a fixed number of steps": (
-        Code(lambda s, x: s.rnn(x)[0].sum(1) / x.size(1), rnn=gru()),
-        r"aten.div.Tensor: it has the factor 7, and the file fixes the number of steps to 7",
-    ),
     "attention weights as an output": (
         Code(lambda s, x: s.att(x, x, x)[1], att=nn.MultiheadAttention(4, 2, batch_first=True)),
         r"is a value at each pair of steps, of which a model returns none",
@@ -340,25 +367,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
         Code(over_channels(lambda s, x: F.avg_pool1d(x, 7, stride=1, padding=3)), **{**CONV, "rnn": gru()}),
         r"aten.avg_pool1d.default: its windows are of 7 steps, which is all of them in the file",
     ),
-    "steps in reverse order, with those in order": (
-        Code(lambda s, x: s.rnn(x)[0] + s.rnn(x.flip(1))[0], rnn=gru()),
-        r"aten.add.Tensor: it combines steps in reverse order, as flip gives them, with steps in order",
-    ),
-    "steps in reverse order, both ways": (
-        Code(lambda s, x: s.rnn(x.flip(1))[1], rnn=gru(bidirectional=True)),
-        r"aten.gru.input: it runs both ways over steps in reverse order",
-    ),
-    "a convolution of steps in reverse order": (
-        Code(over_channels(lambda s, x: s.conv(x.flip(2))), conv=nn.Conv1d(4, 6, 1), **CONV),
-        r"aten.conv1d.default: the steps of sequences are reversed, which only recurrences may read",
-    ),
     "a step in the middle of steps in reverse order": (
         Code(lambda s, x: s.rnn(x.flip(1))[0][:, 2], rnn=gru()),
-        r"aten.select.int: of steps in reverse order, as flip gives them, a model takes the first or",
-    ),
-    "steps in reverse order as an output": (
-        Code(lambda s, x: s.rnn(x)[0].flip(1), rnn=gru()),
-        r"output 'flip' cannot be computed: the steps of sequences are reversed",
+        r"aten.select.int: of each sequence, a model can take all steps, the first, x\[:, 0\], or the last",
     ),
     "an einsum of a diagonal": (
         Code(
@@ -392,7 +403,7 @@ def test_what_is_not_read_is_refused_by_name(name: str, tmp_path: Path):
 def test_steps_are_left_out_at_both_ends_of_each_sequence(cut: str, tmp_path: Path):
     chosen = slice(*(int(part) if part else None for part in cut.split(":")))
     model = Code(lambda s, x: s.rnn(x)[0][:, chosen], rnn=gru())
-    check_same(saved(tmp_path / "m.pt2", model), model)
+    check_same(saved(tmp_path / "m.pt2", model), model, "any")
 
 
 def test_steps_are_left_out_where_their_number_is_open(tmp_path: Path):
@@ -433,6 +444,22 @@ def test_steps_other_than_all_the_first_and_the_last_are_refused(pick: str, tmp_
         sn.load(saved(tmp_path / "m.pt2", model))
 
 
+@pytest.mark.parametrize("dynamic", [None, ({0: AUTO, 1: AUTO}, {0: AUTO})])
+def test_no_input_is_the_lengths_of_the_sequences(dynamic: Any, tmp_path: Path):
+    class LastOf(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = nn.GRU(4, 5, batch_first=True)
+
+        def forward(self, x: Any, lengths: Any) -> Any:
+            return self.gru(x)[0][torch.arange(x.shape[0]), lengths - 1]
+
+    arguments = torch.randn(3, 7, 4), torch.tensor([7, 2, 3])
+    torch.export.save(torch.export.export(LastOf(), arguments, dynamic_shapes=dynamic), tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match=r"at lengths - 1 trace the module, stepnet.torch.graph\(model, \(x"):
+        sn.load(tmp_path / "m.pt2")
+
+
 def test_the_number_of_sequences_is_no_value(tmp_path: Path):
     dims = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
     model = Code(lambda s, x: s.out(x) * x.shape[0], out=nn.Linear(4, 2))
@@ -467,7 +494,7 @@ def test_changes_in_place_are_functions_after_the_decomposition_that_a_refusal_n
     with pytest.raises(ModelError, match=r"aten.mul_.Tensor\) .*of a program, .run_decompositions\({}\)"):
         sn.load(tmp_path / "m.pt2")
     torch.export.save(program.run_decompositions({}), tmp_path / "n.pt2")
-    check_same(tmp_path / "n.pt2", model)
+    check_same(tmp_path / "n.pt2", model, "any")
 
 
 def test_recurrent_layers_that_were_made_to_steps_are_refused_with_the_reason(tmp_path: Path):
@@ -741,7 +768,7 @@ def operations(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, set[
     program = torch.export.export(model, (torch.randn(3, 7, 4),))
     torch.export.save(program, path)
     targets = {str(node.target).removeprefix("aten.") for node in program.graph.nodes}
-    return model, sn.load(path), targets
+    return model, sn.load(path, steps="any"), targets
 
 
 def test_these_operations_are_in_the_program(operations: tuple[Any, Any, set[str]]):

@@ -295,6 +295,13 @@ def steps_last_first(x: Any) -> Any:
     return [layers.GRU(HIDDEN, go_backwards=True, **EVERY)(layers.LayerNormalization()(y)), mean]
 
 
+def outputs_last_first(x: Any) -> Any:
+    """Outputs last step first: as they are, added to steps in order, and read in their order."""
+    y = layers.GRU(HIDDEN, go_backwards=True, **EVERY)(x)
+    both = layers.Add()([layers.LSTM(HIDDEN, **EVERY)(x), y])
+    return [layers.Dense(2)(y), both, layers.Conv1D(4, 3)(y), layers.GRU(3)(both)]
+
+
 def apart(x: Any) -> Any:
     """Both directions, which are not merged, with their final states."""
     return layers.Bidirectional(layers.LSTM(HIDDEN, **EVERY, return_state=True), merge_mode=cast(Any, None))(
@@ -331,8 +338,8 @@ def states_of_cells(x: Any) -> Any:
 WIRED: dict[str, Callable[[Any], Any]] = {
     function.__name__: function
     for function in (
-        *(with_states, called_twice, of_cells, last_from_the_end, steps_last_first, apart, two_kinds),
-        *(each_step, states_of_cells),
+        *(with_states, called_twice, of_cells, last_from_the_end, steps_last_first, outputs_last_first),
+        *(apart, two_kinds, each_step, states_of_cells),
     )
 }
 
@@ -390,18 +397,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             layers.GRU(4), layers.Reshape((2, 2)), layers.LayerNormalization(axis=1), layers.Flatten()
         ),
         "it normalises over other axes than the last",
-    ),
-    "outputs in the order of computation": (
-        lambda: row(layers.GRU(4, go_backwards=True, **EVERY), layers.Dense(2, name="d")),
-        "m.keras: output 'd' has its steps last first",
-    ),
-    "both orders of steps": (
-        lambda: over_gru(lambda y: layers.Add(name="a")([y, layers.GRU(4, go_backwards=True, **EVERY)(y)])),
-        "it combines steps last first, as go_backwards returned them, with steps in order\n  at a (Add)",
-    ),
-    "an order of steps that is read": (
-        lambda: row(layers.GRU(4, go_backwards=True, **EVERY), layers.Conv1D(4, 3, name="c")),
-        "it reads steps last first, as go_backwards returned them\n  at c (Conv1D)",
     ),
     "attention weights": (
         lambda: over_gru(lambda y: layers.Attention(name="a")([y, y], return_attention_scores=True)[0]),

@@ -70,6 +70,26 @@ def test_each_sequence_attends_as_keras_computes_it_alone(tmp_path: Path, name: 
         assert_close(found, by_keras(made, one[None])[0], TIME, 4 * HIDDEN)
 
 
+ACROSS = ("dot", "concat", "additive", "heads", "grouped")
+"""The layers above whose keys and values are of one sequence."""
+
+
+@pytest.mark.parametrize("name", ACROSS)
+def test_queries_and_values_of_different_lengths(tmp_path: Path, name: str):
+    """Words that an Embedding masks are no keys."""
+    x, words = keras.Input((None, FEATURES), name="x"), keras.Input((None,), dtype="int32", name="words")
+    y = layers.GRU(HIDDEN, return_sequences=True)(layers.Embedding(7, FEATURES, mask_zero=True)(words))
+    made = keras.Model([x, words], LAYERS[name](layers.GRU(HIDDEN, return_sequences=True)(x), y))
+    graph = saved(made, tmp_path / "m.keras")
+    rows = (
+        [X[0], X[1, :2], X[2, :3]],
+        [np.array([1, 0, 3]), np.array([3, 1, 5, 2, 0, 6, 2]), np.array([2, 5, 1])],
+    )
+    found = graph(dict(zip(("x", "words"), map(sn.Ragged.from_list, rows), strict=True)))
+    for own, *one in zip(found.to_list(), *rows, strict=True):
+        assert_close(own, by_keras(made, [each[None] for each in one])[0], TIME, 4 * HIDDEN)
+
+
 MASKED: dict[str, Callable[[Any], Any]] = {
     "dot": lambda y: layers.Attention()([y, y]),
     "additive, causal": lambda y: layers.AdditiveAttention()([y, y], **CAUSAL),

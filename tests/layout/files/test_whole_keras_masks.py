@@ -17,6 +17,7 @@ from keras import layers, ops
 
 import stepnet as sn
 from stepnet.errors import ModelError
+from tests.layout.files.test_whole_keras import saved
 
 WORDS, FEATURES, HIDDEN, TIME = 9, 3, 4, 6
 EVERY: Any = {"return_sequences": True}
@@ -35,17 +36,6 @@ RANDOM = np.random.default_rng(3)
 TOKENS, OTHERS = (RANDOM.integers(1, WORDS, COUNTS.shape) * mask for mask in (COUNTS, COUNTS[::-1]))
 FRAMES = (RANDOM.normal(size=(*COUNTS.shape, FEATURES)) * COUNTS[..., None]).astype("float32")
 pytestmark = pytest.mark.filterwarnings("ignore")  # .h5 is called legacy, and Keras says where a mask ends
-
-
-def saved(made: Any, path: Path) -> Path:
-    """A file of a model with random weights."""
-    rng = np.random.default_rng(1)
-    for variable in made.variables:
-        if "seed" not in variable.path:
-            array = rng.normal(0, 0.5, variable.shape)
-            variable.assign(np.abs(array) + 0.5 if "var" in variable.path.split("/")[-1] else array)
-    made.save(path)
-    return path
 
 
 def check(made: Any, path: Path, x: Any, inputs: Any = None) -> sn.Graph:
@@ -96,6 +86,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "zeros": lambda: of_words(gru(zero_output_for_mask=True), layers.Dense(2), gru(**LAST)),
     "the last of zeros": lambda: of_words(gru(zero_output_for_mask=True, **LAST), layers.Dense(2)),
     "backwards": lambda: of_words(gru(go_backwards=True, **LAST), layers.Dense(2)),
+    "every output, backwards": lambda: of_words(gru(go_backwards=True), layers.Dense(2), gru()),
     "both directions": lambda: of_words(both(layers.LSTM(HIDDEN, **EVERY)), gru(), layers.Dense(2)),
     "the last of both": lambda: of_words(both(gru(**LAST), merge_mode="sum"), layers.Dense(2)),
     "cells": lambda: of_words(

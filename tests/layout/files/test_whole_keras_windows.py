@@ -16,7 +16,7 @@ import keras
 from keras import layers
 
 import stepnet as sn
-from stepnet.errors import ModelError
+from stepnet.errors import InputError, ModelError
 from tests.layout.files.test_whole_keras import EVERY, FEATURES, TIME, X, check, edited, row, saved, setting
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -168,3 +168,19 @@ def test_attention_by_hand_repeats_the_weights_of_steps(tmp_path: Path):
     y = layers.Multiply()([x, layers.Permute((2, 1))(layers.RepeatVector(FEATURES)(scores))])
     graph: Any = check(keras.Model(x, layers.GRU(3)(y)), tmp_path / "m.keras")
     assert_close(graph(X[:1]), graph(X)[:1])
+
+
+def test_an_input_of_as_many_steps_as_follow_from_another(tmp_path: Path):
+    """Steps of two inputs are combined one by one where a call has as many of both."""
+    notes, sounds = keras.Input((None, 2), name="notes"), keras.Input((None, 2), name="sounds")
+    joined = layers.Concatenate()([layers.UpSampling1D(3)(notes), layers.GRU(2, **EVERY)(sounds)])
+    made: Any = keras.Model([notes, sounds], layers.Dense(2)(joined))
+    graph = cast("sn.Graph", sn.load(saved(made, tmp_path / "m.keras")))
+    x = {"notes": X[:, :2, :2], "sounds": np.ascontiguousarray(X[:, :6, 1:3])}
+    assert_close(graph(x), made.predict(x, verbose=0), TIME, 8)
+    short = {name: sn.Ragged.from_list([each[0]]) for name, each in x.items()}
+    assert_close(graph(short).values, made.predict(x, verbose=0)[0], TIME, 8)
+    short["sounds"] = sn.Ragged.from_list([x["sounds"][0, :5]])
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"sequence 0 has 5 steps\[sounds\] and 6 steps\[\*3\+0\]"):
+            graph(short)

@@ -1,6 +1,5 @@
 """OpenVINO models that are read whole: each operator as OpenVINO computes it, and refusals."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import FileError, LayoutError, ModelError
+from tests.layout.files.tables import rows
 
 DATA = Path(__file__).parent / "data"
 LENGTHS, WIDTH = (7, 3, 1), 5
@@ -42,18 +42,8 @@ def names() -> list[str]:
     return [line.split('"')[1] for line in text.splitlines() if line.startswith('    "')]
 
 
-def rows() -> set[str]:
-    """The names of the rows of the tables, as their files list them."""
-    folder = Path(sn.__file__).parent / "layout" / "files" / "openvino"
-    names = set[str]()
-    for file, table in (("operators.py", "OPENVINO"), ("windows.py", "WINDOWS")):
-        text = (folder / file).read_text("utf-8").partition(f"\n{table}: Mapping[str, Rule] = {{\n")[2]
-        names |= set(re.findall(r"^    \"([\w.]+)\": ", text.partition("\n}")[0], flags=re.MULTILINE))
-    return names
-
-
 def test_every_row_of_the_table_has_an_output():
-    assert {name.partition(" ")[0] for name in names()} == rows()
+    assert {name.partition(" ")[0] for name in names()} == rows("openvino")
 
 
 @pytest.mark.parametrize("name", names())

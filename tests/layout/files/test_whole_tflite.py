@@ -1,6 +1,5 @@
 """TFLite models that are read whole: each operator as TensorFlow's interpreter computes it, and refusals."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet.errors import LayoutError
 from stepnet.layout.files import read
+from tests.layout.files.tables import rows
 
 DATA = Path(__file__).parent / "data"
 LENGTHS, WIDTH = (7, 3, 1), 9
@@ -46,16 +46,6 @@ def names() -> list[str]:
     return [line.split('"')[1].replace(" ", "_") for line in text.splitlines() if line.startswith('    "')]
 
 
-def rows() -> set[str]:
-    """The names of the rows of the tables, as their files list them."""
-    folder = Path(sn.__file__).parent / "layout" / "files" / "tflite"
-    names = set[str]()
-    for file, table in (("operators.py", "TFLITE"), ("windows.py", "WINDOWS")):
-        text = (folder / file).read_text("utf-8").partition(f"\n{table}: Mapping[str, Rule] = {{\n")[2]
-        names |= set(re.findall(r"^    \"([\w.]+)\": ", text.partition("\n}")[0], flags=re.MULTILINE))
-    return names
-
-
 def operators(path: Path) -> set[str]:
     """The operators of a model that are neither a recurrence nor a part of one."""
     return {text.rpartition("(")[2].removesuffix(")") for text in read(path).layers}
@@ -67,7 +57,7 @@ WHOLE = {"BATCH_TO_SPACE_ND", "SPACE_TO_BATCH_ND", "TRANSPOSE_CONV"}
 
 def test_every_row_of_the_table_is_in_a_model(folder: Path):
     recurrent = {"UNIDIRECTIONAL_SEQUENCE_LSTM", "DEQUANTIZE"}
-    assert operators(folder / "operators.tflite") == rows() - recurrent - WHOLE
+    assert operators(folder / "operators.tflite") == rows("tflite") - recurrent - WHOLE
 
 
 def check(found: Any, right: Any, name: str) -> None:

@@ -181,13 +181,26 @@ def refused(model: Any, message: str, kind: Any = StepError, **call: Any) -> Non
 def test_mistakes_name_the_line() -> None:
     refused(lambda x, params: (), r"a model returns its outputs; this one returns none")
     refused(
-        lambda x, params: x.foo(), r"array method \.foo is not an operation of a step\n  at .*test_graph\.py"
+        lambda x, params: x.foo(),
+        r"array method \.foo is not an operation of a step: .*\n  at .*test_graph\.py",
     )
+    for wrong in (lambda x, p: x.mean(2), lambda x, p: x.mean(0), lambda x, p: x.mean()):
+        refused(wrong, r'steps are no axis of a value: over them write sn.reduce\(x, "mean"\)')
     refused(
         lambda x, params: x + sn.reduce(x, "max"),
         r"values of different extents meet: rows, rows/steps; sn.reduce",
     )
     refused(lambda x, params: "h", r"the output is .*", (StepError, InputError))
+
+
+def test_inputs_that_are_statics_are_told_so() -> None:
+    def model(x: Any, params: Any, statics: Any) -> Any:
+        return x + sn.expand(statics["y"], x)
+
+    graph = sn.Graph(model, inputs=sn.Spec(2), statics={"y": 2})
+    x = np.ones((1, 3, 2), "float32")
+    with pytest.raises(InputError, match=r"this graph was made for array, with statics=\{y: array\}"):
+        graph((x, x))
 
 
 def test_statics_fit_the_model() -> None:
@@ -227,6 +240,8 @@ def test_inputs_fit_what_was_declared() -> None:
     graph = sn.Graph(lambda x, params: sn.reduce(x, "max"), inputs=3)
     with pytest.raises(InputError, match=r"input has features \[2\]; this graph was made for \[3\]"):
         graph(np.ones((1, 2, 2), "float32"))
+    with pytest.raises(InputError, match=r"this graph was made for array: pass the array itself$"):
+        graph({"frames": np.ones((1, 2, 3), "float32")})
 
 
 @pytest.mark.parametrize("engine", ["llvm", "interpret", ("onednn", "llvm")])

@@ -413,7 +413,7 @@ def test_mistakes() -> None:
         "a graph gives no last memories: only its outputs": lambda: backward(None, np.ones(3)),
         "the cotangents of outputs are": lambda: backward(np.ones((4, 1))),
         "the cotangent of outputs mood": lambda: backward({"tags": None, "mood": np.ones((4, 2))}),
-        "the parameters are": lambda: run(x, params={}),
+        "of the parameters of the graph": lambda: run(x, params={}),
         "call the graph once": lambda: sn.vjp(sn.Graph(classifier, DIRECTIONS | ENDS)).explain(),
         "target tone has the name of no output; some outputs are of each step and others of each sequence, "
         "so a target has the name of one: tags, mood": lambda: train(x, targets | {"tone": numbers(4)}),

@@ -156,6 +156,10 @@ def reserved_name(document: Document, arrays: Arrays) -> None:
     document["model"]["output"] = {"named": "Point", "fields": ["class"], "values": [{}]}
 
 
+def number_as_name(document: Document, arrays: Arrays) -> None:
+    document["model"]["output"] = {"named": 5, "fields": ["x"], "values": [{}]}
+
+
 REFUSED: dict[Callable[[Document, Arrays], None], tuple[type[StepnetError], str]] = {
     later: (FileError, r"its format is of version 7, written by stepnet '9\.1'; stepnet .* up to 1: install"),
     no_version: (FileError, "the version of its format is '1', not a whole number from 1"),
@@ -185,6 +189,7 @@ REFUSED: dict[Callable[[Document, Arrays], None], tuple[type[StepnetError], str]
     nested_structure: (ModelError, "the structure of the inputs is nested more than 64 deep"),
     nested_layers: (ModelError, "layers are nested more than 64 deep"),
     reserved_name: (ModelError, "the output: Type names and field names cannot be a keyword"),
+    number_as_name: (ModelError, "(?<!the output: )the output is a text, not 5"),
 }
 
 
@@ -282,8 +287,8 @@ def test_attention_that_there_is_not_is_refused(damage: Any, message: str, tmp_p
 def test_other_files_are_refused(file: Path, tmp_path: Path):
     whole, arrays = file.read_bytes(), load_file(file)
     contents = {
-        "": "not a complete .safetensors file",
-        "stepnet": "not a complete .safetensors file",
+        "": "not a complete .stepnet file",
+        "stepnet": "not a complete .stepnet file",
         "weights": "it has weights and no model: it was not written by model.save",
         "text": "its description of the model is no JSON",
         "list": "its description of the model is no JSON object",
@@ -301,7 +306,7 @@ def test_other_files_are_refused(file: Path, tmp_path: Path):
         sn.load(tmp_path / "missing.stepnet")
     for length in range(0, len(whole), 61):
         file.write_bytes(whole[:length])
-        with pytest.raises(FileError, match=f"^{file}: this is not a complete .safetensors file"):
+        with pytest.raises(FileError, match=f"^{file}: this is not a complete .stepnet file"):
             sn.load(file)
 
 

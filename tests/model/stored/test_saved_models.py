@@ -1,5 +1,6 @@
 """A model that was saved and loaded gives the same bits, in all that a model does."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -278,6 +279,21 @@ def test_models_of_other_files_are_saved(tmp_path: Path):
         assert_same_bits(again(model, tmp_path)(x), model(x))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux is missing, where names of files are any bytes")
+def test_a_model_of_a_file_whose_name_is_not_unicode_is_saved(tmp_path: Path):
+    pytest.importorskip("onnx")
+    import stepnet.onnx
+
+    graph, x = graph_of_steps(), normal(2, 5, 3)
+    graph(x)
+    stepnet.onnx.save(graph, tmp_path / "m.onnx")
+    path = (tmp_path / "m.onnx").rename(tmp_path / os.fsdecode(b"m\xe9.onnx"))
+    model = sn.load(path)
+    loaded = again(model, tmp_path, path.stem)
+    assert_same_bits(loaded(x), model(x))
+    assert str(loaded.explain()) == str(model.explain())
+
+
 # ---- what is refused ---------------------------------------------------------------------------------------
 
 
@@ -318,8 +334,16 @@ def test_a_loaded_model_takes_the_kind_of_inputs_that_was_saved(tmp_path: Path):
         loaded(sequences([2], 2, dtype="float64"))
     with pytest.raises(InputError, match=r"features \[3\]; this recurrence was made for \[2\]"):
         loaded(sequences([2], 3))
-    with pytest.raises(InputError, match=r"the static is \*, and the model was saved for None"):
+    with pytest.raises(InputError, match=r"the static is array, and the model was saved for None"):
         loaded(sequences([2], 2), statics=normal(1, 2))
+
+
+def test_a_loaded_model_says_how_inputs_with_lengths_of_their_own_are_declared(tmp_path: Path):
+    graph = sn.Graph(lambda x, _: {"a": 2 * x["a"], "b": 3 * x["b"]})
+    graph({"a": sequences([2], 2), "b": sequences([2], 2)})
+    loaded = again(graph, tmp_path)
+    with pytest.raises(InputError, match=r"are declared before it is saved, as sn\.Spec\("):
+        loaded({"a": sequences([2], 2), "b": sequences([3], 2)})
 
 
 def test_a_model_that_changed_is_not_saved(tmp_path: Path):

@@ -2,23 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from same_bits import assert_same_bits
-from zoo import rnn_of
+from zoo import normal, rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(11)
-
-
-def numbers(*shape: int, dtype: str = "float32") -> Array:
-    return RANDOM.normal(size=shape).astype(dtype)
+numbers = partial(normal, seed=RANDOM)
 
 
 def layer(name: str, inputs: int, dtype: str = "float32") -> sn.RNN:

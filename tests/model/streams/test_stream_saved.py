@@ -211,7 +211,7 @@ DAMAGED: list[tuple[Any, str]] = [
     (set_layer(inputs={"dict": [1]}), "its inputs have an entry that is no name and value"),
     (
         set_layer(inputs={"dict": [["a", LEAF]]}),
-        "another step, whose inputs this one does not take .KeyError: 'b'",
+        "another step, whose inputs this one does not take .StepError: there is no input 'b'",
     ),
     (set_layer(inputs=DEEP), "its inputs nest more than 64 deep"),
     (set_layer(inputs=False), "its inputs or statics are namedtuples, .*; take a step of the stream"),

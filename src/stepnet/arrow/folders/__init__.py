@@ -4,6 +4,7 @@
     tables     reads the schema, the parts and the rows of a file
     marks      metadata of a result that identifies model, options and input
     result_files    writes files that appear complete or not at all
+    locks    keeps two processes from writing the same result
     plan       assigns parts of files to results, and finds results that exist
     sifting    runs rows, and separates those that cannot be run
     aside      the file of rows that are set aside, of this run and of the resumed one

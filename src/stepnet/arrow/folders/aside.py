@@ -86,12 +86,16 @@ class EarlierRows:
         return cls(path, metadata, ranges)
 
     def count(self, mark: dict[str, Any]) -> int:
-        """Returns how many rows an earlier run rejected for one result. mark: the metadata of this result."""
+        """Returns on how many rows of one input an earlier run could not run the model. mark: the metadata of
+        the result of that input.
+        """
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         return stop - start
 
     def rows(self, mark: dict[str, Any]) -> Iterator[Any]:
-        """Yields record batches of the rows that an earlier run rejected for a result. mark: its metadata."""
+        """Yields record batches of the rows of one input on which an earlier run could not run the model.
+        mark: the metadata of the result of that input.
+        """
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         while start < stop:
             number = bisect_right(self.starts, start) - 1
@@ -159,7 +163,8 @@ class RejectedRows:
         that cannot be used: inside a folder that is read, inside the output, or an existing file.
 
         folders: the folders that are read. selection: the columns that are passed on. mark: version, model
-        and options. resume: whether an existing file is accepted, if an earlier run with this mark wrote it.
+        and options. resume: whether an existing file is accepted, if an earlier run with the same `mark`
+        wrote it.
         """
         schema = schema_of_rows(path, selection)
         check_target_path(path, output, folders)
@@ -222,7 +227,8 @@ class RejectedRows:
             if count != record.bad:
                 raise FileError(
                     f"{job.target}: {record.bad} rows were set aside for it, and {count} of them are in "
-                    f"{self.path}; remove it to make it again, or name the file of its run"
+                    f"{self.path}; name the file of its run, or remove the result {job.target.name} to make "
+                    "both again"
                 )
 
     def has_temporary_file(self, job: Job) -> bool:
@@ -243,7 +249,9 @@ class RejectedRows:
             yield batch.set_column(0, self.schema.field(0), files)
 
     def stored_rows(self, job: Job) -> Iterator[Any]:
-        """Yields the rows rejected for a job as record batches, from the file of this or an earlier run."""
+        """Yields, as record batches, the rows of a job's input on which the model could not be run: from the
+        temporary file of this run, or from the file of an earlier one.
+        """
         if self.has_temporary_file(job):
             path = self.temporary_path(job)
             with read_errors(path, "Parquet"), open_native(path) as file:
@@ -278,7 +286,7 @@ class RejectedRows:
                 sync_folder(self.parts.parent)
 
     def clean(self) -> None:
-        """Removes unfinished files of rejected rows that another process left."""
+        """Removes files of rejected rows that another process began and did not complete."""
         for partial in [*files_below(self.parts), partial_of(self.path)]:
             if partial.suffix == ".partial" and partial.exists():
                 remove_partial(partial)

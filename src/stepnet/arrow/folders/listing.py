@@ -71,7 +71,9 @@ def listing(inputs: Any) -> Listing:
 
 
 def add_path(path: Path, found: Listing) -> None:
-    """Adds a file, whatever its ending, or all table files of a folder, to the listing `found`."""
+    """Adds what a path names to the listing `found`: a file, whatever its ending, or all table files of a
+    folder. Raises `FileError` for a broken link or a device.
+    """
     if os.path.isdir(path):
         found.folders.append(path)
         add_folder(path, Path(), found)

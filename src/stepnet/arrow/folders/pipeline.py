@@ -45,7 +45,9 @@ class Channel:
             self.room.put(None)
 
     def put(self, item: Any) -> None:
-        """Waits for room in this queue, then adds an item; raises `StoppedError` if it was stopped."""
+        """Waits for room in this queue between threads, then adds an item; raises `StoppedError` if it was
+        stopped.
+        """
         self.check()
         self.room.get()
         self.check()
@@ -190,7 +192,9 @@ def run_jobs(
         chunks.put(None)
 
     def write() -> None:
-        """Writes the results that arrive in the channel `results`; removes an unfinished file at the end."""
+        """Runs in the writing thread: writes the results of a model that arrive in the channel (queue)
+        `results` to files; removes an unfinished file at the end.
+        """
         written = ResultWriter(options)
         try:
             for item in results:
@@ -274,7 +278,9 @@ class ResultWriter:
         return record
 
     def drop(self) -> None:
-        """Removes the unfinished files of a result, after an error."""
+        """Removes the unfinished files of a result, those of its rows and of its rejected rows, after an
+        error.
+        """
         for result_file in (self.target, self.aside):
             if result_file is not None:
                 result_file.drop()

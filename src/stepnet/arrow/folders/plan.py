@@ -6,6 +6,8 @@ Names, schemas and the files in the output folder are checked here, before a row
 """
 
 import os
+import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ from stepnet.errors import FileError, InputError, named, printable
 from stepnet.layout.files.paths import free
 from stepnet.layout.options import option
 
+IGNORES_CASE = sys.platform in ("darwin", "win32")
+"""True if names may stand for one file that differ in case alone, or in how accents are written."""
 ARROW_ENDINGS = tuple(ending for ending in ENDINGS if ending != ".parquet")
 
 LONGEST = 238
@@ -66,9 +70,9 @@ def jobs_of(
     """Yields the jobs of a run, one for each result file to make. Raises `FileError` for damaged files, and
     `InputError` for a file whose columns do not fit the model, or differ from those of the first file.
 
-    found: the input files. output: the path of a folder or, if `alone`, of the only result file, which then
-    has all rows of the only input. ending: the ending of result files. select: a function of an Arrow schema
-    that returns how files with it are run. mark: the metadata that all results share.
+    found: the input files. mark: the metadata that all results share. output: the path of a folder or, if
+    `alone`, of the only result file, which then has all rows of the only input. ending: the ending of result
+    files. select: a function of an Arrow schema that returns how files with it are run.
     """
     first: tuple[Path, Selection] | None = None
     for file in found.files:
@@ -132,20 +136,21 @@ def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) ->
     clash, if the output folder is inside one of `folders`, which are read, or if inputs are inside the output
     folder.
     """
-    known = dict[Path, Job]()
+    known = dict[str, Job]()
     for job in jobs:
         if len(os.fsencode(job.target.name)) > LONGEST:
             raise FileError(
                 f"{job.table.path}: the name of its result is longer than {LONGEST} bytes; rename it"
             )
-        other = known.setdefault(job.target, job)
+        other = known.setdefault(name_of_place(job.target), job)
         if other is not job:
+            alike = "" if other.target == job.target else ", as this system takes the two names for one"
             raise FileError(
-                f"{job.target}: this would be the result of {other.table.path} and of {job.table.path}; "
-                "rename one, or run them into two folders"
+                f"{job.target}: this would be the result of {other.table.path} and of {job.table.path}"
+                f"{alike}; rename one, or run them into two folders"
             )
     for job in jobs:
-        above = next((known[parent] for parent in job.target.parents if parent in known), None)
+        above = next(filter(None, map(known.get, map(name_of_place, job.target.parents))), None)
         if above is not None:
             raise FileError(
                 f"{above.target}: this would be the result of {above.table.path}, and the folder of that of "
@@ -160,6 +165,18 @@ def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) ->
     for job in jobs:
         if resolve_path(job.table.path).is_relative_to(target):
             raise FileError(f"{output}: {job.table.path} lies in the output; choose another folder")
+
+
+def name_of_place(path: Path) -> str:
+    """Returns a text that is the same for all paths that the system takes for one file.
+
+    >>> name_of_place(Path("day.parquet"))
+    'day.parquet'
+    """
+    text = os.fspath(path)
+    return (
+        unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()) if IGNORES_CASE else text
+    )
 
 
 def resolve_path(path: Path) -> Path:
@@ -184,18 +201,18 @@ def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> ResultsPlan:
         raise FileError(
             f"{output}: the folder is not empty; {option('resume')} continues with the results that are in it"
         )
-    partials = {partial_of(job.target) for job in jobs}
-    partial = tuple(path for path in there if path in partials)
-    by_target, done = {job.target: job for job in jobs}, dict[Path, ResultRecord]()
+    partials = {name_of_place(partial_of(job.target)) for job in jobs}
+    partial = tuple(path for path in there if name_of_place(path) in partials)
+    by_target, done = {name_of_place(job.target): job for job in jobs}, dict[Path, ResultRecord]()
     for path in there:
-        if path in partials:
+        if path in partial:
             continue
-        job = by_target.get(path)
+        job = by_target.get(name_of_place(path))
         if job is None:
             raise FileError(
                 f"{path}: this is not a result of these inputs; move it elsewhere, or choose another folder"
             )
-        done[path] = check_result(path, job)
+        done[job.target] = check_result(path, job)
     return ResultsPlan(tuple(jobs), done, partial)
 
 

@@ -156,7 +156,7 @@ def is_file(found: Listing, output: str | Path, target: Path) -> bool:
     output: as the user wrote it. target: its path.
     """
     single = len(found.files) == 1 and not found.folders
-    named_as_file = bool(target.suffix) and not os.fspath(output).endswith(os.sep)
+    named_as_file = bool(target.suffix) and not os.fspath(output).endswith((os.sep, os.altsep or os.sep))
     return single and named_as_file and not os.path.isdir(target)
 
 
@@ -183,14 +183,15 @@ def parquet_path(bad: Any) -> Path:
     path = local_path(bad, "bad", HERE)
     if path.suffix != ".parquet":
         raise InputError(
-            f"bad is a Parquet file, whose name ends in .parquet: {printable(str(path))}.parquet"
+            f"bad is a Parquet file, whose name ends in .parquet, and not {printable(str(path))}"
         )
     return path
 
 
 def list_column(schema: Any, asked: str | None) -> str:
     """Returns the name of the column of sequences in an Arrow schema: `asked`, or the only list column.
-    Raises `InputError` if it is missing, ambiguous or not of lists.
+    Lists of other than numbers, such as of strings, do not count. Raises `InputError` if it is missing,
+    ambiguous or not of lists.
     """
     types = pyarrow_module("pyarrow.types", FILES)
     names = [field.name for field in schema]
@@ -203,10 +204,22 @@ def list_column(schema: Any, asked: str | None) -> str:
             f"column `{printable(asked)}` holds {schema.field(asked).type}; the column of "
             "sequences holds lists"
         )
+    lists = [name for name in lists if holds_numbers(schema.field(name).type)]
     if asked is None and len(lists) != 1:
         held = printable(", ".join(f"{field.name} ({field.type})" for field in schema)) or "none"
         many = (
             f"{len(lists)} list columns ({printable(', '.join(lists))}); choose one with {option('column')}"
         )
-        raise InputError(f"there are {many}" if lists else f"there is no list column; there are {held}")
+        raise InputError(
+            f"there are {many}" if lists else f"there is no list column of numbers; there are {held}"
+        )
     return asked or lists[0]
+
+
+def holds_numbers(type_: Any) -> bool:
+    """Returns whether the innermost lists of an Arrow type hold numbers, or dictionaries of numbers."""
+    types = pyarrow_module("pyarrow.types", FILES)
+    while types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+        type_ = type_.value_type
+    type_ = type_.value_type if types.is_dictionary(type_) else type_
+    return types.is_integer(type_) or types.is_floating(type_) or types.is_boolean(type_)

@@ -7,23 +7,21 @@ A lock on the partial file keeps two processes from writing the same result.
 
 import errno
 import os
+import sys
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from stepnet.arrow.folders.dictionaries import Dictionaries, no_rows
+from stepnet.arrow.folders.locks import locked_folder, locked_partial
 from stepnet.arrow.folders.marks import MARK, ROWS, canonical_json
 from stepnet.arrow.folders.tables import FILES
+from stepnet.compiler.values.renaming import replace_file
 from stepnet.errors import FileError, named
 from stepnet.layout.options import option
 from stepnet.ragged.arrow import pyarrow_module
-
-try:
-    import fcntl
-except ImportError:  # Windows: an open file cannot be replaced there, so no lock is needed
-    fcntl = None
 
 COMPRESSIONS = {"parquet": ("snappy", "none", "zstd"), "arrow": ("none", "zstd")}
 """The compressions of each format; the first one is the default."""
@@ -51,16 +49,14 @@ class ResultFile:
         self.schema = schema.with_metadata({MARK: canonical_json(mark)})
         with write_errors(path):
             make_folder(path.parent)
-            self.lock = open(self.partial, "ab")  # noqa: SIM115 - as long as the file is written
+            self.lock = locked_partial(self.partial)
             try:
-                lock_file(self.lock.fileno(), self.partial)
-            except BaseException:
-                self.lock.close()
-                raise
-            try:
-                self.lock.truncate(0)
                 self.file = pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(self.partial), "wb")
-                self.writer = self._open_writer(compression, plain)
+                try:
+                    self.writer = self._open_writer(compression, plain)
+                except BaseException:
+                    self.file.close()
+                    raise
             except BaseException:
                 self.partial.unlink(missing_ok=True)
                 self.lock.close()
@@ -101,7 +97,9 @@ class ResultFile:
                 raise
 
     def finish(self, end: dict[str, Any]) -> None:
-        """Completes the result file: writes the metadata `end`, syncs it to disk and gives it its name."""
+        """Completes the result file: writes the metadata `end` (the counts of rows, after the rows), syncs it
+        to disk and renames it to its final name.
+        """
         counts = canonical_json(end)
         with write_errors(self.path):
             if self.form == "arrow":
@@ -112,8 +110,8 @@ class ResultFile:
                 self.writer.add_key_value_metadata({ROWS: counts})
             self.writer.close()
             self.file.close()
-            os.fsync(self.lock.fileno())
-            os.replace(self.partial, self.path)
+            sync_file(self.partial)
+            replace_file(self.partial, self.path)
             sync_folder(self.path.parent)
         self.lock.close()
 
@@ -122,7 +120,8 @@ class ResultFile:
         for stream in (self.writer, self.file):
             with suppress(OSError, ValueError):  # it is removed in any case
                 stream.close()
-        self.partial.unlink(missing_ok=True)
+        with suppress(PermissionError):  # another program has it open: the next run removes it
+            self.partial.unlink(missing_ok=True)
         self.lock.close()
 
 
@@ -133,8 +132,7 @@ def partial_of(path: Path) -> Path:
 
 def remove_partial(path: Path) -> None:
     """Removes the unfinished file of a process that ended; raises `FileError` if the process still runs."""
-    with write_errors(path), path.open("ab") as file:
-        lock_file(file.fileno(), path)
+    with write_errors(path), closing(locked_partial(path)):
         path.unlink()
 
 
@@ -165,41 +163,24 @@ def remove_folder(folder: Path) -> None:
 @contextmanager
 def lock_folder(folder: Path) -> Generator[None]:
     """Makes a folder and locks it during its `with` block; raises `FileError` if another run has locked it. A
-    folder that is empty at the end is removed. Does nothing on Windows, which has no `fcntl`.
+    folder that is empty at the end is removed.
     """
-    if fcntl is None:
+    with ExitStack() as held:
+        with write_errors(folder):
+            make_folder(folder)
+            held.enter_context(locked_folder(folder))
         yield
-        return
-    with write_errors(folder):
-        make_folder(folder)
-        number = os.open(folder, os.O_RDONLY)
-    try:
-        lock_file(number, folder)
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # it has files, or was removed meanwhile
-                folder.rmdir()
-    finally:
-        os.close(number)
 
 
-def lock_file(number: int, path: Path) -> None:
-    """Locks the file at `path`, open as `number`; raises `FileError` if another process has locked it."""
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        alone = os.path.samestat(os.fstat(number), os.stat(path))
-    except (BlockingIOError, FileNotFoundError):
-        alone = False
-    if not alone:  # another process holds it, or has just renamed it
-        raise FileError(f"{path}: another process is writing here; wait for it, or stop it")
+def sync_file(path: Path) -> None:
+    """Writes the content of a file to disk, as a crash could otherwise leave a result without it."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
     """Writes the entries of a folder to disk, so that a renamed file survives a crash; not on Windows."""
-    if os.name == "posix":
+    if sys.platform != "win32":
         number = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(number)

@@ -18,7 +18,7 @@ from stepnet.arrow.folders.request import Destination, RunRequest, list_column, 
 from stepnet.arrow.folders.result_files import lock_folder, remove_partial
 from stepnet.arrow.folders.tables import TableFile
 from stepnet.arrow.predictor import Predictor
-from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.arguments import advised, short_repr
 from stepnet.errors import InputError, named, printable
 from stepnet.layout.options import option
 from stepnet.model.file import FileModel
@@ -71,7 +71,7 @@ class Summary:
         """
         counts = f"{self.sequences} sequences of {self.steps} steps in all: {self.features} outputs each"
         output = printable(self.output)
-        where = output if self.results == 1 else f"{self.results} files in {output}"
+        where = output if self.results == 1 else f"{self.results - self.before} files in {output}"
         lines = [
             f"{counts} in {where}, after {self.seconds:.2f} s ({self.sequences_per_second:.0f} a second)"
         ]
@@ -86,6 +86,9 @@ class Summary:
         return "\n".join(lines)
 
 
+@advised(
+    output="it is the folder or file of the results, and the last output of each sequence is result='last'"
+)
 def run(
     inputs: Any,
     model: Any,
@@ -209,7 +212,7 @@ def run_work(
             aside = RejectedRows.of(bad, target.path, found.folders, work.selection, work.mark, target.resume)
             held.enter_context(lock_folder(aside.parts))
         check_aside(plan, aside)
-        options = WriteOptions(target.format, target.compression, work.predictor.output, aside)
+        options = WriteOptions(target.format, target.compression, work.predictor.result, aside)
         counts = run_plan(plan, work.predictor, options, progress)
         records = plan.done | counts.made
         if aside is not None:
@@ -233,7 +236,9 @@ def run_plan(
     at = Progress(sum(sizes[path] for path in plan.done), sum(sizes.values()), 0)
 
     def advance(size: float, sequences: int) -> None:
-        """Adds finished bytes and sequences to the progress of the run, and reports it to the caller."""
+        """Adds finished bytes of input files (`size`) and finished sequences to the progress of the run over
+        files, and reports it to the caller.
+        """
         nonlocal at
         at = replace(at, done=at.done + size, sequences=at.sequences + sequences)
         progress(at)

@@ -71,8 +71,8 @@ def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) 
 def outcomes(
     batch: NumberedBatch, predictor: Predictor, selection: Selection
 ) -> Iterator[tuple[Any, list[Any] | BadRow]]:
-    """Runs a model on rows; yields (rows, their results) or (one row, its error), in order. If a call fails,
-    its rows are run in halves, until the rows with errors are found.
+    """Runs a model on the rows of a record batch (`batch`); yields (rows, their results) or (one row, its
+    error), in order. If a call fails, its rows are run in halves, until the rows with errors are found.
 
     selection: the compiled model and the columns to use.
     """

@@ -157,7 +157,8 @@ def check_text(field: Any) -> None:
 
 
 def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
-    """Cuts a Parquet file into parts of whole row groups: a part ends as soon as it has `PART_BYTES` or more.
+    """Cuts a Parquet file into parts of whole row groups, which jobs run one by one: a part ends as soon as
+    it has `PART_BYTES` or more.
 
     source: pyarrow's `ParquetFile`. size: the bytes of the file.
     """

@@ -38,7 +38,9 @@ class CacheFacts:
 
 
 def examine(remove: bool = False) -> CacheFacts:
-    """Collects the facts of the cache on disk by this process's settings. remove: empty it first."""
+    """Collects the facts of the cache of compiled code on disk, by this process's settings. remove: empties
+    it first.
+    """
     chosen = settings()
     cleared = clear(chosen) if remove else None
     cached = entries(chosen)
@@ -55,8 +57,8 @@ def state(cache: CacheFacts) -> str:
 
 
 def cache_text(cache: CacheFacts) -> str:
-    """Formats the facts of the cache on disk: entries by kind, then at most `SHOWN` single entries, and what
-    was or could not be removed.
+    """Formats the facts of the cache of compiled code on disk: entries by kind, then at most `SHOWN` single
+    entries, and what was or could not be removed.
     """
     kinds = list[tuple[str, ...]]()
     for kind, what in KINDS.items():

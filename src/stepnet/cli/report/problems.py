@@ -8,22 +8,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepnet.cli.report.cache import CacheFacts
+from stepnet.compiler.disk.sources import UNKNOWN
 from stepnet.compiler.targets import AUTO
 from stepnet.compiler.targets.limits import VARIABLES, processors
-from stepnet.compiler.targets.onednn.library import MISSING, VARIABLE
+from stepnet.compiler.targets.onednn.library import HAS_WHEEL, INSTALL, MISSING, VARIABLE
 from stepnet.compiler.values.packages import LLVMLITE, PACKAGES
 
 SHARED_MEMORY = Path("/dev/shm")
-ONEDNN = "pip install 'stepnet[onednn]'"
 REPORT = "report it, with the output of stepnet doctor --json"
 CURES = (
+    (re.compile(r"(STEPNET_CACHE\w*) is .*; it is "), r"unset \1, or set it as the message says"),
+    (
+        re.compile(re.escape(UNKNOWN)),
+        "install stepnet in a folder that can be listed, which a zip file is not, or set STEPNET_CACHE=0 to "
+        "do without",
+    ),
     (re.compile(r"the environment variable (\w+) is "), r"unset \1, or set it as the message says"),
     (re.compile(r"ulimit -v"), "raise the limit of memory: ulimit -v unlimited"),
 )
-"""Solutions by the text of an error, for all engines."""
+"""Solutions by the text of an error, for the cache and all engines."""
+CACHE = "set STEPNET_CACHE_DIR to a folder of your own with mode 700, or STEPNET_CACHE=0 to do without"
+"""The solution of all other errors of the cache on disk."""
 ENGINES = {
-    "llvm": f"pip install --force-reinstall '{LLVMLITE.name}>={LLVMLITE.floor}', or else {REPORT}",
-    "onednn": f"{ONEDNN}, and unset {VARIABLE} if it is set",
+    "llvm": f'pip install --force-reinstall "{LLVMLITE.name}>={LLVMLITE.floor}", or else {REPORT}',
+    "onednn": (
+        f"{INSTALL}, and unset {VARIABLE} if it is set"
+        if HAS_WHEEL
+        else f"unset {VARIABLE} if it is set, or set it to the path of another oneDNN"
+    ),
 }
 """Solutions of all other errors, by the engine that raised them."""
 
@@ -61,7 +73,7 @@ def missing(versions: Mapping[str, str | None], engines: Mapping[str, str | None
         for package in PACKAGES
         if package.extra is not None and versions[package.name] is None
     }
-    return {**commands, "onednn": ONEDNN} if engines["onednn"] == MISSING else commands
+    return {**commands, "onednn": INSTALL} if engines["onednn"] == MISSING else commands
 
 
 def engine_problems(
@@ -97,7 +109,7 @@ def cache_problems(cache: CacheFacts) -> Iterator[Problem]:
         yield Problem(
             False,
             f"compiled code is not kept on disk: {cache.reason}",
-            "set STEPNET_CACHE_DIR to a folder of your own with mode 700, or STEPNET_CACHE=0 to do without",
+            cure(cache.reason, CACHE),
         )
 
 

@@ -18,7 +18,7 @@ from stepnet.layout.files.choice import LayoutChoice
 from stepnet.layout.files.contents import is_paddle_program
 from stepnet.layout.files.formats import read
 from stepnet.layout.files.interchange import converted
-from stepnet.layout.files.model import Module
+from stepnet.layout.files.model import FileContents, Module
 from stepnet.layout.files.paths import new_file
 from stepnet.layout.places import ParameterBlock
 from stepnet.layout.report import assumed_text
@@ -52,29 +52,42 @@ class ShownFile:
         """Prints the summary of the model of the file, and its recurrent modules; returns both as plain
         values: what `show_modules` returns, and the "summary".
 
-        A .stepnet file and a program of PaddlePaddle have no modules; `html` is then a drawing of the model.
-        A file that is not read whole has no summary, and neither has one for which the user states layouts or
-        modules.
+        A .stepnet file and a program of PaddlePaddle have no modules; `html` is then a drawing of the model,
+        as it is for other whole models without recurrent layers. A file that is not read whole has no
+        summary, and neither has one for which the user states layouts or modules.
         """
         stated = self.choice != LayoutChoice() or self.target is not None or self.dtype is not None
         if self.file.suffix == ENDING or (is_paddle_program(self.file) and not stated):
             if stated:
                 raise LayoutError(f"{self.file}: a saved model has no layouts, and is shown whole")
-            model = read_model(self.file).model
-            summary = print_summary(model, self.console)
-            if self.html is not None:
-                model.draw(self.html, force=self.force)
-                self.console.print(f"{self.html}: the picture", markup=False)
-            return {"file": str(self.file), "summary": summary}
-        summary = None if stated else whole_summary(self.file, self.console)
-        return self.show_modules() | {"summary": summary}
+            return self.show_whole(read_model(self.file).model)
+        whole = None if stated else whole_model(self.file)
+        contents = read(self.file, self.choice.layout, self.choice.layouts)
+        if whole is None:
+            return self.show_modules(contents) | {"summary": None}
+        if not contents.modules and not contents.problems:
+            return self.show_whole(whole) | {"modules": []}
+        summary = print_summary(whole, self.console)
+        return self.show_modules(contents) | {"summary": summary}
 
-    def show_modules(self) -> dict[str, Any]:
+    def show_whole(self, model: Model) -> dict[str, Any]:
+        """Prints the summary of a model without recurrent modules, and draws it on the page if there is to be
+        one; returns the "file" and the "summary" as plain values.
+        """
+        summary = print_summary(model, self.console)
+        if self.html is not None:
+            model.draw(self.html, force=self.force)
+            self.console.print(f"{self.html}: the picture", markup=False)
+        return {"file": str(self.file), "summary": summary}
+
+    def show_modules(self, model: FileContents) -> dict[str, Any]:
         """Prints the recurrent modules of the file; returns them as plain values: the "file", its "modules",
         the names of other arrays ("rest"), and arrays that are not needed ("spare"). A module with a missing
         setting is listed with the message that asks for it.
+
+        model: the contents of the file.
         """
-        model, console = read(self.file, self.choice.layout, self.choice.layouts), self.console
+        console = self.console
         plain: list[dict[str, Any]] = []
         parts: list[PageModule | UndrawnModule] = []
         explained: dict[str, str] = {}
@@ -114,19 +127,18 @@ class ShownFile:
         }
 
 
-def whole_summary(file: Path, console: Console) -> dict[str, Any] | None:
-    """Prints the summary of the model of a file; returns it as plain values, or None for a file that does not
-    specify a model, or one that is not read whole. Then `ShownFile.show_modules` says what the file has.
+def whole_model(file: Path) -> Model | None:
+    """Returns the model of a file; None for a file that does not specify a model, or one that is not read
+    whole. Then `ShownFile.show_modules` says what the file has.
     """
     try:
-        model = read_model(file).model
+        return read_model(file).model
     except (LayoutError, ModelError):
         return None
-    return print_summary(model, console)
 
 
 def print_summary(model: Model, console: Console) -> dict[str, Any]:
-    """Prints the summary of a model; returns it as plain values."""
+    """Prints the summary of a model, a table of its layers, to a console; returns it as plain values."""
     summary = summary_of(model)
     for item in as_table(summary):
         console.print(item, markup=False) if isinstance(item, str) else console.print(item)
@@ -179,8 +191,8 @@ def identity_conversion(module: Module) -> Conversion:
 
 
 def module_facts(module: Module) -> dict[str, Any]:
-    """Returns the name, the layouts that fit, the arrays ("made": those that were computed) and the notes of
-    a module as plain values for --json.
+    """Returns the facts of a module (recurrent layer in a file) as plain values for --json: its name, the
+    layouts that fit, its arrays ("made": those that were computed) and notes.
     """
     return {
         "name": module.name,

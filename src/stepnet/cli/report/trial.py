@@ -50,6 +50,14 @@ def try_engine(name: str) -> str | None:
     return done.stdout.strip() or None
 
 
+CRASHES = {
+    0xC0000005: "an access violation",
+    0xC000001D: "an illegal instruction",
+    0xC00000FD: "a stack overflow",
+}
+"""Names of the codes with which Windows ends a process."""
+
+
 def describe_exit(code: int, stderr: str) -> str:
     r"""Describes how the process that tests an engine ended early. code: its exit code.
 
@@ -57,7 +65,11 @@ def describe_exit(code: int, stderr: str) -> str:
     'a small recurrence ended its process by SIGILL'
     >>> describe_exit(1, "Traceback ...\nRuntimeError: expected type\n")
     'a small recurrence ended its process with code 1: RuntimeError: expected type'
+    >>> describe_exit(0xC000001D, "")
+    'a small recurrence ended its process by an illegal instruction (code 0xC000001D)'
     """
+    if code in CRASHES:
+        return f"a small recurrence ended its process by {CRASHES[code]} (code 0x{code:X})"
     if code < 0:
         return f"a small recurrence ended its process by {signal.Signals(-code).name}"
     last = stderr.strip().rpartition("\n")[2]

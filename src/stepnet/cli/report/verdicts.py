@@ -167,7 +167,9 @@ def compare_on_data(
         return Comparison({}, unverified=str(error))
 
     def samples() -> Iterator[Ragged]:
-        """Yields the sequences to run, in batches; after each it reports their number to `advance`."""
+        """Yields the sequences on which two models are compared, in batches; after each it reports their
+        number to `advance`.
+        """
         for sequences in sequences_of(inputs, loaded[0], column):
             yield sequences
             advance(len(sequences))
@@ -205,8 +207,8 @@ def is_weights(file: str, choice: LayoutChoice) -> bool:
 
 
 def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
-    """Reads the whole model of a file, to compare it with another. Returns the reason, as text, if the model
-    cannot be run, and None for a file of weights.
+    """Reads the whole model of a file, to compare it with another one (for `stepnet verify`). Returns the
+    reason, as text, if the model cannot be run, and None for a file of weights.
     """
     if is_weights(file, choice):
         return None
@@ -241,8 +243,8 @@ def has_layers(files: Sequence[str], choice: LayoutChoice) -> bool:
 
 
 def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
-    """Tells if the recurrent layers of two models are equal in number and, pair by pair, in sizes, so that
-    they can be compared.
+    """Tells if the recurrent layers (modules) of two files are equal in number and, pair by pair, in sizes,
+    so that they can be compared.
     """
     if len(first) != len(second):
         return False
@@ -264,8 +266,8 @@ def left_out(models: Sequence[FileContents], chosen: Sequence[Sequence[Module]])
 
 
 def pair_modules(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
-    """Pairs the modules of two files to compare them: by names, if these are the same in both without the
-    prefixes that wrappers of a model add, or else in order.
+    """Pairs the modules (recurrent layers) of two files to compare them: by names, if these are the same in
+    both without the prefixes that wrappers of a model add, or else in order.
     """
     by_name = {unwrapped(module.name): module for module in second}
     names = [unwrapped(module.name) for module in first]
@@ -305,7 +307,8 @@ def modules(
 
 
 def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
-    """Makes a module with random weights, by `seed`, of the layout `chosen`, to compare it with another one.
+    """Makes a recurrent layer with random weights, by `seed`, in the layout `chosen`, so that its conversion
+    to another layout can be run and compared.
 
     choice: sizes and settings. Other sizes are those of `SIZES`; settings without a usual value get the first
     that is allowed, or 1.

@@ -51,7 +51,8 @@ class Serializer:
         """Serializes a value as bytes, from which `unpacked` restores it. Raises `NotDataError` if it
         contains objects of other classes than those that the serializer was made for.
 
-        given: objects that are not written; `unpacked` is given others in their place.
+        given: objects that are not written, as they exist when the value is read; `unpacked` is given others
+            in their place.
         """
         writer = ValueWriter(self, given)
         text = json.dumps(

@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stepnet.compiler.disk import entry
-from stepnet.compiler.disk.folder import NotUsableError, open_folder
+from stepnet.compiler.disk.folder import NotUsableError, OpenFolder, open_folder
 from stepnet.compiler.disk.settings import Settings
 from stepnet.compiler.disk.sources import sources
-from stepnet.compiler.disk.store import NAME, foreign, own_files, remove, write
+from stepnet.compiler.disk.store import NAME, foreign, own_files, write
 from stepnet.errors import FileError
 
 TRIAL = 2**16
@@ -47,7 +47,7 @@ def why_not(chosen: Settings) -> str | None:
         with open_folder(chosen.folder, make=True) as folder:
             name = f"{os.urandom(16).hex()}.trial"
             write(folder, name, bytes(TRIAL))
-            remove(folder, name)
+            folder.remove(name)
     except NotUsableError as error:
         return str(error)
     except OSError as error:
@@ -79,10 +79,10 @@ def foreign_names(chosen: Settings) -> list[str]:
     return []
 
 
-def hits_of(folder: int, name: str) -> int:
-    """Returns how often a cache entry in an open folder (a descriptor) was read; 0 if it cannot be opened."""
+def hits_of(folder: OpenFolder, name: str) -> int:
+    """Returns how often a cache entry in an open folder was read; 0 if it cannot be opened."""
     with suppress(OSError):
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+        descriptor = folder.open(name, os.O_RDONLY)
         try:
             return entry.hits(os.read(descriptor, entry.BEGIN))
         finally:
@@ -100,7 +100,7 @@ def clear(chosen: Settings) -> int:
         with open_folder(chosen.folder, make=False) as folder:
             names = [name for name, _ in own_files(folder)]
             for name in names:
-                remove(folder, name)
+                folder.remove(name)
     except (NotUsableError, OSError) as error:
         if not chosen.folder.exists():
             return 0

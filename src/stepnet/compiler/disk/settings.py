@@ -15,6 +15,11 @@ from pathlib import Path
 OFF = ("0", "off", "no", "false")
 ON = ("", "1", "on", "yes", "true")
 MOST_MB = 256
+USUAL = {"darwin": ("", "Library/Caches"), "win32": ("LOCALAPPDATA", "AppData/Local")}
+OTHERWISE = ("XDG_CACHE_HOME", ".cache")
+"""The system's folder for the user's caches: the variable that names it, and its place in the home folder; by
+system, and on all others.
+"""
 SHOWN = 40
 """The most characters of a value in a message."""
 
@@ -72,10 +77,10 @@ def usual_folder(variables: Mapping[str, str]) -> Path:
     >>> usual_folder({"XDG_CACHE_HOME": "/data/caches"}).name
     'stepnet'
     """
-    named = variables.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(named) and sys.platform != "darwin":
+    variable, inside = USUAL.get(sys.platform, OTHERWISE)
+    named = variables.get(variable, "")
+    if variable and os.path.isabs(named):
         return Path(named, "stepnet")
-    inside = "Library/Caches" if sys.platform == "darwin" else ".cache"
     return Path(os.path.expanduser("~"), inside, "stepnet")
 
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from stepnet.compiler.disk import entry
-from stepnet.compiler.disk.folder import NotUsableError, not_private, open_folder
+from stepnet.compiler.disk.folder import NotUsableError, OpenFolder, open_folder
 from stepnet.compiler.disk.settings import Settings, settings
 
 NAME = re.compile(r"[0-9a-f]{32}\.[a-z]+")
@@ -65,7 +65,7 @@ def get(kind: str, key: str) -> bytes | None:
     return payload
 
 
-def read(folder: int, name: str, chosen: Settings) -> bytes | None:
+def read(folder: OpenFolder, name: str, chosen: Settings) -> bytes | None:
     """Reads the payload of a cache file in an open folder, and counts the read in the file; None if the file
     is missing or invalid.
 
@@ -77,7 +77,7 @@ def read(folder: int, name: str, chosen: Settings) -> bytes | None:
         return None
     try:
         status = os.fstat(descriptor)
-        if not_private(status) or status.st_size > chosen.most:
+        if not folder.accepts(status) or status.st_size > chosen.most:
             COUNTS["rejected"] += 1
             return None
         data = read_all(descriptor, status.st_size)
@@ -86,23 +86,23 @@ def read(folder: int, name: str, chosen: Settings) -> bytes | None:
             COUNTS["rejected"] += 1
             return None
         with suppress(OSError):  # the folder may be read-only
-            os.pwrite(descriptor, entry.HITS.pack(min(entry.hits(data) + 1, 2**63)), entry.HITS_AT)
+            os.lseek(descriptor, entry.HITS_AT, os.SEEK_SET)
+            os.write(descriptor, entry.HITS.pack(min(entry.hits(data) + 1, 2**63)))
         return payload
     finally:
         os.close(descriptor)
 
 
-def open_entry(folder: int, name: str) -> int:
-    """Opens a cache file in an open folder (a descriptor) for reading and, if permitted, for writing; returns
-    its descriptor. Links are not followed, as other users could have made them.
+def open_entry(folder: OpenFolder, name: str) -> int:
+    """Opens a cache file in an open folder for reading and, if permitted, for writing; returns its
+    descriptor. Links are not followed, as other users could have made them.
     """
-    flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.open(name, os.O_RDWR | flags, dir_fd=folder)
+        return folder.open(name, os.O_RDWR)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise
-        return os.open(name, os.O_RDONLY | flags, dir_fd=folder)
+        return folder.open(name, os.O_RDONLY)
 
 
 def read_all(descriptor: int, size: int) -> bytes:
@@ -137,13 +137,12 @@ def put(kind: str, key: str, payload: bytes) -> None:
         COUNTS["stored"] += 1
 
 
-def write(folder: int, name: str, data: bytes) -> None:
-    """Writes a file to an open folder (a descriptor) of the cache: under another name first, then renamed, so
-    that readers see all of it or nothing. Raises `OSError`.
+def write(folder: OpenFolder, name: str, data: bytes) -> None:
+    """Writes a file to an open folder of the cache: under another name first, then renamed, so that readers
+    see all of it or nothing. Raises `OSError`.
     """
     unfinished = f"{name}.new-{os.urandom(8).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(unfinished, flags, 0o600, dir_fd=folder)
+    descriptor = folder.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         try:
             remaining = memoryview(data)
@@ -151,27 +150,27 @@ def write(folder: int, name: str, data: bytes) -> None:
                 remaining = remaining[os.write(descriptor, remaining) :]
         finally:
             os.close(descriptor)
-        os.replace(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+        folder.rename(unfinished, name)
     except BaseException:
         with suppress(OSError):
-            os.unlink(unfinished, dir_fd=folder)
+            folder.remove(unfinished)
         raise
 
 
-def make_room(folder: int, written: int, max_bytes: int) -> None:
+def make_room(folder: OpenFolder, written: int, max_bytes: int) -> None:
     """Counts the bytes that this process writes to a folder, and evicts old entries when it has used its
     share of the free room. So the folder is not listed at each write.
 
     written: the bytes of the new entry. max_bytes: the size limit of the folder.
     """
-    status = os.fstat(folder)
+    status = folder.own_status()
     key = status.st_dev, status.st_ino, max_bytes
     SHARES[key] = SHARES.get(key, 0) - written
     if SHARES[key] < 0:
         SHARES[key] = int((max_bytes - evict(folder, max_bytes)) * SHARE)
 
 
-def evict(folder: int, max_bytes: int) -> int:
+def evict(folder: OpenFolder, max_bytes: int) -> int:
     """Removes unfinished files of killed processes from a folder. If it has more than `max_bytes` bytes, also
     removes the least recently used entries until the fraction `ROOM` of these is in use.
 
@@ -184,32 +183,27 @@ def evict(folder: int, max_bytes: int) -> int:
     for name, status in files:
         stale = UNFINISHED.fullmatch(name) is not None and now - status.st_mtime > STALE
         if stale or total > goal:
-            remove(folder, name)
-            total -= status.st_size
+            with suppress(PermissionError):  # Windows does not remove what another process reads
+                folder.remove(name)
+                total -= status.st_size
     return total
 
 
-def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields name and status of each cache file, also unfinished, in an open folder (a descriptor)."""
+def own_files(folder: OpenFolder) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields name and status of each cache file, also unfinished, in an open folder."""
     return ((name, status) for name, status in named_as_entries(folder) if stat.S_ISREG(status.st_mode))
 
 
-def foreign(folder: int) -> list[str]:
-    """Lists the names in an open folder (a descriptor) that are named as cache files but are no regular
-    files, such as links.
+def foreign(folder: OpenFolder) -> list[str]:
+    """Lists the names in an open folder that are named as cache files but are no regular files, such as
+    links.
     """
     return sorted(name for name, status in named_as_entries(folder) if not stat.S_ISREG(status.st_mode))
 
 
-def named_as_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields name and status of everything in an open folder (a descriptor) that is named as a cache file."""
-    for name in os.listdir(folder):
+def named_as_entries(folder: OpenFolder) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields name and status of everything in an open folder that is named as a cache file."""
+    for name in folder.names():
         if NAME.fullmatch(name) or UNFINISHED.fullmatch(name):
             with suppress(FileNotFoundError):  # another process may have evicted it
-                yield name, os.stat(name, dir_fd=folder, follow_symlinks=False)
-
-
-def remove(folder: int, name: str) -> None:
-    """Removes a file from an open folder (a descriptor), if another process has not removed it already."""
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
+                yield name, folder.status(name)

@@ -81,6 +81,7 @@ ADJOINTS: dict[str, Adjoint | str] = {
     "overlap": extents.overlap,
     "scores": extents.scores,
     "mix": extents.mix,
+    "arrange": extents.arrange,
     "contract": extents.contract,
     "input": SOURCE,
     "constant": SOURCE,

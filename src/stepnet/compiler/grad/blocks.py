@@ -43,10 +43,11 @@ class BlockChoice:
 
 
 def block_choices(net: Net, costs: BlockCosts) -> dict[int, BlockChoice]:
-    """Chooses, for each recurrence of a net (by node number), how many of its steps are trained as one: a
-    single one if the net has inner sequences, or if it runs over other sequences than those of the call.
+    """Chooses, for each recurrence of a net (by node number), how many of its steps are joined to one when
+    its gradient is computed, to save fewer matrices: a single one if the net has inner sequences, or if it
+    runs over other sequences than those of the call.
 
-    costs: those of the engine that trains.
+    costs: the estimated costs, those of the engine that trains.
     """
     recurrences = {number: node.recur for number, node in enumerate(net.nodes) if node.operation == "recur"}
     if is_nested(net):
@@ -62,9 +63,9 @@ def block_choices(net: Net, costs: BlockCosts) -> dict[int, BlockChoice]:
 
 
 def block_choice(recur: Recur, costs: BlockCosts) -> BlockChoice:
-    """Chooses how many steps of a recurrence are trained as one: the number of `costs.sizes` with the lowest
-    estimated cost per step, if this is below `costs.worth` times that of single steps; else 1, with the
-    reason.
+    """Chooses how many steps of a recurrence are joined to one (a block) when its gradient is computed: the
+    number of `costs.sizes` with the lowest estimated cost per step, if this is below `costs.worth` times that
+    of single steps; else 1, with the reason.
     """
     fitting = matrices(recur)
     if isinstance(fitting, str):
@@ -97,9 +98,10 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
 
 
 def matrices(recur: Recur) -> tuple[int, ...] | str:
-    """Returns the memories that are matrices and can be trained in blocks; a text with the reason if none.
+    """Returns the memories that are matrices and fit training in blocks (several steps computed as one, so
+    that fewer matrices are saved); a text with the reason if none fits.
 
-    No memory can if products are in low precision, or if a step reads its index or has inner sequences.
+    None fits if products are in low precision, or if a step reads its index or runs over sequences itself.
     """
     body = recur.body
     if recur.precision is not None and recur.precision.is_low:
@@ -155,7 +157,8 @@ def where(node: Node) -> str:
 
 
 def cost(recur: Recur, fitting: Sequence[int], body: Net, costs: BlockCosts) -> float:
-    """Estimates what a step or a block costs in training, in units of an operation on one number of a matrix.
+    """Estimates what a step or a block (several steps joined to one) costs in training, in units of an
+    operation on one number of a matrix.
 
     Counted are operations on numbers, bytes of saved memories, and matrices that do not fit in registers.
 

@@ -42,8 +42,8 @@ class Total:
 
     @property
     def built(self) -> Value:
-        """The value of the sum over all rows. Its nodes are added to the net of the operands, which must not
-        be the body of a recurrence, as a body cannot compute sums over all rows.
+        """The value of the sum over all rows. Its nodes are added to the net that has the operands, which
+        must not be the body of a recurrence, as a body cannot compute sums over all rows.
         """
         first, *rest = self.operands
         if self.operation == "sum":
@@ -55,7 +55,9 @@ class Total:
 
     @property
     def terms(self) -> Value:
-        """The terms of the sum, as a value with one term for each entry (row or step) of its operands."""
+        """The terms of a sum over all rows and steps, as a value with one term for each entry of its
+        operands: the summed value, the outer product of both, or rows of a table at indices.
+        """
         if self.operation == "sum":
             return self.operands[0]
         left, right = self.operands
@@ -71,7 +73,9 @@ Cotangents = tuple[Value | Total | None, ...]
 
 
 def outer(left: Value, right: Value) -> Value:
-    """Multiplies each row's vectors [..., k] and [..., n], and sums over the leading axes: gives [k, n]."""
+    """Multiplies each row's vectors [..., k] and [..., n], and sums over the leading axes: gives [k, n] for
+    each row.
+    """
     product = left.reshape(*left.type.shape, 1) * right.reshape(
         *right.type.shape[:-1], 1, right.type.shape[-1]
     )
@@ -114,22 +118,22 @@ def of_matrix(left: Value, d: Value) -> Value | Total:
 
 
 def gather(node: Node, d: Value, y: Value, table: Value, index: Value) -> Cotangents:
-    """Returns the cotangents of a gather's operands: for each row of the table, the sum of the cotangent d of
-    the result y where the row was read; None for the index.
+    """Returns the cotangents of the operands of `gather`, which reads rows of a table at indices: for each
+    row of the table, the sum of the cotangent d of the result y where the row was read; None for the index.
     """
     return Total("scatter", (index, d), table.type.shape[0]), None
 
 
 def scatter(node: Node, d: Value, y: Value, index: Value, values: Value) -> Cotangents:
-    """Returns the cotangents of a scatter's operands: None for the index, and for the values the rows of the
-    cotangent d of the result y at the indices.
+    """Returns the cotangents of the operands of `scatter`, which adds values to rows at indices: None for the
+    index, and for the values the rows of the cotangent d of the result y at the indices.
     """
     return None, d.apply("gather", index)
 
 
 def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Returns the cotangents of a contract's operands, left and right: the other operand times the cotangent
-    d of the result y.
+    """Returns the cotangents of the operands of `contract`, the sum over all rows of outer products of left
+    and right: the other operand times the cotangent d of the result y.
     """
     return right.apply("matmul", d.transposed), left.apply("matmul", d)
 
@@ -138,8 +142,8 @@ def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotan
 
 
 def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of an expand's operand x: d, that of the result y, summed over the steps, or
-    at the one step ("first" or "last") that the attribute `how` names.
+    """Returns the cotangent of the operand x of `expand`, which repeats a value at all steps: d, that of the
+    result y, summed over the steps, or at the one step ("first" or "last") that the attribute `how` names.
     """
     how: str = node.attributes.get("how", "sum")
     if x.type.extent == CONST and how == "sum":
@@ -148,8 +152,9 @@ def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a reduce's operand x from the cotangent d of its result y: d at all steps for
-    a sum, divided for a mean, at the maxima for a max, and at one step for "first" and "last".
+    """Returns the cotangent of the operand x of `reduce`, which makes one value of all steps, from the
+    cotangent d of its result y: d at all steps for a sum, divided for a mean, at the maxima for a max, and at
+    one step for "first" and "last".
     """
     how: str = node.attributes["how"]
     if how in ("first", "last"):
@@ -164,8 +169,8 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def windows(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of the operand x of windows: each entry of d, the cotangent of the result y, is
-    added to the step that it was read from.
+    """Returns the cotangent of the operand x of `windows`, which copies neighbouring steps to each step: each
+    entry of d, the cotangent of the result y, is added to the step that it was read from.
     """
     return (d.apply("overlap", **of_window(node), steps=x.type.extent[-1]),)
 
@@ -176,20 +181,27 @@ def overlap(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def scores(node: Node, d: Value, y: Value, query: Value, key: Value) -> Cotangents:
-    """Returns the cotangents of the queries and the keys of scores: sums over the keys of each query, and
-    over the queries of each key, weighted by d, the cotangent of the result y at pairs.
+    """Returns the cotangents of the queries and the keys of `scores`, their products at pairs of steps: sums
+    over the keys of each query, and over the queries of each key, weighted by d, the cotangent of the result
+    y at pairs.
     """
     return d.apply("mix", key, over="keys"), d.apply("mix", query, over="queries")
 
 
 def mix(node: Node, d: Value, y: Value, weights: Value, values: Value) -> Cotangents:
-    """Returns the cotangents of the weights and the values of a mix, from d, that of its result y: products
-    of d and the values at each pair, and a sum of d over the other side of the pairs.
+    """Returns the cotangents of the weights at pairs of steps and of the values of `mix`, which sums weighted
+    values over keys or queries, from d, that of its result y: products of d and the values at each pair, and
+    a sum of d over the other side of the pairs.
     """
     causal, over_keys = is_causal(weights.type.extent), node.attributes["over"] == "keys"
     queries, keys = (d, values) if over_keys else (values, d)
     other = "queries" if over_keys else "keys"
     return queries.apply("scores", keys, causal=causal), weights.apply("mix", d, over=other)
+
+
+def arrange(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
+    """Returns the cotangent of the operand x of arrange: d, that of the result y, in the order of x."""
+    return (d.apply("arrange", steps=x.type.extent[-1], reverse=node.attributes["reverse"]),)
 
 
 def of_window(node: Node) -> dict[str, Any]:

@@ -24,8 +24,8 @@ def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def take(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a take's operand x: for each feature, the sum of the cotangent d of the result
-    y over its copies.
+    """Returns the cotangent of the operand x of `take`, which copies features at constant indices: for each
+    feature, the sum of the cotangent d of the result y over its copies.
     """
     axis: int = node.attributes["axis"]
     size = x.type.shape[axis]
@@ -78,14 +78,16 @@ def transpose(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a broadcast's operand x: the cotangent d of the result y, which the caller
-    sums over the broadcast axes.
+    """Returns the cotangent (gradient) of a broadcast's operand x: the cotangent d of the result y, which the
+    caller sums over the broadcast axes.
     """
     return (d,)
 
 
 def concatenate(node: Node, d: Value, y: Value, *operands: Value) -> Cotangents:
-    """Returns the cotangents of a concatenation's operands: the slices of the cotangent d of the result y."""
+    """Returns the cotangents (gradients) of a concatenation's operands: the slices of the cotangent d of the
+    result y.
+    """
     axis: int = node.attributes["axis"] % y.rank
     gradients: list[Value] = []
     start = 0
@@ -100,7 +102,9 @@ def concatenate(node: Node, d: Value, y: Value, *operands: Value) -> Cotangents:
 
 
 def spread(value: Value, axes: Sequence[int], like: Value) -> Value:
-    """Repeats a reduced value along the reduced axes, to the shape of `like`, the value not yet reduced."""
+    """Repeats a reduced value along the reduced axes, to the shape of `like`, the value not yet reduced.
+    axes: the reduced ones.
+    """
     over = {axis % like.rank for axis in axes}
     sizes = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
     return value.reshape(*sizes).broadcast(*like.type.shape)

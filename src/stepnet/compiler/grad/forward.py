@@ -22,8 +22,9 @@ class Forward:
     saved: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
 
     def copy(self, builder: Builder, net: Net) -> "Forward":
-        """Copies all nodes of a net that are not copied yet, with their values, into the gradient net;
-        returns itself. builder: the builder of the gradient net.
+        """Copies all nodes of a net that are not copied yet, with their values, into the gradient net, which
+        computes results and cotangents; returns itself. Recurrences become ones that also return the values
+        saved for their adjoints. builder: the builder of the gradient net.
         """
         for number, node in enumerate(net.nodes):
             if number in self.copy_of or (node.operation == "result" and node.inputs[0] in self.saved):

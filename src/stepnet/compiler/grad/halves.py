@@ -51,8 +51,8 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     read |= {operand for number in windows for operand in net.nodes[number].inputs}
 
     def is_made_again(number: int) -> bool:
-        """Tells whether both halves have a value without saving it: inputs, constants and windows that each
-        computes.
+        """Tells whether both halves have a value without saving it: inputs, constants, and windows of steps,
+        which each half makes for itself.
         """
         node = net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in once
@@ -81,12 +81,15 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
 
 
 def windows_among(net: Net, numbers: set[int]) -> set[int]:
-    """Returns the nodes among `numbers` that are windows of steps, or such windows reshaped, and the windows
-    that these reshape.
+    """Returns the nodes among `numbers` that are windows of steps (neighbouring steps as features) or
+    reshaped windows, and the windows that these reshape. The half of a gradient net that runs later can make
+    them again, so that they need not be saved.
     """
 
     def source(number: int) -> set[int]:
-        """Returns a node and those that it reshapes, if the last of these is windows; else nothing."""
+        """Returns the number of a node, and those of the nodes behind it that it reshapes, if the last of
+        these is `windows` (neighbouring steps as features); an empty set for any other node.
+        """
         node = net.nodes[number]
         if node.operation == "windows":
             return {number}

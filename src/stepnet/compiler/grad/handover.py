@@ -30,7 +30,9 @@ class Handover:
 
 
 def handed_over(net: Net) -> Net:
-    """Makes a gradient net whose recurrences save other values for later ones, which take fewer bytes."""
+    """Makes a gradient net from another one, in which recurrences save other values for the recurrences that
+    read them later, if these take fewer bytes.
+    """
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     copy_of: dict[int, int] = {}
@@ -116,7 +118,7 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
     recurrence.
 
     later: the body of the later recurrence, from which these nodes are copied.
-    handover: says which nodes these are, and which inputs of that body are outputs of this recurrence.
+    handover: the change: which nodes these are, and which inputs of that body are outputs of this recurrence.
     """
     builder = Builder()
     copy_of = [0] * len(recur.body.nodes)
@@ -125,7 +127,9 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
     there = {inner: copy_of[recur.outputs[of]] for inner, of in handover.saved.items()}
 
     def made(number: int) -> int:
-        """Copies a node of the later body into the earlier one, and returns its number."""
+        """Copies a node of the body of the later recurrence (which reads saved values) into the body of the
+        earlier one, which then computes it; returns its number there.
+        """
         if number not in there:
             node = later.nodes[number]
             there[number] = builder.copy(node, [made(operand) for operand in node.inputs])
@@ -159,7 +163,9 @@ def receiving(recur: Recur, operands: list[int], saved_by: Mapping[int, int]) ->
 
 
 def still_read(body: Net, inputs: Container[int]) -> set[int]:
-    """Returns the nodes that the results of a body still need if some nodes, `inputs`, become its inputs."""
+    """Returns the nodes of a body (the net of a step) on which its results depend, without those behind the
+    nodes `inputs`, which become inputs of the body.
+    """
     read: set[int] = set()
     waiting = list(body.results)
     while waiting:

@@ -32,7 +32,9 @@ class IsolatedRecurrence:
 
 
 def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | IsolatedRecurrence, ...]:
-    """Cuts a net into sections, in the order they run, with each chosen recurrence as a section of its own.
+    """Cuts a net into sections (parts that run one after the other, forward and then backward), with each
+    recurrence of `chosen` (node numbers) as a section of its own, so that it can be trained by other code.
+    The net's other nodes are computed in sections between them.
 
     >>> from stepnet.compiler.net.ir import Builder, Recur
     >>> from stepnet.compiler.net.types import ROWS, Type
@@ -84,7 +86,9 @@ class IsolatedCut:
         required: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
 
         def want(numbers: Collection[int]) -> None:
-            """Notes values as results of earlier sections, because a later section or the net reads them."""
+            """Notes values that a later section (part of the net) or the net's results read, so that the
+            section that computes them returns them.
+            """
             for number in numbers:
                 if self.net.nodes[number].operation != "input" and not self.is_of_chosen(number):
                     required[self.depth[number]][number] = None
@@ -157,14 +161,16 @@ class Between(PartBuilder):
     depth: int
 
     def section(self, required: tuple[int, ...]) -> Section:
-        """Makes the section (a part of the net between chosen recurrences) whose results are these nodes."""
+        """Makes the section (a part of the net between chosen recurrences) whose results are the nodes
+        `required`; its inputs are the values that it does not compute.
+        """
         self.fill(required)
         net = with_inputs(self.builder, [*self.reads.values()], [self.copy_of[number] for number in required])
         return Section(net, tuple(self.reads), required, (), False)
 
     def is_read(self, number: int) -> bool:
-        """Tells whether the section (part of the net) takes a value as an input: one from outside the net,
-        or from an earlier section.
+        """Tells whether the section (part of the net) takes a value as an input: one from outside the net, or
+        from an earlier section. Values that each section makes again for itself are not taken.
         """
         cutting = self.cutting
         if cutting.is_made_again(number):

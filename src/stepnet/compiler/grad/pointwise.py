@@ -64,7 +64,7 @@ def where(node: Node, d: Value, y: Value, condition: Value, *_: Value) -> tuple[
 
 def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
     """Returns the cotangent of a power's operand a, d p a**(p - 1) with the exponent p and the cotangent d of
-    the result y; None for p = 0, as the formula fails where a is 0.
+    the result y; None (no contribution) for p = 0, as the formula fails where a is 0.
     """
     exponent: float = node.attributes["exponent"]
     if exponent == 0:

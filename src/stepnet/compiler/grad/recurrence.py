@@ -57,9 +57,9 @@ class Transposed:
         self.deep = recur_extent([self.sweep.net.type_of(node.inputs[0])], node.attributes)
 
     def run(self) -> None:
-        """Builds the adjoint recurrence, which runs backwards, and adds its results to the cotangents of the
-        operands of the original. Its memories are the cotangents of the original's memories, and for each
-        static the sum of its cotangents so far.
+        """Builds the adjoint of a recurrence, a recurrence that runs from the last step to the first, and
+        adds its results to the cotangents of the operands of the original. Its memories are the cotangents of
+        the original's memories, and for each static the sum of its cotangents so far.
         """
         recur, body, count = self.recur, self.body, len(self.recur.outputs)
         inner = Sweep(self.builder, body, self.forward(), self.sweep.transpose, inside=True)
@@ -89,8 +89,8 @@ class Transposed:
         self.give(inner, [*carried, *sums], after)
 
     def give(self, inner: Sweep, remembered: list[int], after: list[Value]) -> None:
-        """Adds the adjoint recurrence to the outer net, and its results to the cotangents of the operands of
-        the original recurrence.
+        """Adds the adjoint recurrence to the outer net (the gradient net around it), and its results to the
+        cotangents of the operands of the original recurrence.
 
         inner: the reverse sweep over the body.
         remembered: the nodes of the original body whose cotangents are the adjoint's memories.
@@ -153,8 +153,9 @@ class Transposed:
         }
 
     def known(self, number: int) -> Value | None:
-        """Returns, for a node of the adjoint's body that is an input, the value of the outer net that it
-        reads; None for others.
+        """Returns the value of the outer net, one per step, that a node of the adjoint's body is if it only
+        reads an operand: a sequence as it is, another operand repeated at each step. None for other nodes,
+        which the body computes.
         """
         around = self.sweep.builder
         if number in self.sequences:
@@ -184,7 +185,8 @@ class Transposed:
         return Forward(dict(copy_of)).copy(self.builder, self.body)
 
     def input(self, inputs: dict[int, int], number: int, outer: int) -> int:
-        """Adds an input for a value of the original step to the adjoint's body; returns its number.
+        """Adds an input for a value of the original step (the body of the recurrence that is differentiated)
+        to the adjoint's body; returns its number.
 
         inputs: the inputs of its kind (sequences or others) so far, to which it is added.
         number: the value in the original body.
@@ -196,7 +198,8 @@ class Transposed:
         return input_number
 
     def cotangent(self, inputs: dict[int, int], number: int, outer: int) -> Value:
-        """Adds an input for the cotangent of a value of the original step to the adjoint's body; returns it.
+        """Adds an input for the cotangent of a value of the original step (the body of the recurrence that is
+        differentiated) to the adjoint's body; returns it.
 
         inputs: the inputs of its kind (sequences or memories) so far, to which it is added.
         number: the value in the original body.

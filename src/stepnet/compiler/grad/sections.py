@@ -61,8 +61,8 @@ class Section:
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """For each result of the section, the number of its value in the whole net; None for a final memory
-        that nothing reads.
+        """For each result of the section (a part of the net), the number of its value in the whole net; None
+        for a final memory that nothing reads.
         """
         return (*self.results, *(memory.ends for memory in self.memories))
 
@@ -73,8 +73,8 @@ class Section:
 
 
 def sections(net: Net) -> tuple[Section, ...]:
-    """Cuts a net into sections that run one after the other. All recurrences of a section run in one
-    direction, so that it can run a few steps at a time.
+    """Cuts a net into sections: parts that run one after the other. All recurrences of a section run in one
+    direction, so that the section can be run on a few steps at a time.
 
     >>> from stepnet.compiler.net.ir import Recur
     >>> from stepnet.compiler.net.types import Type
@@ -157,13 +157,16 @@ class Homes:
         return node.operation == "result" and node.type.extent == ROWS
 
     def check(self, number: int) -> None:
-        """Raises `InputError` for a node that needs all steps at once, as sections run a few at a time."""
+        """Raises `InputError` for a node that needs all steps of a sequence at once, such as a sum over steps
+        that later steps read: sections (parts of the net) run a few steps at a time.
+        """
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
             what = node.attributes.get("how", node.operation)
             raise refused(node, f"the {what} over steps is known only after all steps")
         if node.operation in BETWEEN_STEPS:
-            what = "a convolution" if node.operation in WINDOWED else "attention"
+            what = {"arrange": "an order of steps"}.get(node.operation, "attention")
+            what = "a convolution" if node.operation in WINDOWED else what
             raise refused(node, f"{what} reads steps of other pieces")
 
     def is_cut(self, number: int, index: int) -> bool:
@@ -201,7 +204,9 @@ class PartBuilder:
         return list(self.net.nodes[number].inputs)
 
     def needed(self, required: Iterable[int]) -> set[int]:
-        """Returns the nodes that the part computes for its results `required`, and the values it reads."""
+        """Returns the nodes of the whole net that a part of it must compute, or read from outside, for its
+        results `required`.
+        """
         needed: set[int] = set()
         waiting = list(required)
         while waiting:
@@ -212,7 +217,9 @@ class PartBuilder:
         return needed
 
     def fill(self, required: Iterable[int]) -> None:
-        """Copies the nodes that the results `required` need into the part, or makes inputs for them."""
+        """Adds the nodes that the results `required` depend on to the part of the net: copies of those that
+        it computes, inputs for those that it reads.
+        """
         for number in sorted(self.needed(required)):
             if self.is_read(number):
                 new_node = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
@@ -258,7 +265,9 @@ class SectionBuilder(PartBuilder):
         return self.homes.is_cut(number, self.number)
 
     def operands(self, number: int) -> list[int]:
-        """Lists the operands of a node, without initial memories, which are inputs of the section."""
+        """Lists the operands of a node that the section (part of the net) has to compute or read: without the
+        initial memories of a recurrence, which become inputs of their own.
+        """
         node = self.net.nodes[number]
         if node.operation != "recur":
             return super().operands(number)

@@ -51,8 +51,8 @@ def axis_of(builder: Builder, number: int) -> int | None:
 
 
 def stretches(builder: Builder, number: int, axis: int) -> list[FeatureRange]:
-    """Lists the operands of a concatenation, with their sizes along its axis. An operand that is all zeros
-    has None as its node.
+    """Lists the operands of a concatenation, with their sizes along its axis. They are ranges of features. An
+    operand that is all zeros has None as its node.
     """
     operands = builder.nodes[number].inputs
     return [
@@ -70,8 +70,8 @@ def is_zeros(builder: Builder, number: int) -> bool:
 
 
 def alternating(left: list[FeatureRange], right: list[FeatureRange]) -> list[FeatureRange] | None:
-    """Returns the ranges of features that, concatenated, are the sum of two concatenations, if wherever one
-    of them has a node the other has zeros; else None. Adjacent ranges of zeros are merged.
+    """Returns the ranges of features that, concatenated, are the sum of two concatenations, if at each
+    feature one of the two is zero; else None. Adjacent ranges of zeros are merged.
 
     left, right: the ranges of features of the two concatenations.
 

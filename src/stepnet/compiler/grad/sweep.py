@@ -44,8 +44,8 @@ class Sweep:
         return Value(self.builder, self.forward.copy_of[number])
 
     def run(self) -> None:
-        """Visits the nodes with a cotangent, from the last to the first, and adds their contributions to the
-        cotangents of their operands.
+        """Does the reverse sweep of a gradient: visits the nodes of the original net that have a cotangent,
+        from the last to the first, and adds their contributions to the cotangents of their operands.
         """
         for number in reversed(range(len(self.net.nodes))):
             node = self.net.nodes[number]
@@ -55,9 +55,9 @@ class Sweep:
                 self.step(node, number)
 
     def step(self, node: Node, number: int) -> None:
-        """Adds a node's contributions to the cotangents of its operands, by the adjoint of its operation.
-        Nothing is added for operations that have none, such as comparisons, and for operands that are no
-        floats.
+        """Adds a node's contributions to the cotangents of its operands, by the rule for its operation in the
+        table `ADJOINTS`. Nothing is added for operations that have none, such as comparisons, and for
+        operands that are no floats.
         """
         row = ADJOINTS[node.operation]
         if isinstance(row, str):

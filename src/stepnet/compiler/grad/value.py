@@ -44,7 +44,9 @@ class Value:
         return Value(self.builder, self.builder.constant(np.asarray(value, self.type.dtype)))
 
     def apply(self, operation: str, *others: "Value | float", **attributes: Any) -> "Value":
-        """Adds an operation on this value and others to the net under construction; returns its result."""
+        """Adds a node to the net under construction, which applies an operation to this value and others
+        (numbers become constants); returns its result. attributes: those of the node.
+        """
         values = (other if isinstance(other, Value) else self.constant(other) for other in others)
         numbers = (value.number for value in values)
         return Value(self.builder, self.builder.add(operation, self.number, *numbers, **attributes))
@@ -134,7 +136,9 @@ class Value:
     # ---- across extents
 
     def reduced(self, extent: Extent, how: str = "sum") -> "Value":
-        """Reduces the value to an outer extent, as rows/steps to rows, by `how`: "sum", "last" or others."""
+        """Reduces the value along its last axes of steps to an outer extent, as from per step (rows/steps) to
+        per sequence (rows). how: "sum", "last" or another reduction.
+        """
         value = self
         while value.type.extent != extent:
             value = value.apply("reduce", how=how)
@@ -142,7 +146,9 @@ class Value:
 
 
 def concatenated(axis: int, *values: Value) -> Value:
-    """Concatenates the features of values along one axis, counted from the end."""
+    """Concatenates the features of values along one axis, counted from the end; a single value is returned as
+    it is.
+    """
     if len(values) == 1:
         return values[0]
     return values[0].apply("concatenate", *values[1:], axis=axis)

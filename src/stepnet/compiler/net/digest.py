@@ -35,9 +35,9 @@ def pieces(value: Any) -> list[bytes]:
 
 
 def add_pieces(chunks: list[bytes], value: Any) -> None:
-    """Appends the bytes of a value that are hashed for its digest to `chunks`: those of its parts for tuples,
-    nets and dataclasses, the array for a literal, else the `repr`. Names and user's lines of nodes are left
-    out.
+    """Appends the bytes of a value that are hashed for its digest (a key of caches) to `chunks`: those of its
+    parts for tuples, nets and dataclasses, the array for a literal, else the `repr`. Names and user's lines
+    of nodes are left out.
     """
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)

@@ -65,7 +65,8 @@ class LevelSizes:
 
     def into(self, extent: Extent) -> Array:
         """Returns the offsets of an extent's last axis: where its entries begin for each entry of the axis
-        outside it, such as the steps of each row (sequence); and at the end the number of all entries.
+        outside it, such as the steps of each row (sequence); and at the end the number of all entries. Axes
+        derived by a stride, and pairs of steps, are computed at first use.
 
         extent: the axes along which a value has entries, such as rows and steps, or rows and a static axis
             (the steps of a sequence that each row has once, as the keys of attention).
@@ -75,12 +76,14 @@ class LevelSizes:
         if is_derived(extent):
             axis = extent[-1]
             if axis not in self.derived:
-                self.derived[axis] = derived_offsets(axis, self.offsets[0])
+                self.derived[axis] = derived_offsets(axis, self.offsets[0], self.beside)
             return self.derived[axis]
         return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
 
     def pairs_at(self, extent: Extent) -> PairPlaces:
-        """Returns the places of the pairs of steps at an extent, such as rows/steps/steps*."""
+        """Returns where the pairs of steps (a query with each of its keys) lie, for an extent of pairs such
+        as rows/steps/steps*. Computed once for each extent.
+        """
         if extent not in self.pairs:
             queries, keys = self.into(queries_of(extent)), self.into(keys_of(extent))
             self.pairs[extent] = PairPlaces.of(queries, keys, is_causal(extent))
@@ -93,7 +96,7 @@ def interpret(
     """Computes the results of a net with NumPy: the reference for all engines.
 
     arrays: the inputs of the net, in order.
-    segments: the numbers of rows, steps and deeper entries.
+    segments: the numbers and offsets of rows (sequences), steps and the entries of inner sequences.
     index: for each row, the index of the step, if the net reads it.
     """
     inputs = dict(zip(net.inputs, arrays, strict=True))
@@ -114,7 +117,8 @@ def interpret(
 
 
 def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> dict[int, Any]:
-    """Computes some nodes of a net from known values; returns all values by node number.
+    """Computes some nodes of a net from known values; returns all values by node number. It computes
+    constants from parameters.
 
     values: the known values by node number.
     numbers: the nodes to compute, in order; their operations need no lengths of sequences.
@@ -188,8 +192,8 @@ def wide(value: Any) -> Any:
 def expand(
     net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
 ) -> Buffer:
-    """Computes an `expand` node: repeats the value of each row or step for all its inner entries, or with
-    `how` writes it to one of them.
+    """Computes an `expand` node: repeats the value of each row or step for all its inner entries, or with the
+    attribute `how` writes it to the first or last of them.
 
     segments: the numbers of rows, steps and deeper entries. memory: where the operand lies.
     """
@@ -219,8 +223,9 @@ def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: AnyMemory) 
 
 
 def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
-    """Computes a `reduce` node: the inner entries of each row or step become one value, by a reduction such
-    as "sum"; zeros if there are none. An operand with one value per row is reduced over all rows.
+    """Computes a `reduce` node: the inner entries of each row or step (the steps of a row, the words of a
+    step) become one value, by a reduction such as "sum"; zeros if there are none. An operand with one value
+    per row is reduced over all rows.
 
     segments: the numbers of rows, steps and deeper entries.
     """
@@ -239,8 +244,8 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: LevelSizes) ->
 def windowed(
     net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
 ) -> Buffer:
-    """Computes a `windows` node, which copies the window of each step, or an `overlap` node, which adds the
-    entries of windows to the steps that they are of.
+    """Computes a `windows` node, which copies for each step its window (some neighbouring steps), or an
+    `overlap` node, which adds the entries of windows to the steps that they are of.
 
     segments: the numbers of rows, steps and deeper entries. memory: where the operand lies.
     """
@@ -260,6 +265,35 @@ def paired(
     at_pairs = node if scores else net.nodes[node.inputs[0]]
     pairs, over = segments.pairs_at(at_pairs.type.extent), node.attributes.get("over", "")
     return memory.paired(node.operation, first, second, pairs, over)
+
+
+def arrange(
+    net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
+) -> Buffer:
+    """Computes an `arrange` node: copies the steps of each sequence, in their order or from the last one on.
+
+    segments: the numbers of rows, steps and deeper entries. memory: where the operand lies.
+    """
+    return memory.take(operands[0], arranged_indices(net, node, segments))
+
+
+def arranged_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
+    """Returns the index of each step of the result of an `arrange` node of a net in its operand; raises
+    `InputError` if the operand has other steps than the result.
+
+    segments: the numbers of rows, steps and deeper entries.
+    """
+    read, made = net.type_of(node.inputs[0]).extent, node.type.extent
+    offsets = segments.into(made)
+    given, lengths = np.diff(segments.into(read)), np.diff(offsets)
+    for sequence in np.flatnonzero(given != lengths)[:1]:
+        raise InputError(
+            f"the model combines steps one by one, and sequence {sequence} has {given[sequence]} {read[-1]} "
+            f"and {lengths[sequence]} {made[-1]}"
+        )
+    numbers = np.arange(int(offsets[-1]))
+    ends = np.repeat(offsets[:-1] + offsets[1:] - 1, lengths)
+    return ends - numbers if node.attributes["reverse"] else numbers
 
 
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
@@ -341,10 +375,12 @@ class StepEntries:
 
 
 def steps_of(reverse: bool, deep: Extent, segments: LevelSizes) -> Iterator[StepEntries]:
-    """Yields the entries of each step of a recurrence, in the order in which the steps run.
+    """Yields, for each step of a recurrence that the interpreter runs, which sequences still run and which
+    entries of arrays they read, in the order in which the steps run.
 
-    reverse: whether sequences run from their last step. deep: the extent of the steps.
-    segments: the numbers of rows, steps and deeper entries.
+    reverse: whether sequences run from their last step.
+    deep: the axes along which the steps lie, such as rows/steps; rows/steps/words for inner sequences.
+    segments: the offsets of the sequences along these axes, and of static sequences (one for each row).
     """
     offsets = segments.into(deep)
     starts, lengths = offsets[:-1], np.diff(offsets)
@@ -364,10 +400,10 @@ def steps_of(reverse: bool, deep: Extent, segments: LevelSizes) -> Iterator[Step
 def of_rows(
     arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: AnyMemory = HOST
 ) -> list[Buffer]:
-    """Selects the entries of some rows from memories and statics. Parameters, which are the same for all
-    rows, are returned unchanged.
+    """Selects the entries of some rows from the memories and statics of a recurrence, for its step.
+    Parameters, which are the same for all rows, are returned unchanged.
 
-    segments: the numbers of all rows, and the lengths of their static sequences.
+    segments: the number of all rows, and the offsets of their static sequences.
     """
     return [
         array if type_.extent == CONST else memory.take(array, entry_indices(type_, segments, rows))
@@ -410,6 +446,7 @@ ACROSS = {
     "overlap": windowed,
     "scores": paired,
     "mix": paired,
+    "arrange": arrange,
     "contract": contract,
     "result": result,
     "recur": recur,

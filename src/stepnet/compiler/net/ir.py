@@ -6,7 +6,7 @@ step for all rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,7 @@ from stepnet.compiler.net.encodings import ENCODINGS, Precision
 from stepnet.compiler.net.ops import OPERATIONS, Operation
 from stepnet.compiler.net.recur import OperandsByKind, Order, ResultsByKind
 from stepnet.compiler.net.text import net_lines
-from stepnet.compiler.net.types import Literal, Type
+from stepnet.compiler.net.types import Literal, Type, is_static_extent
 from stepnet.errors import NetError
 
 Pairs = tuple[tuple[str, Any], ...]
@@ -58,7 +58,9 @@ class Node:
 
     @property
     def sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The left and the right operands, by number, of the node: a product or sums of products."""
+        """The left operands (values) and the right operands (matrices), by number, of a node that is a
+        product or a sum of products.
+        """
         lefts: int = self.attributes.get("lefts", 1)
         return self.inputs[:lefts], self.inputs[lefts:]
 
@@ -186,7 +188,10 @@ class Builder:
         return self._put(operation, inputs, tuple(sorted(attributes.items())), name, source)
 
     def _put(self, operation: str, inputs: tuple[int, ...], pairs: Pairs, name: str, source: str) -> int:
-        """Returns the number of a node with these properties: an equal one, if there is one, or a new one."""
+        """Returns the number of a node with these properties: an equal one, if there is one and it is no
+        input, or a new one. pairs: the attributes, sorted by name. name, source: the value's name and the
+        user's line, for messages.
+        """
         types = types_of(self.nodes, operation, inputs, dict(pairs))
         key = operation, inputs, types, pairs
         for node_number in range(self._listed, len(self.nodes)):
@@ -398,10 +403,31 @@ class Recur:
         )
 
     def add_results(self, builder: Builder, operands: Iterable[int], source: str = "") -> ResultsByKind:
-        """Adds a `recur` node and a node for each result; returns their numbers: outputs, memories.
+        """Adds a `recur` node and a node for each result; returns the numbers of these: the outputs at all
+        steps, and the final memories.
 
-        source: the user's line, for messages.
+        operands: the nodes of the sequences, initial memories and other inputs. source: the user's line, for
+            messages.
         """
         number = self.add(builder, operands, source=source)
         count = len(builder.nodes[number].types)
         return self.results_by_kind([builder.add("result", number, of=index) for index in range(count)])
+
+
+def without_unread(recur: Recur, operands: Sequence[int]) -> tuple[Recur, list[int]]:
+    """Returns a recurrence without the static sequences that its body does not read, and its other operands,
+    so that a step which may read a sequence whole, and does not, runs as one without it.
+    """
+    body = recur.body
+    read = {*body.results, *(operand for node in body.nodes for operand in node.inputs)}
+    builder, copy_of, kept = Builder(), dict[int, int](), list[int]()
+    for number, operand in zip(body.inputs, operands, strict=True):
+        if number in read or not is_static_extent(body.type_of(number).extent):
+            copy_of[number] = builder.input(body.type_of(number), body.nodes[number].name)
+            kept.append(operand)
+    if len(kept) == len(operands):
+        return recur, [*operands]
+    for number, node in enumerate(body.nodes):
+        if node.operation != "input":
+            copy_of[number] = builder.copy(node, [copy_of[operand] for operand in node.inputs])
+    return replace(recur, body=builder.net(copy_of[result] for result in body.results)), kept

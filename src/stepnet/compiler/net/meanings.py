@@ -117,7 +117,8 @@ def products(*operands: Array, lefts: int, weights: str | None = None) -> tuple[
     """Computes sums of products of vectors with matrices, one for every `lefts` right sides.
 
     operands: `lefts` left sides, then for each sum one parameter per left side.
-    weights: the encoding of both sides (`stepnet.compiler.net.encodings`); None for none.
+    weights: the encoding to which both sides are rounded (`stepnet.compiler.net.encodings`), such as "int8";
+        None for none.
     """
     left_operands, rights = operands[:lefts], operands[lefts:]
     product = partial(matmul, weights=weights)
@@ -163,7 +164,9 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
-    """Raises `NetError`: stands for the NumPy function of operations that the interpreter computes."""
+    """Raises `NetError`: it stands, in the table of operations, in place of a NumPy function, for those that
+    need the lengths of sequences and that the interpreter therefore computes itself.
+    """
     raise NetError(
         "an operation that crosses extents has no NumPy meaning of its own; the interpreter runs it"
     )

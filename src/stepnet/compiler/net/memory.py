@@ -85,7 +85,8 @@ class TargetMemory(Protocol[Kind]):
 
     def paired(self, operation: str, first: Kind, second: Kind, pairs: PairPlaces, over: str) -> Kind:
         """Multiplies queries and keys at their pairs, for the operation "scores", or sums weighted values
-        over the keys of each query or the queries of each key, for "mix", as `over` says.
+        over the keys of each query or the queries of each key, for "mix", as the attribute `over` of the
+        operation says.
         """
         ...
 

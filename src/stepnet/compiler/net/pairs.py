@@ -29,7 +29,8 @@ OVER = ("keys", "queries")
 def pairs_of(queries: Extent, keys: Extent, causal: bool) -> Extent:
     """Returns the extent of the pairs of the steps of two sequences of each row.
 
-    causal: whether a query is only with the keys up to its own index.
+    The steps of one are the queries, those of the other the keys. causal: whether a query is paired only with
+    the keys up to its own index.
 
     >>> pairs_of(("rows", "steps"), ("rows", "words"), False)
     ('rows', 'steps', 'words*')
@@ -43,7 +44,8 @@ def queries_of(extent: Extent) -> Extent:
 
 
 def keys_of(extent: Extent) -> Extent:
-    """Returns the extent of the keys of pairs, from that of the pairs.
+    """Returns the extent of the keys (the steps that queries attend to), from the extent of the pairs of
+    queries and keys.
 
     >>> keys_of(("rows", "steps", "words*"))
     ('rows', 'words')
@@ -68,7 +70,8 @@ class PairPlaces(NamedTuple):
 
     @classmethod
     def of(cls, queries: Array, keys: Array, causal: bool) -> "PairPlaces":
-        """Computes the offsets of pairs. queries, keys: the offsets of both, by sequence.
+        """Computes where the pairs of each query with its keys (steps of two sequences of a row) begin, one
+        query after the other. queries, keys: where the steps of each sequence begin and end.
 
         causal: whether a query is only with the keys up to its own index.
 

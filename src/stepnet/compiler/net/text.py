@@ -21,7 +21,9 @@ def value_names(net: Any) -> list[str]:
 
 
 def net_lines(net: Any, title: str = "net", indent: str = "") -> list[str]:
-    """Writes a net as lines of text, one per node. title: "net", or "body" for a recurrence's body."""
+    """Formats a net (a graph of operations) as lines of text, one per node. title: "net", or "body" for a
+    recurrence's body.
+    """
     names, results = value_names(net), tuple[int, ...](net.results)
     inputs = [f"{names[number]}: {net.nodes[number].type}" for number in net.inputs]
     lines = [f"{indent}{title}("]
@@ -37,7 +39,7 @@ def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[st
     """Writes a node as a line of text: its name, operation, operands, attributes (without types and bodies)
     and result types. The lines of its body follow, if it has one.
 
-    names: the name of each node of the net.
+    names: the name of each node of the net. number: that of the node. indent: the spaces ahead of a line.
     """
     inputs: Iterable[int] = node.inputs
     pairs: Iterable[tuple[str, Any]] = node.pairs

@@ -38,7 +38,8 @@ def contract(left: Array, right: Array, *, weights: str | None = None) -> Array:
 
 
 def total(how: str, values: Array) -> Array:
-    """Reduces values over their first axis, all rows; zeros if there are none. how: such as "sum" or "max".
+    """Reduces values over their first axis, all rows of a batch; zeros if there are none. how: such as "sum"
+    or "max".
 
     >>> total("max", np.array([[1.0, 5.0], [3.0, 4.0]])).tolist(), total("sum", np.zeros((0, 1))).tolist()
     ([3.0, 5.0], [0.0])

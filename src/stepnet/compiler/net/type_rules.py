@@ -23,8 +23,9 @@ from stepnet.compiler.net.types import (
     is_pairs,
     is_static_extent,
     joint_extent,
+    whole_axis,
 )
-from stepnet.compiler.net.windows import WINDOWED, Window
+from stepnet.compiler.net.windows import WINDOWED, Window, is_own_axis
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES
 from stepnet.errors import NetError
 
@@ -33,7 +34,7 @@ ENDS = ("first", "last")
 """The single steps of a sequence to which `expand` can write; by default it writes to all."""
 TOTALS = ("contract", "scatter", "reduce")
 """Operations that reduce over all rows. A `reduce` does so only if its operand has one value per row."""
-BETWEEN_STEPS = (*WINDOWED, *PAIRED)
+BETWEEN_STEPS = (*WINDOWED, *PAIRED, "arrange")
 """Operations that read other steps of a sequence than that of their result."""
 Attributes = Mapping[str, Any]
 TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
@@ -51,7 +52,9 @@ def with_cache(rule: TypeRule) -> TypeRule:
     def cached(
         operands: tuple[Type, ...], pairs: tuple[tuple[str, Any], ...], kinds: Any
     ) -> tuple[Type, ...]:
-        """Applies the rule. kinds: the types of the attributes' values, for the key of the cache only."""
+        """Applies the rule, and caches its result. kinds: the types of the attributes' values, which tell 1,
+        1.0 and True apart in the key of the cache.
+        """
         return rule(operands, dict(pairs))
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
@@ -62,13 +65,15 @@ def with_cache(rule: TypeRule) -> TypeRule:
 
 
 def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
-    """Makes the type rule of a pointwise operation from its NumPy meaning. Feature shapes are broadcast, and
-    the dtype is the one that NumPy gives.
+    """Makes the type rule of a pointwise operation from `meaning`, its NumPy function. Feature shapes are
+    broadcast, and the dtype is the one that NumPy gives.
     """
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-        """Finds the shape by broadcasting, and the dtype by applying the meaning to empty arrays."""
+        """Returns the result type of an elementwise operation: the shape by broadcasting, the dtype by
+        applying the operation to empty arrays.
+        """
         try:
             shape = np.broadcast_shapes(*(operand.shape for operand in operands))
         except ValueError:
@@ -90,12 +95,14 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
 
 def element_types(meaning: Callable[..., Array]) -> TypeRule:
     """Makes the type rule of an operation within the features of each entry, such as a view or a sum over
-    features, by applying its meaning to arrays of zero rows.
+    features, by applying its NumPy function (`meaning`) to arrays of zero rows.
     """
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-        """Finds shape and dtype by applying the operation to arrays of zero rows."""
+        """Returns the result type of an operation within elements: shape and dtype by applying it to arrays
+        of zero rows.
+        """
         extent = joint_extent(operands)
         if any(operand.extent != extent for operand in operands):
             raise NetError("the operands of an operation within elements must have the same extent")
@@ -211,7 +218,8 @@ def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of expand: the operand's features at a deeper extent, with each value repeated.
+    """Returns the result type of expand: the operand's features at a deeper extent (such as per step for a
+    value per sequence), with each value repeated.
 
     With `how` a value is only written to the first or last step of each sequence, and other steps are zeros.
     """
@@ -228,7 +236,8 @@ def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of reduce: the operand's features at the extent without its innermost axis.
+    """Returns the result type of reduce: the operand's features at the operand's extent without its innermost
+    axis, such as per sequence for a value per step.
 
     Raises `NetError` for a constant, an unknown reduction, or one that changes the dtype.
     """
@@ -244,9 +253,9 @@ def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def windows_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of windows: the features of each window, one axis more, of `size`.
-
-    The attribute `steps` names the axis of the windows, if it does not follow from that of the operand.
+    """Returns the result type of windows, which gives each step some neighbouring steps as features: the
+    operand's features with one more axis, of `size`, ahead. The attribute `steps` names the axis of the
+    windows, if it does not follow from that of the operand.
     """
     (operand,), window = operands, window_of(operands[0], attributes)
     axis = attributes.get("steps", operand.extent[-1] if window.keeps_lengths else None)
@@ -255,9 +264,9 @@ def windows_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
 
 
 def overlap_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of overlap: the features of a step, without the axis of the windows.
-
-    The attribute `steps` names the axis of the steps, if it is another than that of the windows.
+    """Returns the result type of overlap, which adds each entry of a window to its step: the operand's
+    features without the first axis, of the entries. The attribute `steps` names the axis of the steps, if it
+    is another than that of the windows.
     """
     (operand,), window = operands, window_of(operands[0], attributes)
     if operand.shape[:1] != (window.size,) or operand.dtype == "bool":
@@ -267,8 +276,8 @@ def overlap_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
 
 
 def at_axis(extent: Extent, axis: str) -> Extent:
-    """Returns an extent with another axis of steps; raises `NetError` for inner and static sequences, which
-    have as many windows as steps.
+    """Returns an extent with another axis of steps, for windows of which there are more or fewer than steps;
+    raises `NetError` for inner and static sequences, where their numbers are equal.
     """
     made = (*extent[:-1], axis)
     if made != extent and not all(own == STEPS or is_derived(own) for own in (extent, made)):
@@ -281,7 +290,8 @@ def at_axis(extent: Extent, axis: str) -> Extent:
 
 def window_of(operand: Type, attributes: Attributes) -> Window:
     """Returns the window that the attributes of an operation describe; raises `NetError` if there is no such
-    window, or if the operand has no steps.
+    window, or if the operand has no steps. A window is the neighbouring steps that are copied to each step,
+    as for a convolution.
     """
     window = Window.of(attributes)
     if window.refusal is not None:
@@ -324,6 +334,20 @@ def mix_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, .
     return (values.at(made),)
 
 
+def arrange_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Returns the result type of arrange: the operand's at the axis that the attribute `steps` names. That is
+    its own axis, or that of its steps as a static sequence, or the reverse. Of the steps of an input's own
+    and others it is known only in a call whether they are the same.
+    """
+    (operand,), axis = operands, attributes["steps"]
+    own = operand.extent[-1] if len(operand.extent) == len(STEPS) else ""
+    are_steps = all(each == STEPS[-1] or is_derived((each,)) for each in (own, axis))
+    may_be = are_steps and (is_own_axis(own) or is_own_axis(axis))
+    if not own or not (may_be or axis in (own, whole_axis(own)) or own == whole_axis(axis)):
+        raise NetError(f"arrange leads from steps to the same steps, not from {operand} to {axis}")
+    return (operand.at((*ROWS, axis)),)
+
+
 def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """Returns the result type of contract: [..., k] and [..., n] of one extent give a constant [k, n]."""
     left, right = operands
@@ -339,9 +363,11 @@ def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
 def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """Returns the result types of recur: the body's outputs per step, then the final value of each memory.
 
-    A value per row of the body is a value per step outside; a sequence per row of the body is a sequence per
-    step outside. Raises `NetError` if operands or memories do not fit the body, or if the body returns a
-    constant or a static sequence or sums over all rows.
+    The rows of the body (the net of a step) are the sequences that take the step: a value per row there is a
+    value per step outside, and an inner sequence of each row is an inner sequence of each step outside.
+
+    Raises `NetError` if operands or memories do not fit the body, if the body sums over all rows, or if it
+    returns a constant or a static sequence (one that a row reads whole at each step, as keys of attention).
     """
     order, body = Order.of(attributes), attributes["body"]
     sequences = order.sequence_count
@@ -393,7 +419,8 @@ def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
 
 
 def deeper(deep: Extent, inside: Extent) -> Extent:
-    """Returns the extent (axes along which a value has entries) outside a recurrence of a value of its body.
+    """Returns the extent (axes along which a value has entries) that a value of a recurrence's body (the net
+    of a step) has outside of it.
 
     inside: the extent of the value in the body. deep: the extent outside of one value per step, such as
         rows/steps.

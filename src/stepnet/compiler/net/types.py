@@ -8,6 +8,8 @@ The extent is the number of values, as a path of ragged axes:
     rows/steps/words      one per step of an inner sequence
     rows/keys             one per step of a static sequence
     rows/steps[+0/2]      one per window of two steps: an axis derived from that of the steps (`windows.py`)
+    rows/steps[answer]    one per step of an input whose sequences have lengths of their own
+    rows/all steps        the steps of a model's sequences as a static sequence, which each step reads whole
     rows/steps/steps*     one per pair of steps of a sequence (`pairs.py`)
 
 Axes are named by their depth, so the rows/steps of a body are the rows/steps/words of the outer net. A static
@@ -34,6 +36,8 @@ ROWS: Extent = AXES[:1]
 STEPS: Extent = AXES[:2]
 DERIVED = "steps["
 """The text that the names of axes derived from the steps begin with."""
+WHOLE = "all "
+"""The text that the names of axes begin with whose sequences the steps of a recurrence read whole."""
 PAIRS, CAUSAL = "*", "<"
 """The last letter of the name of an axis of pairs: with all steps, or with those up to its own index."""
 
@@ -83,7 +87,8 @@ class Type:
 
     @property
     def computed(self) -> "Type":
-        """The type with the dtype in which its values are computed.
+        """The type with the dtype in which such values are computed: float32 for half precision, which is for
+        storage only.
 
         >>> print(Type(ROWS, (64,), "bfloat16").computed)
         rows f32[64]
@@ -134,7 +139,9 @@ class MappedFile(mmap):
 
 
 def is_mapped(array: np.ndarray) -> bool:
-    """Tells whether an array lies in a `MappedFile`, so that nothing in this process can change it."""
+    """Tells whether an array lies in a `MappedFile`, a read-only file in memory, so that nothing in this
+    process can change it.
+    """
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -173,7 +180,8 @@ def is_static_extent(extent: Extent) -> bool:
 
 
 def is_derived(extent: Extent) -> bool:
-    """Tells whether the last axis of an extent is derived from the steps of sequences.
+    """Tells whether the last axis of an extent is derived: its number of steps follows from that of the
+    sequences by a rule, as after a stride.
 
     >>> is_derived(("rows", "steps[+0/2]")), is_derived(STEPS)
     (True, False)
@@ -193,6 +201,15 @@ def is_pairs(extent: Extent) -> bool:
 def is_sequence_axis(axis: str) -> bool:
     """Tells whether an axis is one of a model's sequences, and not that of a static sequence."""
     return axis in AXES or axis.startswith(DERIVED)
+
+
+def whole_axis(axis: str) -> str:
+    """Returns the name of the axis of steps that each step of a recurrence reads whole.
+
+    >>> whole_axis("steps")
+    'all steps'
+    """
+    return WHOLE + axis
 
 
 def extent_text(extent: Extent) -> str:

@@ -41,6 +41,8 @@ FEW = 9
 """Up to this many offsets, Python's numbers are faster than NumPy's."""
 NUMBER = r"([+-]?\d{1,12})"
 FEWER, MORE = re.compile(rf"{NUMBER}/{NUMBER}"), re.compile(rf"\*{NUMBER}{NUMBER}")
+OWN = re.compile(r"steps\[\w+\]")
+"""The name of the steps of an input whose lengths a call gives, such as `steps[question]`."""
 
 
 # ---- lengths -----------------------------------------------------------------------------------------------
@@ -64,7 +66,8 @@ class Lengths(NamedTuple):
         return f"*{self.factor}{self.more:+d}" if self.multiplies else f"{self.more:+d}/{self.factor}"
 
     def of(self, lengths: Array) -> Array:
-        """Returns the lengths along the derived axis; 0 where there are no steps.
+        """Returns the lengths of sequences along a derived axis (as after a stride), from those along the
+        axis that it comes from; 0 where there are no steps.
 
         >>> Lengths(-2, 2).of(np.array([0, 1, 2, 3, 4, 5]))
         array([0, 0, 0, 1, 1, 2])
@@ -75,15 +78,14 @@ class Lengths(NamedTuple):
             made = -((-lengths - self.more) // self.factor)
         return np.where(lengths > 0, np.maximum(made, 0), 0)
 
-    def of_few(self, lengths: list[int]) -> list[int]:
-        """Returns the lengths along the derived axis, as `of` does, in less time if there are few."""
+    def of_one(self, length: int) -> int:
+        """Returns the length along the derived axis, as `of` does, of a single sequence."""
         more, factor, multiplies = self
-        if multiplies:
-            return [count and max(count * factor + more, 0) for count in lengths]
-        return [count and max(-((-count - more) // factor), 0) for count in lengths]
+        made = length * factor + more if multiplies else -((-length - more) // factor)
+        return max(made, 0) if length else 0
 
     def undoes(self, other: "Lengths") -> bool:
-        """Tells whether the lengths derived from those of `other` are the ones that `other` was derived from.
+        """Tells whether this change of lengths, after the change `other`, gives the lengths before both.
 
         So a convolution with a stride goes back to the steps that a transposed one came from.
         """
@@ -117,7 +119,9 @@ def derived_axis(axis: str, lengths: Lengths) -> str:
 
 
 def can_join(first: Lengths, second: Lengths) -> bool:
-    """Tells whether two divisions one after the other are the same as one, whatever the lengths are."""
+    """Tells whether two changes of lengths (as by two strides), one after the other, are the same as a single
+    division, whatever the lengths are.
+    """
     if first.multiplies or second.multiplies:
         return False
     return max(first.more, second.more) <= 0 or (first.factor == 1 and first.more >= 0)
@@ -140,8 +144,14 @@ def joined(source: str, lengths: tuple[Lengths, ...]) -> str:
 
 @lru_cache(256)
 def split(axis: str) -> tuple[str, tuple[Lengths, ...]]:
-    """Splits the name of an axis into that of the axis it is derived from and its lengths, in order."""
-    source, *parts = axis.split("[")
+    """Splits the name of an axis into that of the axis it is derived from and its lengths, in order.
+
+    >>> split("steps[question][+0/2]")
+    ('steps[question]', (Lengths(more=0, factor=2, multiplies=False),))
+    """
+    own = OWN.match(axis)
+    source = own[0] if own else axis.partition("[")[0]
+    parts = axis[len(source) :].split("[")[1:]
     lengths = list[Lengths]()
     for part in parts:
         text = part.removesuffix("]")
@@ -152,17 +162,47 @@ def split(axis: str) -> tuple[str, tuple[Lengths, ...]]:
     return source, tuple(lengths)
 
 
-def derived_offsets(axis: str, offsets: Array) -> Array:
-    """Returns the offsets of sequences along a derived axis from those along the axis of their steps.
+def own_axis(name: str) -> str:
+    """Returns the name of the axis of an input that has steps of its own, from the name of the input.
 
-    Raises `InputError` for sequences that would be longer than `LONGEST`.
+    >>> own_axis("question.words"), own_axis("words")
+    ('steps[question_words]', 'steps[words_]')
     """
+    own = re.sub(r"[^0-9A-Za-z_]", "_", name)
+    return f"{AXES[1]}[{own}{'_' * (own in AXES)}]"
+
+
+def own_name(axis: str) -> str:
+    """Returns the name of an axis of steps of an input's own, as `Spec` has it; "" for "".
+
+    >>> own_name("steps[question]")
+    'question'
+    """
+    return split(axis)[0].partition("[")[2].removesuffix("]")
+
+
+def is_own_axis(axis: str) -> bool:
+    """Tells whether an axis is that of an input with steps of its own, or derived from one.
+
+    >>> is_own_axis("steps[answer][+0/2]"), is_own_axis("steps[+0/2]")
+    (True, False)
+    """
+    return OWN.match(axis) is not None
+
+
+def derived_offsets(axis: str, offsets: Array, beside: Mapping[str, Array] | None = None) -> Array:
+    """Returns the offsets of sequences along a derived axis (steps after a stride, pooling or padding, or an
+    input's own) from those along the axis of their steps.
+
+    beside: the offsets along the steps of inputs that have steps of their own, by the name of their axis.
+
+    Raises `InputError` for sequences that would be longer than `LONGEST`, and for steps that no input has.
+    """
+    source = split(axis)[0]
+    if source != AXES[1]:
+        offsets = given_offsets(source, beside or {})
     if len(offsets) <= FEW:  # in a quarter of the time
-        numbers = offsets.tolist()
-        counts = [end - begin for begin, end in pairwise(numbers)]
-        for own in split(axis)[1]:
-            check_longest(axis, own, max(counts, default=0))
-            counts = own.of_few(counts)
+        counts = [derived_length(axis, end - begin) for begin, end in pairwise(offsets.tolist())]
         return np.array([*accumulate(counts, initial=0)])
     lengths = np.diff(offsets)
     for own in split(axis)[1]:
@@ -171,10 +211,35 @@ def derived_offsets(axis: str, offsets: Array) -> Array:
     return offsets_of(lengths)
 
 
+def given_offsets(axis: str, beside: Mapping[str, Array]) -> Array:
+    """Returns the offsets along the steps of an input's own; raises `InputError` if no input has such steps.
+
+    beside: the offsets of a call by the names of their axes.
+    """
+    if axis not in beside:
+        raise InputError(f"the model has values at {axis}, and no input of the call has these steps")
+    return beside[axis]
+
+
+@lru_cache(2**12)
+def derived_length(axis: str, length: int) -> int:
+    """Returns the length along a derived axis of a sequence of so many steps.
+
+    Raises `InputError` for one that would be longer than `LONGEST`.
+
+    >>> derived_length("steps[+0/2]", 5)
+    3
+    """
+    for own in split(axis)[1]:
+        check_longest(axis, own, length)
+        length = own.of_one(length)
+    return length
+
+
 def check_longest(axis: str, lengths: Lengths, longest: int) -> None:
     """Raises `InputError` for a sequence that would be longer than `LONGEST`.
 
-    axis: the name of the derived axis. lengths: how its lengths follow, or those on the way to them.
+    axis: the name of the derived axis. lengths: how its lengths follow from those of the axis before.
     longest: the length of the longest sequence before.
     """
     if longest * (lengths.factor if lengths.multiplies else 1) + lengths.more > LONGEST:
@@ -182,12 +247,11 @@ def check_longest(axis: str, lengths: Lengths, longest: int) -> None:
 
 
 def most_per_step(axis: str) -> float:
-    """Returns how many entries there are along an axis, at most, for each step of a sequence.
+    """Returns the largest number of entries that there are along an axis for each step of the inputs: 1 for
+    the steps, less after a stride, more after a transposed convolution.
 
     >>> most_per_step("steps"), most_per_step("steps[*2+1]"), most_per_step("steps[+0/2]")
     (1.0, 3.0, 0.5)
-
-    Where one step of each sequence is taken, sequences of one step are the most that there can be.
 
     >>> most_per_step(f"steps[+0/{LARGEST}][*3+0]")
     3.0
@@ -203,9 +267,14 @@ def most_per_step(axis: str) -> float:
 
 
 def is_derived_name(axis: str) -> bool:
-    """Tells whether a text is the name of a derived axis of steps, in the form that `derived_axis` writes."""
+    """Tells whether a text is the name of a derived axis of steps (one whose lengths follow from others), in
+    the form that `derived_axis` writes.
+    """
     source, lengths = split(axis)
-    if source != AXES[1] or not 0 < len(lengths) <= MOST_DERIVED or joined(source, lengths) != axis:
+    is_own = OWN.fullmatch(source) is not None
+    if not (is_own or source == AXES[1]) or joined(source, lengths) != axis:
+        return False
+    if not 1 - is_own <= len(lengths) <= MOST_DERIVED:
         return False
     return all(own.factor > 0 and not is_large(own) for own in lengths)
 
@@ -242,7 +311,9 @@ class Window:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of a node with this window; a stride of 1 and no lost windows are left out."""
+        """The attributes of a node `windows` or `overlap` with this window, without those that have their
+        usual value: a stride of 1, no steps that are left over.
+        """
         own = {"size": self.size, "dilation": self.dilation, "before": self.before}
         more = {"stride": self.stride, "lost": self.lost} | ({"same": self.same} if self.same else {})
         return own if self.keeps_lengths else own | more
@@ -273,7 +344,9 @@ class Window:
 
     @property
     def refusal(self) -> str | None:
-        """The reason why there is no such window; None for a window that there is."""
+        """The reason why these numbers (size, dilation, stride, ...) describe no window of steps; None for a
+        window that there is.
+        """
         if min(self.size, self.dilation, self.stride) < 1:
             return f"a window has at least one step, and a dilation and a stride of at least one, not {self}"
         if max(self.dilation, self.reach, self.stride, self.before, abs(self.lost)) > LARGEST:
@@ -289,7 +362,9 @@ class Window:
         return None
 
     def befores(self, lengths: Array) -> Array:
-        """Returns how many steps of zeros are ahead of sequences of these lengths."""
+        """Returns how many steps of zeros the windows of sequences of these lengths see ahead of them: a
+        fixed number, or, for windows placed in the middle ("same"), half of those that the length needs.
+        """
         if not self.same:
             return np.full(len(lengths), self.before)
         zeros = np.maximum((self.lengths.of(lengths) - 1) * self.stride + self.reach + 1 - lengths, 0)
@@ -320,8 +395,8 @@ FIELDS = tuple(field.name for field in fields(Window))
 
 
 def check_room(operation: str, made: Array, offsets: Array, window: Window) -> None:
-    """Raises `InputError` if the axis of a result has more entries than windows of these steps can have, as
-    the axes of a file may say.
+    """Raises `InputError` if a result of `windows` or `overlap` has more entries in a sequence than its
+    operand can have windows or steps for, as a damaged file may say.
 
     made, offsets: where the entries of each sequence begin and end, in the result and in the operand.
     """
@@ -335,9 +410,9 @@ def check_room(operation: str, made: Array, offsets: Array, window: Window) -> N
 
 
 def windows(values: Array, made_offsets: Array, offsets: Array, window: Window) -> Array:
-    """Copies windows of steps: [steps, features...] to [windows, size, features...].
-
-    made_offsets, offsets: where the windows of each sequence begin and end, and its steps.
+    """Copies for each result some neighbouring steps (its window): [steps, features...] to [windows, size,
+    features...], zeros beyond the sequence. made_offsets, offsets: where the windows of each sequence begin
+    and end, and its steps.
     """
     check_room("windows", made_offsets, offsets, window)
     made = np.zeros((int(made_offsets[-1]), window.size, *values.shape[1:]), values.dtype)

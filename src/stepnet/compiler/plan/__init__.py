@@ -4,7 +4,7 @@ from stepnet.compiler.plan.load import BlockCosts, CallSize, CostModel, FiberCos
 from stepnet.compiler.plan.partition import CallPartition, Partition, Wavefront
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline, optimised
 from stepnet.compiler.plan.plan import Plan, Planning, plan
-from stepnet.compiler.plan.schedule import Schedule, schedule
+from stepnet.compiler.plan.schedule import Part, Schedule, schedule
 from stepnet.compiler.plan.waves import Across, lines_of, order_of, runs_of, waves_of
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "FiberCosts",
     "Load",
     "Machine",
+    "Part",
     "Partition",
     "Pipeline",
     "Plan",

@@ -60,8 +60,9 @@ class Fibers:
 
     def units(self, number: int) -> int | None:
         """Returns the number of units of a node that is computed by fibers, by which threads divide its work;
-        None for any other node. For a matrix that is its number of fibers, as a fiber has the elements that a
-        reduction combines for one unit; for a reduction over fibers, its number of results.
+        None for any other node. A unit is one result of a reduction over a matrix. For a matrix that is its
+        number of fibers, as a fiber has the elements that a reduction combines for one unit; for a reduction
+        over fibers, its number of results.
         """
         if number in self.indices:
             return self.indices[number].shape[1]
@@ -113,8 +114,8 @@ class Fibers:
 
 
 def summed_indices(net: Net, number: int) -> Array:
-    """Returns the flat indices of the elements that a reduction of a matrix combines, as [depth, units]:
-    column u has the elements of result u. number: the reduction.
+    """Returns the flat indices of the elements that a reduction of a matrix (over one of two axes) combines,
+    as [depth, units]: column u has the elements of result u. number: the reduction.
     """
     node = net.nodes[number]
     indices = view_indices(net, node.inputs[0])
@@ -127,14 +128,16 @@ def indices_read(net: Net, operand: int, node: Node) -> Array:
 
 
 def are_contiguous(indices: Array) -> bool:
-    """Tells whether neighbouring units read adjacent elements at each depth, so that these can be loaded as
-    vectors. indices: the flat indices of the elements, [depth, units].
+    """Tells whether neighbouring units (results of a reduction over a matrix) read adjacent elements at each
+    depth (position among the elements of one unit), so that these can be loaded as vectors. indices: the flat
+    indices of the elements, [depth, units].
     """
     return bool(np.all(np.diff(indices, axis=1) == 1))
 
 
 def are_close(indices: Array) -> bool:
-    """Tells whether most neighbouring units read equal or adjacent elements, so that few loads are needed.
+    """Tells whether most neighbouring units (results of a reduction over a matrix) read equal or adjacent
+    elements, so that few loads are needed.
 
     indices: the flat indices of the elements, [depth, units], of which only those at depth 0 are examined.
     """
@@ -193,8 +196,8 @@ class Search:
         self.memory_of = {after: memory for memory, after in self.following.items()}
 
     def reductions(self) -> list[int]:
-        """Lists the reductions that may sum fibers: of a matrix over one axis, to at least
-        `costs.fewest_units` results, as each unit's result then fills a vector element.
+        """Lists the reductions of a step that may sum fibers (the elements of a matrix for one result): those
+        with at least `costs.fewest_units` results, as each unit's result then fills a vector element.
         """
         return [
             number
@@ -206,8 +209,9 @@ class Search:
         ]
 
     def group(self, reduction: int) -> Fibers | None:
-        """Finds all matrices that must be cut into fibers like the operand of a reduction, so that each
-        unit's elements stay together. Returns them with the reductions that the cut suits.
+        """Finds all matrices that must be cut into fibers like the operand of a reduction. A fiber is the
+        elements that it combines for one unit (result), which are stored together. Returns them with the
+        reductions that the cut suits.
 
         Returns None if they do not agree, or if this does not pay: because units would read distant elements,
         or because no memory is among the matrices and `pays_alone` is false.
@@ -240,8 +244,9 @@ class Search:
         return Fibers(self.net, group, sums)
 
     def is_scattered(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether matrices cut into fibers, one per unit, would make neighbouring units read distant
-        elements of a value outside the group that is as large as its matrices.
+        """Tells whether matrices cut into fibers (for each unit, the elements that a sum combines for it)
+        would make neighbouring units read distant elements of a value outside the group that is as large as
+        its matrices.
 
         group: for each matrix that would have fibers, flat indices [depth, units].
         Each element would then be loaded by itself. Fibers of fewer than `costs.long` elements pay in spite
@@ -262,9 +267,9 @@ class Search:
         """Tells whether it pays to cut matrices that are not part of a memory into fibers, one for each unit,
         whose elements a reduction sums.
 
-        group: for each matrix, the flat indices of its elements, [depth, units].
-        It pays if the group is much larger than the values that it is computed from, apart from statics of
-        its size that are stored in the order in which they are read.
+        group: for each matrix, the flat indices of its elements, [depth, units]. It pays if the group is much
+        larger than the values that it is computed from, not counting statics (values that a sequence has
+        once) of its size, which are stored in the order in which they are read.
         """
         net, size = self.net, max(indices.size for indices in group.values())
         read = {(view_chain(net, operand)[0], operand, n) for n in group for operand in net.nodes[n].inputs}
@@ -300,8 +305,9 @@ class Search:
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
     def is_read_otherwise(self, number: int) -> bool:
-        """Tells whether a value is needed whole, so that it is not cut into fibers (the elements that a
-        reduction sums for one unit): it is a result, or a node that is not pointwise reads it.
+        """Tells whether a static (a value per sequence that all steps read) is needed whole, so that it is
+        not cut into fibers (the elements that a reduction sums for one unit): it is a result, or a node that
+        is not pointwise reads it.
         """
         users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
         results = {view_chain(self.net, result)[0] for result in self.net.results}

@@ -1,5 +1,6 @@
 """Groups of nodes that run together, and the waves in which they run: where a schedule is cut into parts."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Net, Node
@@ -15,6 +16,26 @@ ADDRESS_BYTES = 8
 
 
 @dataclass(frozen=True)
+class PairsGroup:
+    """Group of nodes at pairs of steps that run as one part of a schedule (`pairs.py`).
+
+    result: the node whose value other parts read.
+    members: all nodes that the part computes.
+    reads: the nodes that it reads, in the order of the inputs of its body.
+    body: the net of the members, with one result.
+    """
+
+    result: int
+    members: frozenset[int]
+    reads: tuple[int, ...]
+    body: Net
+
+
+FindPairs = Callable[[Net], Mapping[int, PairsGroup]]
+"""Finds the groups of nodes at pairs of steps that run as one part, by the node of their result."""
+
+
+@dataclass(frozen=True)
 class Groups:
     """Nodes of a net that need no part of their own in a schedule, because the parts of other nodes compute
     them or because they are constant.
@@ -26,6 +47,7 @@ class Groups:
     ends: for recurrences of which only the last outputs are read: for each output, the node of its last
         value.
     totals: for each recurrence, the totals of its results that its part computes.
+    pairs: the groups of operations at pairs of steps that run as one part, by the node of their result.
     """
 
     once: set[int]
@@ -34,19 +56,32 @@ class Groups:
     zeros: set[int]
     ends: dict[int, dict[int, int]]
     totals: dict[int, tuple[int, ...]]
+    pairs: Mapping[int, PairsGroup]
 
     @classmethod
-    def of(cls, net: Net) -> "Groups":
-        """Finds the nodes of a net that need no part of their own in a schedule (a net run part by part)."""
+    def of(cls, net: Net, find_pairs: FindPairs | None = None) -> "Groups":
+        """Finds the nodes of a net that need no part of their own in a schedule (a net run part by part).
+
+        find_pairs: finds operations at pairs of steps that run as one part; None for none.
+        """
         once, ends, flat = known_once(net), read_at_last_step(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
-        return cls(once, repeated(net), accumulated_sums(net), zeros(net, flat), ends, totals)
+        pairs = dict[int, PairsGroup]() if find_pairs is None else find_pairs(net)
+        return cls(once, repeated(net), accumulated_sums(net), zeros(net, flat), ends, totals, pairs)
+
+    @property
+    def at_pairs(self) -> set[int]:
+        """All nodes of groups of operations at pairs of steps."""
+        return {number for group in self.pairs.values() for number in group.members}
 
     @property
     def without_part(self) -> set[int]:
-        """All nodes that need no part in a schedule: other parts compute them, or nothing is computed."""
+        """All nodes that need no part of their own in a schedule (a net run part by part): the part of
+        another node computes them, or nothing has to be computed.
+        """
         members = {number for numbers in self.totals.values() for number in numbers}
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
+        members |= self.at_pairs - self.pairs.keys()
         return self.once | self.through | self.sums | self.zeros | members
 
 
@@ -71,7 +106,9 @@ def is_plain(node: Node) -> bool:
 
 
 def results_of(net: Net, number: int) -> tuple[int, ...]:
-    """Returns the `result` node that reads each result of the recurrence `number`; -1 for unread results."""
+    """Returns the `result` node that reads each result of the recurrence `number`; -1 for unread results.
+    They are in the order of the recurrence's results.
+    """
     pickers = [-1] * len(net.nodes[number].types)
     for picker, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] == number:
@@ -82,13 +119,16 @@ def results_of(net: Net, number: int) -> tuple[int, ...]:
 def repeated(net: Net) -> set[int]:
     """Finds the expansions to steps that need no array, as their readers can read the value per sequence.
 
-    Each such reader has another operand that changes from step to step. An expansion with `how` does not
-    repeat the value: it puts it at the first or last step, and zeros elsewhere.
+    Each such reader has another operand that changes from step to step, so that it is computed at each step
+    anyway. An expansion with `how` does not repeat the value: it puts it at the first or last step, and zeros
+    elsewhere.
     """
     users = net.users()
 
     def beside(number: int, user: int) -> bool:
-        """Tells whether node `user` combines the repeated value `number` with one that changes per step."""
+        """Tells whether node `user` combines the value `number`, which is repeated at each step, with one
+        that changes from step to step.
+        """
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
         deep = any(other.operation != "expand" and not is_constant(other) for other in others)
@@ -109,8 +149,8 @@ def repeated(net: Net) -> set[int]:
 
 def accumulated_sums(net: Net) -> set[int]:
     """Finds the sums over the steps of each sequence that can be accumulated while the summed values are
-    computed, so that these values need no array. They are sums of values that a node within one extent
-    computes, not of inputs or results of recurrences.
+    computed, so that these values need no array. They are sums of values that one node computes step by step,
+    such as a product; not of inputs or of results of recurrences.
     """
     return {
         number
@@ -175,7 +215,9 @@ def read_at_last_step(net: Net) -> dict[int, dict[int, int]]:
 
 
 def flat_recurrences(net: Net) -> set[int]:
-    """Finds the recurrences over the steps of the net's sequences without inner or static sequences."""
+    """Finds the recurrences over the steps of the net's sequences whose step has no sequences itself: neither
+    inner ones nor static ones (which a row has once). Returns the numbers of their nodes.
+    """
     return {
         number
         for number, node in enumerate(net.nodes)
@@ -189,12 +231,13 @@ def waves(net: Net, groups: Groups) -> list[int]:
     """Returns the wave of each node: a number from 0. Waves run in the order of their numbers, and nodes of
     one wave do not depend on each other, unless they run together in one part of the schedule.
 
-    Nodes that work on values of one extent run together, all others alone. A recurrence whose part computes
-    totals (sums of its results) also waits for the other operands of the totals.
+    Nodes without loops that work on values of one extent (such as one per step) run together, all others
+    alone. A recurrence whose part computes totals (sums of its results) also waits for the other operands of
+    the totals.
 
     groups: the nodes that need no part of their own.
     """
-    levels: list[int] = []
+    levels, at_pairs = list[int](), groups.at_pairs
     for number, node in enumerate(net.nodes):
         level = 0
         read = {operand for total in groups.totals.get(number, ()) for operand in net.nodes[total].inputs}
@@ -203,6 +246,7 @@ def waves(net: Net, groups: Groups) -> list[int]:
             if operand in groups.once:
                 continue
             together = is_plain(node) and is_plain(other) and node.operation != "result"
+            together = together and at_pairs.isdisjoint((number, operand))
             together = together and other.operation not in ("input", "index", "result")
             same = together and node.types[0].extent == other.types[0].extent
             level = max(level, levels[operand] + (0 if same or node.operation == "result" else 1))
@@ -214,11 +258,12 @@ def waves(net: Net, groups: Groups) -> list[int]:
 
 
 def windows_in_place(net: Net, reads: tuple[int, ...], plan: Plan) -> tuple[int, ...]:
-    """Returns the windows of steps that the products of a part can read in place, as nodes of the net: those
-    that nothing but products with matrices of plain weights reads. Such a product takes a window step by
-    step, by the addresses of the steps, so that no copy is needed.
+    """Returns the nodes `windows` (at each step, a copy of neighbouring steps) of which a part needs no copy:
+    only products with matrices that are not quantized read them, and take each step where it lies, by its
+    address. Steps that are no larger than an address are copied all the same.
 
     net: the net of the schedule. reads: the nodes that the part reads, those with a value per step first.
+    plan: the plan of the part.
     """
     return tuple(
         number
@@ -237,11 +282,15 @@ def has_large_steps(net: Net, number: int) -> bool:
 
 
 def is_multiplied_alone(net: Net, number: int) -> bool:
-    """Tells whether a node is read as a left operand of products alone, as it is or reshaped to one axis."""
+    """Tells whether only products with matrices that are not quantized read a node, as the vectors that they
+    multiply; it may be reshaped to one axis in between.
+    """
     users = net.users()
 
     def is_left(user: int, operand: int) -> bool:
-        """Tells whether node `user` multiplies `operand`, or reshapes it for nodes that do so."""
+        """Tells whether node `user` multiplies `operand` by plain matrices, or reshapes it for nodes that do
+        so.
+        """
         node = net.nodes[user]
         if node.operation == "reshape":
             return user not in net.results and all(is_left(reader, user) for reader in users[user])

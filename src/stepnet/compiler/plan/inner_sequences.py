@@ -10,17 +10,17 @@ Steps whose results are inner sequences, as in gradients, run part by part.
 """
 
 from stepnet.compiler.net.ir import Node, Recur
-from stepnet.compiler.net.types import ROWS, STEPS, Extent, extent_text
+from stepnet.compiler.net.types import ROWS, STEPS, Extent, extent_text, is_derived
 
 
 def why_in_parts(node: Node, extent: Extent) -> str | None:
-    """Returns why a recurrence with inner sequences needs several parts; None if one plan runs it.
-
-    extent: the extent of its steps.
+    """Returns why a recurrence whose step has sequences of its own must run part by part (operation by
+    operation, for all rows of a step); None if machine code can run the whole loop. extent: the extent of its
+    steps.
     """
     recur: Recur = node.recur
     body = recur.body
-    if extent != STEPS:
+    if extent != STEPS and not is_derived(extent):
         return f"it runs over {extent_text(extent)}"
     if any(len(type_.extent) > 2 for inner in body.nodes for type_ in inner.types):
         return "its inner sequences are nested"

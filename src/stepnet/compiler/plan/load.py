@@ -12,13 +12,17 @@ Work before and after the loop is done on the rows of many steps at once, so onl
 estimates decide how a call runs, and do not affect its results.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from stepnet.compiler.net.ir import Net
 
 
 def overlapped(computing: float, reading: float, exponent: float) -> float:
-    """Combines the seconds of computing and of reading at once: the longer, and more if both are about equal.
+    """Estimates the seconds of work that computes and reads memory at the same time, from the seconds of each
+    alone: the longer, and more if both are about equal.
 
     exponent: that of the norm which combines them, `Machine.overlap`.
 
@@ -129,11 +133,14 @@ class CostModel:
     machine: the rates of the processor on which they were measured.
     fibers: the sizes from which matrices are cut into fibers.
     blocks: the costs of training in blocks of steps.
+    find_pairs: finds the operations at pairs of steps that run as one part (`FindPairs` of `groups.py`); None
+        if each is a part.
     """
 
     machine: Machine
     fibers: FiberCosts
     blocks: BlockCosts
+    find_pairs: Callable[[Net], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,7 @@ class Products:
 
     def seconds(self, rows: float, threads: int, seconds_per_byte: float, machine: Machine) -> float:
         """Estimates the seconds in which several threads multiply `rows` rows by the parameters, of which
-        each thread reads its share. seconds_per_byte: the time to read a byte of them.
+        each thread reads its share of columns. seconds_per_byte: the time to read a byte of them.
         """
         thread_bytes = self.weights * self.largest(threads) / self.blocks
         if not rows:
@@ -200,7 +207,9 @@ class StageLoad:
         return sum(product.weights for product in self.products)
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
-        """Estimates the seconds of the stage on this number of rows at once, shared by several threads."""
+        """Estimates the seconds that the work of a stage (the work before the loop over steps, one step, or
+        the work after) takes for some rows at once, which several threads share.
+        """
         thread_bytes = sum(
             product.weights * product.largest(threads) / product.blocks for product in self.products
         )
@@ -280,7 +289,8 @@ class Load:
         block: the number of steps that run at a time; 0 for as many as there is room for.
 
         A thread runs up to `machine.lanes` sequences at the same time, and each iteration of the loop does
-        one step of each. Without work in the loop, each thread has rows of its own in either case.
+        one step of each. If there is no work in the loop over steps, each thread has rows of its own in
+        either case.
         """
         if not size.steps:
             return 0.0

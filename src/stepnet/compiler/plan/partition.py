@@ -50,22 +50,22 @@ class CallPartition:
 
     @property
     def sets(self) -> int:
-        """The number of threads that run sequences of their own in this way to share a call; 1 if they share
-        each step.
+        """The number of threads that run sequences of their own, if a call is shared in this way; 1 if
+        threads share each step.
         """
         return self.threads if self.how == "rows" else 1
 
     @property
     def threads_per_step(self) -> int:
-        """The number of threads that share each step in this way to share a call; 1 if they run sequences or
-        steps of their own.
+        """The number of threads that share each step, if a call is shared in this way; 1 if each runs
+        sequences of its own.
         """
         return self.threads if self.how == "units" else 1
 
     @property
     def parts(self) -> int:
-        """The number of threads that have steps of their own of all sequences; 1 if all threads run every
-        step of their sequences.
+        """The number of threads of a call of which each has steps of its own, of all sequences; 1 if all
+        threads run every step of their sequences.
         """
         return self.threads if self.how == "steps" else 1
 
@@ -121,7 +121,11 @@ def duration(seconds: float) -> str:
 
 
 def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Partition:
-    """Chooses how at most `max_threads` threads share a call of a recurrence: by the least estimated time."""
+    """Chooses how at most `max_threads` threads share a call of a recurrence: in the way of the least
+    estimated time, or on one thread if that is not much slower.
+
+    load, size: the work of the recurrence, and the size of the call.
+    """
     ways = tuple(ways_of(load, size, max_threads, machine))
     best = min(ways, key=lambda way: way.seconds)
     return Partition(best if best.seconds < machine.worth * ways[0].seconds else ways[0], ways)
@@ -129,14 +133,16 @@ def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) ->
 
 def ways_of(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Iterator[CallPartition]:
     """Yields the ways to share a call of a recurrence between at most `max_threads` threads, with estimated
-    times; the first is one thread. load: the work of the recurrence.
+    times; the first is one thread. Threads may divide the sequences ("rows"), the features of each step
+    ("units"), or, if there is no loop, the steps. load, size: the work of the recurrence, and the size of the
+    call.
     """
     yield CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
     for threads in thread_counts(max_threads):
+        if load.is_plain and size.filled:  # ahead of "rows", which takes as long by this estimate
+            yield CallPartition("steps", threads, load.seconds(size, 1, threads, machine))
         if threads <= size.filled:
             yield CallPartition("rows", threads, load.seconds(size, threads, 1, machine))
-        if load.is_plain and size.filled:
-            yield CallPartition("steps", threads, load.seconds(size, 1, threads, machine))
         if (load.loop.products or load.loop.blocks) and size.filled:
             blocks = tuple(product.largest(threads) for product in load.loop.products)
             blocks += tuple(ceil(count / threads) for count in load.loop.blocks)
@@ -243,48 +249,61 @@ class Wavefront:
         )
 
 
-def wavefront(loads: Sequence[Load], size: CallSize, max_threads: int, machine: Machine) -> Wavefront:
+def wavefront(
+    loads: Sequence[Load], sizes: Sequence[CallSize], max_threads: int, machine: Machine
+) -> Wavefront:
     """Decides whether layers, each of which reads the outputs of the one before, run one after the other, or
     in groups that run at once, some steps apart.
 
     All divisions into groups are weighed, from the last layer to the first; that with the least estimated
     time is chosen, unless it gains little over one thread. Each layer of a group has one thread.
 
-    loads: the work of each layer, in order.
+    loads, sizes: the work of each layer, in order, and the size of its call.
     """
-    parts = [partition(load, size, max_threads, machine).chosen for load in loads]
+    parts = [
+        partition(load, size, max_threads, machine).chosen for load, size in zip(loads, sizes, strict=True)
+    ]
+    alone = [
+        CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
+        for load, size in zip(loads, sizes, strict=True)
+    ]
     # For each layer, the best way to run this layer and all after it.
     best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
     for first in reversed(range(len(loads))):
         ways = [(parts[first].seconds + best[0][0], ((1, 0), *best[0][1]))]
         for count in range(2, min(max_threads, len(loads) - first) + 1):
-            seconds, block = wavefront_time(loads[first : first + count], size, machine)
+            last = first + count
+            seconds, block = wavefront_time(loads[first:last], sizes[first:last], machine)
             after, groups = best[count - 1]
             ways.append((seconds + after, ((count, block), *groups)))
         best.insert(0, min(ways))
     in_turn = sum(way.seconds for way in parts)
     seconds, groups = best[0]
-    if seconds >= machine.worth * sum(load.seconds(size, 1, 1, machine) for load in loads):
+    if seconds >= machine.worth * sum(way.seconds for way in alone):
         return Wavefront(((1, 0),) * len(loads), tuple(parts), in_turn, in_turn)
     first = 0
     for count, block in groups:
         if block:
-            own = range(first, first + count)
-            alone = [CallPartition("alone", 1, loads[index].seconds(size, 1, 1, machine)) for index in own]
-            parts[first : first + count] = alone
+            parts[first : first + count] = alone[first : first + count]
         first += count
     return Wavefront(groups, tuple(parts), seconds, in_turn)
 
 
-def wavefront_time(loads: Sequence[Load], size: CallSize, machine: Machine) -> tuple[float, int]:
+def wavefront_time(loads: Sequence[Load], sizes: Sequence[CallSize], machine: Machine) -> tuple[float, int]:
     """Estimates the time of layers that run at once, each on its own thread and a block of steps behind the
-    layer before. Returns the seconds, and the best number of steps per block. loads: the work of each layer.
+    layer before. Returns the seconds, and the best number of steps per block. loads, sizes: the work of each
+    layer, and the size of its call.
     """
 
     def seconds(block: int) -> float:
-        """Estimates the seconds if layers hand over their outputs after every `block` steps."""
-        blocks = max(1, ceil(size.longest / block))
-        part_seconds = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
+        """Estimates the seconds of a call whose layers run at the same time, one thread each, if each hands
+        its outputs to the next one after every `block` steps.
+        """
+        blocks = max(1, ceil(sizes[0].longest / block))
+        part_seconds = [
+            load.seconds(size, 1, 1, machine, block) + blocks * machine.block
+            for load, size in zip(loads, sizes, strict=True)
+        ]
         # The slowest layer is busy all the time. Each other layer adds one block at the start or the end.
         return max(part_seconds) + (sum(part_seconds) - max(part_seconds)) / blocks + machine.handover
 

@@ -21,11 +21,13 @@ def is_of_recurrence(net: Net, number: int) -> bool:
 
 
 def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
-    """Divides the nodes of a stage into phases, so that threads need to wait for one another only between
-    phases. Views and inputs are in no phase, as nothing is computed for them.
+    """Divides the nodes of a stage (the work before, in or after the loop over steps) into phases, so that
+    threads need to wait for one another only between phases. Views and inputs are in no phase, as nothing is
+    computed for them.
 
     numbers: the nodes of the stage, in order.
-    fibers: for a step, how the matrices that it carries are cut by unit; None for other stages.
+    fibers: for a step, how its matrices are cut into fibers, the elements that are summed for one unit
+        (result); None for other stages.
     """
     phase = phase_of_nodes(fibers or Fibers(net), numbers)
     levels = sorted(set(phase.values()))
@@ -42,7 +44,8 @@ def phase_of_nodes(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
     An update of a matrix is postponed until everything that another update in the same pass needs is known.
 
-    fibers: how the matrices are cut by unit. numbers: the nodes, in order.
+    fibers: how the matrices are cut into fibers, one for each unit (result of a sum). numbers: the nodes, in
+        order.
     """
     phase = untorn_phases(fibers, numbers, {})
     matrices = [number for number in phase if number in fibers.indices]
@@ -54,8 +57,9 @@ def phase_of_nodes(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 
 def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int]) -> dict[int, int]:
-    """Maps each of the nodes `numbers` to a phase, so that no node reads a value that another thread
-    computes in the same phase. earliest: for some nodes, the earliest phase.
+    """Maps each of the nodes `numbers` to a phase (nodes that threads run without waiting), so that no node
+    reads a value that another thread computes in the same phase. earliest: for some nodes, the earliest
+    phase.
     """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, earliest)):
@@ -69,7 +73,8 @@ def phase_of_each(
     """Maps each node to the index of its phase: the phase of its latest operand, or the next one if each unit
     of the node reads other units of the operand, which other threads may compute.
 
-    fibers: how the matrices of the step are cut by unit. numbers: the nodes, in order.
+    fibers: how the matrices of the step are cut into fibers, one for each unit (a result of a sum). numbers:
+        the nodes, in order.
     later: nodes that start a phase after all that they read. earliest: for some nodes, the earliest phase.
     """
     net, phase = fibers.net, dict[int, int]()
@@ -92,8 +97,9 @@ def phase_of_each(
 
 
 def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
-    """Returns the phase of each node after moving pointwise nodes to the phase of their first readers, if
-    they read no value of their own phase, and if no node would then have to wait for another thread.
+    """Returns the phase (nodes that threads run without waiting) of each node after moving pointwise nodes to
+    the phase of their first readers, if they read no value of their own phase, and if no node would then have
+    to wait for another thread.
 
         1  a = f * C                     1
         2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
@@ -161,7 +167,9 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
     fibered = {(phase[n], ROWS, units) for n in phase if (units := fibers.units(n)) is not None}
 
     def shared(number: int) -> tuple[str, int]:
-        """Returns how threads divide a node ("rows", "units" or "fibers"), and its number of units, or 0."""
+        """Returns how threads divide the work of a node, "rows", "units" or "fibers" (elements that a sum
+        combines for a unit), and its number of units; 0 if it has none.
+        """
         node, units = net.nodes[number], fibers.units(number)
         if units is not None:
             return "fibers", units
@@ -198,7 +206,8 @@ def joins(fibers: Fibers, operand: int, user: int) -> bool:
     """Tells whether node `user` may run in the same phase as the value that it reads through `operand`,
     without waiting for other threads.
 
-    Reductions over sequences, expansions to sequences and inner recurrences end their phase.
+    fibers: how the matrices of the step are cut by unit. Reductions over sequences, expansions to sequences
+    and inner recurrences end their phase.
     """
     net = fibers.net
     root, _ = view_chain(net, operand)

@@ -113,7 +113,9 @@ class Plan:
 
     @computed_once
     def key(self) -> str:
-        """A digest of the plan, to cache its code; equal for plans that differ only in direction."""
+        """A digest of the plan, to cache its code; equal for plans that differ only in whether the steps run
+        last first.
+        """
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
         costs = self.planning.costs.fibers
         return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages, costs, self.windows)
@@ -139,7 +141,9 @@ class Plan:
 
     @property
     def last(self) -> list[int | None]:
-        """Lists, for each memory of the recurrence, the node that reads its final value; None without one."""
+        """Lists, for each memory of the recurrence, the node that reads its final value; None for a memory
+        whose final value nothing reads.
+        """
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
         by_index = {self.net.nodes[number].attributes["of"]: number for number in picked}
         indices = range(len(self.recurrence.types))
@@ -212,7 +216,9 @@ def step_fibers(recurrence: Node, costs: FiberCosts) -> Fibers:
 
 
 def carried(recurrence: Node) -> dict[int, int]:
-    """Maps each memory input of a step to the node of its next value, both as node numbers of the body."""
+    """Maps each memory of a recurrence's step to the node of its next value, both as node numbers of the
+    body. A reshape of the value is left out.
+    """
     recur = recurrence.recur
     following = (without_reshape(recur.body, number) for number in recur.following)
     return dict(zip(recur.memories, following, strict=True))
@@ -254,7 +260,8 @@ class Plans:
 
 
 def stage(node: Node, known: When) -> str:
-    """Returns the name of the plan's stage that computes a node, such as "before" (the loop).
+    """Returns the name of the stage of a plan in which a node is computed: one of the times at which work
+    runs, such as "before" (ahead of the loop over steps) or "loop".
 
     known: the earliest time at which the node's value is known.
     Raises `NetError` for a value of an inner sequence.
@@ -293,7 +300,8 @@ def check_one_pass(net: Net, known: list[When]) -> None:
 
 
 def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
-    """Returns the latest time at which an operand may become known so that `node` still runs in its stage.
+    """Returns the latest time at which an operand may become known so that `node` can still run in a single
+    pass over the steps: before the loop for a recurrence.
 
     extent: the extent of the node's value, such as one per row or one per step.
     """

@@ -32,7 +32,8 @@ Array = np.ndarray
 
 
 def is_nested(net: Net) -> bool:
-    """Tells whether a net has inner sequences, in values or in steps.
+    """Tells whether a net has inner sequences, in its values or in the steps of its recurrences. An inner
+    sequence belongs to one step of a sequence.
 
     >>> builder = Builder()
     >>> is_nested(builder.net([builder.input(Type(STEPS, (2,), "float32"), "x")]))
@@ -56,6 +57,7 @@ class Part:
     parameters: the constants that it reads.
     node: the recurrence, if the part has one.
     inner: for a loop, the schedule of one step.
+    body: for several operations at pairs of steps, the net of them, whose inputs are what it reads.
     last_only: whether the outputs of a recurrence are those of the last step only.
     is_bound_per_call: whether some parameters are totals that other parts compute, so that it is bound in
         each call.
@@ -71,6 +73,7 @@ class Part:
     parameters: tuple[int, ...] = ()
     node: Node | None = None
     inner: "Schedule | None" = None
+    body: Net | None = None
     last_only: bool = False
     is_bound_per_call: bool = False
 
@@ -129,7 +132,9 @@ class Schedule:
 
     @property
     def plans(self) -> Iterator[Plan]:
-        """Yields the plans of all parts of the schedule that engines run, also of parts inside loops."""
+        """Yields the plans (which operation runs when) of all parts of the schedule that engines run, also of
+        parts inside loops.
+        """
         for part in self.parts:
             if part.plan is not None:
                 yield part.plan
@@ -192,13 +197,13 @@ def parts_of(net: Net, planning: Planning) -> tuple[Part, ...]:
 
     planning: the passes and costs of the engine for which the parts are planned.
     """
-    groups = Groups.of(net)
+    groups = Groups.of(net, planning.costs.find_pairs)
     levels, without_part = waves(net, groups), groups.without_part
     together: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
         if node.operation in ("input", "index", "result") or number in without_part:
             continue
-        joins = is_plain(node) and not is_constant(node)
+        joins = is_plain(node) and not is_constant(node) and number not in groups.pairs
         alone = 0 if joins else number + 1
         extent = node.types[0].extent if joins else CONST
         together.setdefault((levels[number], alone, extent), []).append(number)
@@ -211,8 +216,8 @@ def parts_of(net: Net, planning: Planning) -> tuple[Part, ...]:
 
 
 def with_windows_in_place(net: Net, parts: Sequence[Part]) -> list[Part]:
-    """Returns the parts of a net's schedule, with those windows of steps in their plans that products read in
-    place: if no part that reads them needs a copy.
+    """Returns the parts of a net's schedule, with those windows (neighbouring steps as features) noted in
+    their plans that products read where the steps lie. Windows that some part needs copied are not noted.
     """
     wanted = [() if part.plan is None else windows_in_place(net, part.reads, part.plan) for part in parts]
     pairs = list(zip(parts, wanted, strict=True))
@@ -227,8 +232,8 @@ def with_windows_in_place(net: Net, parts: Sequence[Part]) -> list[Part]:
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
-    """Returns the constants that a part with a plan or a loop reads; none for other parts. If another part
-    computes one of them, this part cannot be given its parameters once for all calls.
+    """Returns the constants (one value for all rows) that a part with a plan or a loop reads; none for other
+    parts. If another part computes one of them, this part cannot be given its parameters once for all calls.
     """
     if part.plan is None and part.inner is None:
         return set()
@@ -240,14 +245,17 @@ def late_reads(net: Net, part: Part) -> set[int]:
 def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     """Makes the part of a schedule that computes the nodes `numbers`: one node, or several plain ones.
 
-    NumPy runs totals and nodes between extents, an engine runs plain nodes and recurrences. A recurrence with
-    inner sequences that one plan cannot run is a loop over the parts of its step.
+    Totals (over all rows) and nodes between extents, such as sums over steps, are parts of their own; an
+    engine runs plain nodes and recurrences. A recurrence with inner sequences that one plan cannot run is a
+    loop over the parts of its step.
 
     groups: the nodes that need no part of their own. plans: a cache of plans.
     """
     node = net.nodes[numbers[0]]
     if is_constant(node):
         return Part("total", node.inputs, tuple(numbers), node=node)
+    if (group := groups.pairs.get(numbers[0])) is not None:
+        return Part("across", group.reads, (group.result,), node=node, body=group.body)
     if is_plain(node):
         return plain_part(net, numbers, groups, plans.planning)
     if node.operation != "recur":
@@ -281,8 +289,10 @@ class LoopBodyBuilder:
         return self.copy_of[number]
 
     def of(self, number: int) -> int:
-        """Returns the number that a node of the whole net has in the part's net. A constant that is not there
-        yet is copied with its operands; if another part computes it, it becomes a parameter of this part.
+        """Returns the number that a node of the whole net has in the net of the part (a piece of a schedule)
+        that is being built. A node that is not there yet has one value for all rows: if it is known once
+        parameters are bound, it is copied with its operands; if it is a parameter, or a total that another
+        part computes, it becomes a parameter of this part.
         """
         if number not in self.copy_of:
             node = self.net.nodes[number]
@@ -440,9 +450,11 @@ def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
 
 
 def loop_part(net: Net, number: int, extent: Extent, planning: Planning) -> Part:
-    """Makes the part of a schedule for a recurrence each step of which is a schedule of its own.
+    """Makes the part of a schedule for a recurrence whose step does not run as one plan, such as one that
+    returns inner sequences: each step runs a schedule of its own.
 
-    planning: the passes and costs of the engine for which that schedule is planned.
+    number: the node of the recurrence. planning: the passes and costs of the engine for which that schedule
+    is planned.
     """
     node = net.nodes[number]
     body: Net = node.attributes["body"]

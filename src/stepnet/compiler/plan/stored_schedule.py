@@ -37,7 +37,9 @@ class StoredSchedule(Schedule):
 
     @computed_once
     def cut(self) -> Cut:
-        """The net that is cut into parts and its parts, read from disk, or computed and stored there."""
+        """The net of a schedule and the parts into which it is cut, read from disk, or computed and stored
+        there.
+        """
         planning = self.planning
         key = key_of(self.traced, planning)
         if key is None:
@@ -66,7 +68,14 @@ def key_of(traced: Net, planning: Planning) -> str | None:
     named = tuple((node.name, node.source) for node in all_nodes(traced))
     passes = tuple((rewrite.__module__, rewrite.__qualname__) for rewrite in planning.pipeline)
     try:
-        return digest(sources(*PLANNING), passes, planning.costs.fibers, traced, named)
+        return digest(
+            sources(*PLANNING),
+            passes,
+            planning.costs.fibers,
+            planning.costs.find_pairs is None,
+            traced,
+            named,
+        )
     except NotUsableError:
         return None
 

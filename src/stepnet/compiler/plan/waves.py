@@ -14,12 +14,12 @@ has them for values in its memory (`net/memory.py`); on the CPU most are machine
 with the kernels (`targets/cpu/running/across.py`).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, Self
 
-from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.pairs import PAIRED, keys_of, queries_of
 from stepnet.compiler.net.types import STEPS, Extent, Type, is_pairs
 from stepnet.compiler.net.windows import WINDOWED, Window
@@ -33,15 +33,14 @@ Waves = tuple[tuple[int, ...], ...]
 class Across:
     """An operation between two extents, or between the steps of a sequence.
 
-    operation: "expand", "reduce", "windows", "overlap", "scores" or "mix".
+    operation: "expand", "reduce", "windows", "overlap", "arrange"; "pairs" for operations at pairs of steps.
     how: the reduction, such as "mean"; of an expansion "repeat", or the end at which the value is put,
-        "first" or "last", with zeros elsewhere; of windows and scores their operation; of a mix what it sums
-        over, "keys" or "queries".
-    source, result: the types of the two values.
+        "first" or "last", with zeros elsewhere; of others their operation.
+    source, result: the types of the two values; `source` is that of the first one that pairs read.
     window: the steps of a window; None for other operations.
     in_place: whether the result is not the windows, but the addresses of the steps in them, for products that
         read them in place.
-    other: the type of the second value that scores or a mix reads.
+    body: the net of operations at pairs of steps: one alone, or those of a group (`pairs.py`).
     """
 
     operation: str
@@ -50,43 +49,58 @@ class Across:
     result: Type
     window: Window | None = None
     in_place: bool = False
-    other: Type | None = None
+    body: Net | None = None
 
     @classmethod
     def of(cls, net: Net, part: Part, in_place: Collection[int] = ()) -> Self:
-        """Describes the expansion, reduction, windows or pairs of which a part of a net's schedule consists,
-        so that it can be run. part: a part of the kind "across". in_place: the windows to read in place.
+        """Describes the expansion to steps, reduction over steps, windows of steps or pairs of steps of which
+        a part of a net's schedule consists, so that it can be run. part: a part of the kind "across".
+        in_place: the windows of which products read the steps where they lie: the operation writes their
+        addresses.
         """
         assert part.node is not None
         node, types = part.node, (net.type_of(part.reads[0]), net.type_of(part.results[0]))
+        body = part.body
+        if body is None and node.operation in PAIRED:
+            body = body_of(node, map(net.type_of, node.inputs))
+        if body is not None:
+            return cls("pairs", "pairs", *types, body=body)
         if node.operation in WINDOWED:
             window, placed = Window.of(node.attributes), part.results[0] in in_place
             return cls(node.operation, node.operation, *types, window, placed)
-        if node.operation in PAIRED:
-            how = node.attributes.get("over", node.operation)
-            return cls(node.operation, how, *types, other=net.type_of(part.reads[1]))
         return cls(node.operation, node.attributes.get("how", "repeat"), *types)
 
     @property
     def extents(self) -> tuple[Extent, ...]:
-        """The extents of the sequences that the operation goes over: of windows, that of the steps which it
-        reads, and that of its result; of pairs, those of the queries, the keys and the pairs; of others, that
-        of the deeper one of both values, twice.
+        """The extents of the sequences that the operation goes over: for windows, that of the steps which it
+        reads and that of its result; for pairs of steps, those of the queries, the keys and the pairs; for a
+        repeat or a reduction, the deeper one of the operand's and the result's, twice.
         """
         if self.window is not None:
             return self.source.extent, self.result.extent
-        if self.other is not None:
-            (pairs,) = (kind.extent for kind in (self.source, self.result) if is_pairs(kind.extent))
+        if self.body is not None:
+            pairs = pairs_extent(self.body)
             return queries_of(pairs), keys_of(pairs), pairs
         deepest = max(self.source.extent, self.result.extent, STEPS, key=len)
         return deepest, deepest
 
 
-def read_in_place(parts: Sequence[Part], together: Sequence[Part]) -> set[int]:
-    """Returns the windows of steps that are read in place by parts of a schedule that run as one, and by no
-    other part: their addresses are valid while these run.
+def body_of(node: Node, operands: Iterable[Type]) -> Net:
+    """Makes the body of a part that consists of one operation at pairs, from the types of its operands."""
+    builder = Builder()
+    inputs = [builder.input(type_, f"value{place}") for place, type_ in enumerate(operands)]
+    return builder.net([builder.add(node.operation, *inputs, **node.attributes)])
 
-    parts: all parts of the schedule. together: those that run as one.
+
+def pairs_extent(body: Net) -> Extent:
+    """Returns the extent of the pairs of a body."""
+    return next(node.type.extent for node in body.nodes if is_pairs(node.type.extent))
+
+
+def read_in_place(parts: Sequence[Part], together: Sequence[Part]) -> set[int]:
+    """Returns the windows of steps that are not copied, as products read the steps where they lie by address:
+    if only parts that run together (`together`) read them, since the addresses are valid while these run.
+    parts: all parts of the schedule.
     """
     others = [part for part in parts if all(part is not own for own in together)]
     read = {number for part in others for number in part.reads}
@@ -107,9 +121,10 @@ class RunOrder(NamedTuple):
 
 
 def order_of(parts: Sequence[Part]) -> RunOrder:
-    """Finds the order in which adjacent parts of a schedule run in one call: kernels (recurrences and plain
-    parts), and operations across extents (expansions and reductions) between them. A kernel that reads the
-    result of such an operation also waits for the kernels whose results the operation reads.
+    """Finds the order (by waves, kernels that may run at the same time) in which adjacent parts of a schedule
+    run in one call: kernels (recurrences and plain parts), and operations across extents (expansions and
+    reductions) between them. A kernel that reads the result of such an operation also waits for the kernels
+    whose results the operation reads.
     """
     behind, needs = dict[int, frozenset[int]](), list[frozenset[int]]()
     kernels, wave_of = list[Part](), dict[int, int]()
@@ -180,8 +195,8 @@ def follows(part: Part, ahead: Part) -> bool:
 
 
 def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[int, ...]]:
-    """Groups adjacent parts of a schedule for whose positions `fits` is true, to run as one; every other part
-    is a group alone. Returns the positions in `parts`, by group.
+    """Groups adjacent parts of a schedule for whose positions `fits` is true, to run as one call of machine
+    code; every other part is a group alone. Returns the positions in `parts`, by group.
     """
     runs: list[tuple[int, ...]] = []
     for fit, indices in groupby(range(len(parts)), fits):

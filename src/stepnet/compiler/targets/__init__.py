@@ -190,8 +190,8 @@ def devices_of(asked: str | Sequence[str]) -> frozenset[str]:
 
 
 def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:
-    """Chooses the first requested engine that does not refuse a schedule, planned for it; several are joined
-    into one engine if the schedule's parts need different ones.
+    """Chooses the first requested engine that does not refuse a schedule (the parts of a model) as planned
+    for the engine; several are joined into one engine if the schedule's parts need different ones.
 
     asked: the argument `engine=`: a name, "auto", or several in order of preference.
 

@@ -12,7 +12,7 @@ order of passes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -72,8 +72,10 @@ class AssignedEngines:
 
     @property
     def costs(self) -> CostModel:
-        """The costs of the first engine. Each part is planned by those of its own engine."""
-        return self.engines[0].costs
+        """The costs of the first engine, but operations at pairs of steps run one by one. Each part is
+        planned by those of its own engine.
+        """
+        return replace(self.engines[0].costs, find_pairs=None)
 
     @property
     def memory(self) -> AnyMemory:
@@ -104,7 +106,9 @@ class AssignedEngines:
         return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """Compiles the plan of one part by the first engine that does not refuse it; returns its kernel."""
+        """Compiles the plan (the operations in order) of one part of a net by the first engine that does not
+        refuse it; returns its kernel.
+        """
         engine = choice(plan, self.engines).engine
         assert engine is not None
         return engine.compile_plan(plan.planned(planning_of(engine)))
@@ -155,7 +159,9 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
         return known[key]
 
     def accepts(absorbed: Absorbed, after: Net) -> bool:
-        """Tells whether a recurrence that absorbs more work runs on as early an engine as before."""
+        """Tells whether a recurrence that absorbs more work (`absorbed`, which makes the net `after`) still
+        runs on as early an engine of the order of preference as before.
+        """
         before, number = absorbed.net, absorbed.recurrence
         recurrences = [
             recurrence_number

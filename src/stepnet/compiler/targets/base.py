@@ -117,12 +117,15 @@ class PreparedCall:
     bytes: the number of bytes of memory that the prepared call holds.
     shortest, longest: the smallest and the largest length of a sequence, if lengths are arguments of `run`; 0
         if they are fixed, as are then the shapes of the arrays.
+    suits: tells whether a call with sequences at these offsets, as many as in this one, would be prepared in
+        the same way if lengths are arguments: with as many threads and as much scratch memory.
     """
 
     run: "Callable[[OptionalArrays, Array | None], Results]"
     bytes: int
     shortest: int = 0
     longest: int = 0
+    suits: "Callable[[Array], bool]" = lambda _: False
 
 
 class KernelLinks(NamedTuple):
@@ -175,8 +178,9 @@ class StartedRun(Protocol):
         ...
 
     def add_across(self, values: Sequence[Array], positions: Callable[[Extent], Positions], /) -> Array:
-        """Adds the values that the chain's next operation across extents reads; returns the array of its
-        result, which `run` fills. positions: where the steps of the sequences along an extent lie.
+        """Adds the values that the next operation across extents, such as a sum over steps, of the chain
+        (kernels and operations that run in one go) reads; returns the array of its result, which `run` fills.
+        positions: where the steps of the sequences along an extent lie.
         """
         ...
 
@@ -187,7 +191,8 @@ class StartedRun(Protocol):
     def prepare(
         self, links: Links, positions: Mapping[str, Positions] | None = None, /
     ) -> PreparedCall | None:
-        """Prepares the chain for later runs on other arrays; None if they would not be faster.
+        """Prepares the chain (kernels that run in one go) for later runs on other arrays; None if they would
+        not be faster.
 
         links: the values that each kernel reads and computes, and those that a run is given and returns.
         positions: those of the sequences whose lengths are arguments of later runs, by the axis of their
@@ -233,8 +238,8 @@ class Bound(Protocol):
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether the kernel can run calls whose sequences end early, by a condition (`Call.until`). It
-        then returns only the steps that were taken.
+        """Tells whether the kernel can run calls whose sequences end early, by a condition (`Call.until`).
+        The results of such a call have only the steps that ran.
         """
         ...
 
@@ -347,7 +352,9 @@ class CalledSteps:
         step = Call(positions, [array[:count] for array in call.sequences])
 
         def once() -> None:
-            """Runs the step and copies its outputs and final memories into `results`."""
+            """Runs one step of the chosen rows (sequences) by a call of the kernel, and copies its outputs
+            and final memories into `results`.
+            """
             initial = [None if array is None else array[rows] for array in call.initial]
             statics = [array[rows] for array in call.statics]
             before = None if call.step_offset is None else call.step_offset[rows]
@@ -412,7 +419,7 @@ class Engine(Protocol):
     @property
     def runs_gradients(self) -> bool:
         """Tells whether the engine runs the nets of gradients: their recurrences also return the values that
-        the way back reads.
+        the backward pass reads.
         """
         ...
 

@@ -60,7 +60,9 @@ class Interpreter:
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
-        """Makes the kernel of one part. In low precision, products use weights rounded by their encoding."""
+        """Makes the kernel of one part of a model, which NumPy runs. In low precision, products use weights
+        rounded by their encoding.
+        """
         return InterpreterKernel(
             narrowed(plan.traced, self.pipeline) if any_low(plan.traced) else plan.traced
         )

@@ -37,8 +37,8 @@ class Lanes:
 
     @property
     def room(self) -> int:
-        """The number of lanes times the steps of the longest. Of two assignments of the same sequences, the
-        one with less has fewer idle steps.
+        """The number of lanes (slots for sequences) times the steps of the longest. Of two assignments of the
+        same sequences, the one with less has fewer idle steps.
         """
         return self.count * int(self.steps[0])
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import ROWS, Type
+from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import Engine
 
@@ -28,7 +28,7 @@ ERRORS = {
     "TOO_LARGE": "there are more sequences or steps than memory can hold",
     "MEMORY": "there is not enough memory",
     "INDEX": "an integer is outside the rows of the parameter that it indexes",
-    "OTHER_WEIGHTS": "the weights are of another model, or were built for another processor",
+    "OTHER_WEIGHTS": "the weights are of another model or processor, or no whole file of weights",
     "DAMAGED_WEIGHTS": "the weights are damaged",
     "FILE": "the file of weights cannot be read",
     "PROCESSOR": "this processor lacks instructions that the library was built for",
@@ -82,25 +82,48 @@ class CallSpecification:
         return self.schedule.net
 
 
+def steps_function(name: str, output: str) -> str:
+    """Returns the name of the function of a library that gives the number of steps of an output.
+
+    name: the prefix of the library's functions.
+
+    >>> steps_function("speech", "y")
+    'speech_y_steps'
+    """
+    return f"{name}_{output}_steps"
+
+
 @dataclass(frozen=True)
 class ArrayText:
     """The description of an array argument, for the library's JSON text. name: its C name. kind: "sequence",
     "initial" or "static" for an input, "output" or "final" for a result. dtype, shape: those of one value.
-    by_row: there is one value per sequence, not per step. optional: it may be NULL.
+    axis: the axis along which there are values: "rows" for one per sequence, "steps" for one per step, or
+    the name of a derived axis, as "steps[+0/2]" after a stride. optional: it may be NULL.
     """
 
     name: str
     kind: str
     dtype: str
     shape: Sequence[int]
-    by_row: bool
+    axis: str
     optional: bool
 
     @classmethod
     def of(cls, argument: ArrayArgument) -> "ArrayText":
         """Describes an array argument of the library's C function `run`, for the library's JSON text."""
         type_ = argument.type
-        return cls(argument.name, argument.kind, type_.dtype, type_.shape, argument.by_row, argument.optional)
+        axis = type_.extent[-1]
+        return cls(argument.name, argument.kind, type_.dtype, type_.shape, axis, argument.optional)
+
+    @property
+    def by_row(self) -> bool:
+        """True if there is one value per sequence, not per step."""
+        return self.axis == ROWS[-1]
+
+    @property
+    def is_counted(self) -> bool:
+        """True if there is another number of values than steps, which a function of the library gives."""
+        return self.axis not in (ROWS[-1], STEPS[-1])
 
     @property
     def is_result(self) -> bool:

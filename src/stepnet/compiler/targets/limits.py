@@ -12,6 +12,7 @@ group of the process to the root. See https://docs.kernel.org/admin-guide/cgroup
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -101,6 +102,8 @@ def of_system(root: Path) -> Iterator[Limit]:
     has_affinity = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     yield Limit(count, f"this process may run on {count} processor{'s' * (count > 1)}")
+    if sys.platform != "linux":  # elsewhere these paths are anybody's
+        return
     groups = groups_of(lines(root / "proc/self/cgroup"))
     for mount in mounts(root, lines(root / "proc/self/mountinfo")):
         group = groups.get(mount.version)

@@ -45,8 +45,8 @@ class CallPacking:
 
     @classmethod
     def of(cls, call: Call, memory: AnyMemory = HOST, pack: bool = True) -> Self:
-        """Describes the moves of a call's arrays. If `pack` is false, padded sequences are not packed, but
-        used with the gaps between them.
+        """Describes how the arrays of a call are moved so that sequences lie end to end, and results back. If
+        `pack` is false, padded sequences are not packed, but used with the gaps between them.
         """
         positions = call.positions
         if positions.is_packed:
@@ -57,7 +57,9 @@ class CallPacking:
 
     @property
     def segments(self) -> LevelSizes:
-        """The offsets of the sequences, which do not depend on where they lie."""
+        """The offsets of a call's sequences (running sums of their lengths), which do not depend on where
+        they lie in the arrays.
+        """
         positions, call = self.call.positions, self.call
         offsets = positions.offsets, *positions.inner
         return LevelSizes(positions.rows, offsets, call.step_offset, positions.beside)
@@ -68,18 +70,19 @@ class CallPacking:
         return None if self.positions.is_packed else self.positions
 
     def leaves(self, form: "NetForm", clean: Container[int]) -> bool:
-        """Tells whether arrays stay as they are: neither sequences nor outputs are moved or cleared.
-
-        form: the kinds of the net's results. clean: those that are zeros in the gaps between sequences.
+        """Tells whether the arrays of a call stay where they are: neither sequences nor outputs are moved,
+        and no gaps are set to zero. form: the kinds of the net's results. clean: the results that have zeros
+        in the gaps between sequences already.
         """
         return self.indices is None or (
             self.gaps is not None and all(place in clean for place in form.ends.steps)
         )
 
     def put(self, form: "NetForm", given: OptionalArrays) -> list[Buffer | None]:
-        """Puts the arrays of a call into the memory, sequences packed; None stays for a memory of zeros.
+        """Puts the arrays of a call into the memory, sequences packed; None stands for a memory of zeros.
 
-        form: the kinds of the net's inputs. given: the sequences, initial memories and statics.
+        form: which of the net's inputs are sequences, memories and statics. given: the sequences, initial
+        memories and statics.
         """
         memory = self.memory
         buffers = [None if array is None else memory.put(array) for array in given]
@@ -92,7 +95,8 @@ class CallPacking:
         """Puts the arrays of a call into the memory; returns them in the order of the net's inputs,
         parameters left out. Zeros replace initial memories that were omitted.
 
-        form: the kinds of the net's inputs. given: the sequences, initial memories and statics.
+        form: which of the net's inputs are sequences, memories and statics. given: the sequences, initial
+        memories and statics.
         """
         net, inputs = form.net, dict[int, Buffer]()
         for place, buffer in zip(form.given, self.put(form, given), strict=True):
@@ -106,7 +110,8 @@ class CallPacking:
         """Returns the results of a net as arrays of the host, with outputs at the positions of the caller's
         steps, or reduced to the last step of each sequence.
 
-        form: the kinds of results of the traced net, and the direction of each output.
+        form: which of the traced net's results are outputs, memories and totals, and the direction of each
+            output.
         buffers: the results in the net's order.
         clean: the positions of the results that are already zeros in the gaps between sequences.
         """

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, by_steps, expand, paired, windowed
+from stepnet.compiler.net.interpret import LevelSizes, arrange, by_steps, expand, paired, windowed
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
 from stepnet.compiler.net.pairs import PAIRED
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, is_derived
 from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.groups import has_inner
 from stepnet.compiler.plan.schedule import Part, Schedule
@@ -88,12 +88,15 @@ class Frame:
         segments = self.segments
         offsets = segments.into(extent)
         if extent != STEPS:
-            return Call(Positions.end_to_end(offsets))
+            beside = segments.beside if is_derived(extent) else None
+            return Call(Positions.end_to_end(offsets, (), beside))
         positions = Positions.end_to_end(offsets, segments.offsets[1:], segments.beside)
         return Call(positions, step_offset=segments.first_steps)
 
     def count(self, extent: Extent) -> int:
-        """Returns the number of entries of a value at an extent, such as its rows or steps, gaps included."""
+        """Returns the number of entries of a value at an extent, such as its rows or steps; gaps that the
+        caller's arrays have between sequences are counted too.
+        """
         if self.gaps is not None and extent == STEPS:
             return self.gaps.total
         return self.segments.count(extent)
@@ -124,12 +127,12 @@ def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: AnyMemo
 
 
 def takes_gaps(schedule: Schedule) -> bool:
-    """Tells whether no part of a schedule reads the gaps between padded sequences. If so, sequences need not
-    be packed.
+    """Tells whether all parts of a schedule run on padded sequences as they lie, without reading the gaps
+    between them. If so, sequences need not be packed.
     """
 
     def fits(part: Part) -> bool:
-        """Tells whether this part reads no gaps between padded sequences."""
+        """Tells whether this part of a net runs on padded sequences without reading the gaps between them."""
         if part.plan is not None and part.extent in (ROWS, STEPS):
             kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
             return part.kind == "recurrence" or "gather" not in kinds
@@ -200,7 +203,9 @@ class PartRun:
     chain: Chain | None
 
     def fits(self, frame: Frame) -> bool:
-        """Tells whether the parts may run as one chain: not in a loop's step, nor with empty sequences."""
+        """Tells whether these parts of a schedule may run as one chain (one call of machine code): not in a
+        loop's step, nor with empty sequences.
+        """
         if frame.loop_buffers is not None:
             return False
         recurrences = (part for part in self.parts if part.kind == "recurrence")
@@ -273,7 +278,7 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
     """
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
-    if part.node.operation in PAIRED:
+    if part.body is not None or part.node.operation in PAIRED:
         given = [frame.memory.contiguous(values[number]) for number in part.reads]
         if bound is None:
             return {part.results[0]: paired(net, part.node, given, frame.segments, frame.memory)}
@@ -282,6 +287,8 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
         return {part.results[0]: bound(across, given, positions)}
     if part.node.operation in WINDOWED:
         return {part.results[0]: windowed(net, part.node, [value], frame.segments, frame.memory)}
+    if part.node.operation == "arrange":
+        return {part.results[0]: arrange(net, part.node, [value], frame.segments, frame.memory)}
     if part.node.operation == "expand":
         return {part.results[0]: expand(net, part.node, [value], frame.segments, frame.memory)}
     how: str = part.node.attributes["how"]
@@ -291,8 +298,9 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
 
 
 def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
-    """Returns the value of the last step of each sequence, or of the first if the part's node says so; zeros
-    for an empty sequence. value: the values of all steps. frame: their positions.
+    """Runs a part that selects steps: returns the value of the last step of each sequence, or of the first if
+    the part's node says so; zeros for an empty sequence. value: the values of all steps. frame: their
+    positions.
     """
     assert part.node is not None
     type_, memory = net.type_of(part.results[0]), frame.memory

@@ -207,7 +207,9 @@ def is_nested(call: Call) -> bool:
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
-    """Returns the nodes that a part must have values of: its reads, but initial memories may be absent."""
+    """Returns the numbers of the nodes whose values a part of a net needs to run: those that it reads, except
+    for initial memories, which may be absent.
+    """
     if part.kind != "recurrence":
         return part.reads
     first, last = memories_of(part)
@@ -321,7 +323,9 @@ def prepared_run(
 
 
 def links_of(part: Part) -> KernelLinks:
-    """Returns the nodes that a part reads and computes, by kind, to make it one kernel of a chain."""
+    """Returns which nodes a part reads, as sequences, memories and statics, and which it computes: so it
+    becomes one kernel of a chain.
+    """
     if part.kind == "plain":
         return KernelLinks(part.reads, (-1,), (), part.results)
     first, last = memories_of(part)

@@ -79,7 +79,8 @@ class WholeCalls(Protocol):
 
 def in_turn(bound: "BoundParts") -> WholeCalls | None:
     """Returns None, for no runner: the parts of a schedule run one by one. The default of `Means.whole`, for
-    engines that cannot run them, and the steps of loops, as one. bound: not used.
+    engines that cannot run them, and the steps of loops, as one. bound: the schedule with its parameters, not
+    used.
     """
     return None
 
@@ -135,7 +136,9 @@ class PartsKernel:
         """
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
-            """Compiles one part of the schedule; returns None for a part that NumPy runs."""
+            """Compiles one part of a schedule (a net cut into parts), a loop with the parts in it; returns
+            None for a part that has no plan, which NumPy runs.
+            """
             if part.plan is not None:
                 return means.compile(part.plan)
             return None if part.inner is None else cls.of(part.inner, means)
@@ -284,7 +287,9 @@ class BoundParts(CalledKernel):
         return self.kernel.means.whole(self)
 
     def in_turn(self, call: Call) -> Results:
-        """Runs all parts on the arrays of a call, one by one or in chains; returns the results."""
+        """Runs the parts of the schedule, one by one or in chains (several parts by one call of machine
+        code), on the arrays of a call; returns the results.
+        """
         packing = self.packing(call)
         # The traced net's kinds of inputs: if a pass has removed a recurrence, this net lacks its memory.
         inputs = packing.inputs(self.traced_form, call.given)
@@ -303,7 +308,9 @@ class BoundParts(CalledKernel):
         return self.rebind_to(dict(zip(self.kernel.parameters, parameters, strict=True)))
 
     def rebind_to(self, parameters: Arrays) -> bool:
-        """Replaces the parameters, given by node of the net, in place, as `rebind`."""
+        """Replaces the parameters of all parts, given by node of the net, in place, for later calls; returns
+        False if a kernel cannot replace its own.
+        """
         constants = self.kernel.constant_values(parameters)
         self.constants.update(self.kernel.put(constants))
         return all(
@@ -321,8 +328,8 @@ class BoundParts(CalledKernel):
                 run.release()
 
     def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
-        """Prepares calls with other arrays, of the lengths of this one or of any; None if that would not be
-        faster.
+        """Prepares calls of this schedule (parts of a model, with parameters) with other arrays, of the
+        lengths of this one or of any; None if that would not be faster.
         """
         if is_nested(call):
             return None if any_lengths or self.whole is None else self.whole.prepare(call)
@@ -354,7 +361,9 @@ class BoundParts(CalledKernel):
 
     @computed_once
     def runs(self) -> tuple[PartRun, ...]:
-        """The parts in groups: consecutive ones that run as one chain, and the single ones between them."""
+        """The parts of the schedule in groups: consecutive ones that run as one chain, and the single ones
+        between them.
+        """
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(index: int) -> bool:
@@ -370,7 +379,9 @@ class BoundParts(CalledKernel):
             return by_engine and chained([self.bound[index]], ((0,),), (), ()) is not None
 
         def run(indices: tuple[int, ...]) -> PartRun:
-            """Groups the parts at these positions, with a chain of their kernels if there are several."""
+            """Makes the group of the parts of a net at these positions, which run together, with a chain of
+            their kernels if there are several.
+            """
             members = [parts[index] for index in indices]
             bound = [self.bound[index] for index in indices if parts[index].kind != "across"]
             if len(indices) == 1 or not bound:

@@ -41,7 +41,9 @@ class Labelled:
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
     def with_axes(self, letters: str) -> Traced:
-        """Returns the value with feature axes in the order of these letters, of size 1 where it lacks one."""
+        """Returns the value with feature axes in the order of these letters, with an axis of size 1 where it
+        lacks a letter.
+        """
         present = [letter for letter in letters if letter in self.letters]
         value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
         return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
@@ -64,7 +66,9 @@ def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
 
 
 def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
-    """Returns the size of the axes with each letter; a size of 1 gives way to others, as in broadcasting."""
+    """Returns the size of each letter's axis among the operands of an einsum; a size of 1 gives way to
+    another, as in broadcasting.
+    """
     sizes: dict[str, int] = {}
     for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
         sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
@@ -79,9 +83,10 @@ def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
 
 def contracted(a: Labelled, b: Labelled, result_letters: str) -> Labelled:
     """Multiplies two values with labelled axes, and sums over all letters except those in `result_letters`.
-    Products with parameters become matmuls where that takes few of them.
+    Products with parameters become matrix products where that takes few of them.
 
-    Else the summed axes come first for at least `FEW_RESULTS` results, so that these are summed in parallel.
+    Otherwise the factors are multiplied elementwise, and summed: along the first axes if there are at least
+    `FEW_RESULTS` results, so that these are summed in parallel.
     """
     a, b = a.summed(result_letters + b.letters), b.summed(result_letters + a.letters)
     if a.value.is_constant != b.value.is_constant:
@@ -112,8 +117,8 @@ def is_product(x: Labelled, parameter: Labelled, result_letters: str) -> bool:
 
 
 def multiplied_by_parameter(x: Labelled, parameter: Labelled, result_letters: str) -> Labelled:
-    """Multiplies a value by a parameter, with one matmul for each index of the axes that both have and that
-    are kept, as of attention heads.
+    """Multiplies a value by a parameter, with one matmul for each index of the axes that both have and the
+    result too, such as attention heads.
 
     result_letters: the letters that are not summed over.
     """

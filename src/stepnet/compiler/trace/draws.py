@@ -65,8 +65,8 @@ which the code of a step may refer to it, and the error message if it does.
 def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result], Net]) -> Result:
     """Calls `trace`, which traces a step, and returns its result, after checks for random numbers.
 
-    Raises `StepError` if the step draws random numbers or reads the time, as they would be constants of the
-    net.
+    Raises `StepError` if the step (the user's function of one step) draws random numbers or reads the time,
+    as they would be constants of the net.
     net: returns the net of a result of `trace`.
     """
     known: Any = getattr(step, "reads", None)
@@ -119,7 +119,7 @@ the number of generators spawned from a seed sequence.
 
 def generators(reads: Reads) -> dict[str, State]:
     """Makes a function for each random generator that a step may draw from, which reads the generator's
-    state. Keys are names of generators for messages.
+    state. Keys are names of generators for messages. reads: the values that the step reads.
     """
     states: dict[str, State] = {name: partial(state_in, *owner_path) for name, owner_path in GLOBAL.items()}
     for name, value in reads.values.items():

@@ -157,7 +157,9 @@ def terms_of(terms_text: Sequence[str], operands: Sequence[Any]) -> list[Operand
 
 
 def check_rows(terms: Sequence[Operand]) -> None:
-    """Raises `StepError` unless all operands with rows have the same first letter, and no feature has it."""
+    """Raises `StepError` unless all operands of an einsum that have a value per row (the first axis) have the
+    same first letter, and no feature axis has it.
+    """
     rows = sorted({term.letters[0] for term in terms if not term.value.is_constant})
     if len(rows) > 1:
         raise refuse(
@@ -184,7 +186,8 @@ def check_sizes(terms: Sequence[Operand]) -> None:
 
 
 def check_output(call: str, terms: Sequence[Operand], output: str) -> None:
-    """Raises `StepError` unless the output begins with the rows, and has letters of operands, each once.
+    """Raises `StepError` unless the output of an einsum in a step begins with the rows (the sequences of the
+    batch), and has letters of operands, each once.
 
     call: the subscripts or the function, for the message. output: the letters of the result.
     """

@@ -294,7 +294,9 @@ def along(name: str, x: Any, axis: Any) -> Any:
 
 
 def _operation(name: str, x: Any) -> Any:
-    """Applies an operation of nets to a traced value or an array; integers and bools become float64."""
+    """Applies the operation `name` of nets, such as "sigmoid", to a traced value, which adds a node, or to an
+    array, which computes it; integers and bools become float64.
+    """
     x = numbers(name, x)
     if isinstance(x, Traced):
         return apply(name, x if x.type.is_float else x.astype(np.float64))

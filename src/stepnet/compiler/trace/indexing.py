@@ -1,17 +1,18 @@
-"""x[...] in a step: slices of features, new axes, single features, and rows of a parameter at integers.
+"""Indices and axes as a step writes them, with the rows first, as features: x[...], and the arguments `axis`.
 
-An index has one item per feature axis, and `None` for each new axis. Slices are applied first. Lists of
-integers, and single integers next to lists, are paired as in NumPy: as one list of flat indices into their
-axes.
+x[...] takes slices of features, new axes, single features, and rows of a parameter at integers. An index has
+one item per feature axis, and `None` for each new axis. Slices are applied first. Lists of integers, and
+single integers next to lists, are paired as in NumPy: as one list of flat indices into their axes.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.trace.traced import Traced, apply, array_of, refuse, reshaped
-from stepnet.compiler.values.arguments import is_integer
+from stepnet.compiler.trace.traced import ROWS_AXIS, Traced, apply, array_of, refuse, reshaped
+from stepnet.compiler.values.arguments import is_integer, short_repr
 
 Array = np.ndarray
 
@@ -44,8 +45,8 @@ def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
 
 
 def select(x: Traced, items: list[Any]) -> Traced:
-    """Applies an index of features, with one item per feature axis and None per new axis. Slices are applied
-    first, then lists of indices, then new axes. A single integer drops its axis.
+    """Computes x[:, items...] in a step, for an index with one item per feature axis and None per new axis.
+    Slices are applied first, then lists of indices, then new axes. A single integer drops its axis.
     """
     sizes = iter(x.type.shape)
     entries = [None if item is None else entry(item, next(sizes)) for item in items]
@@ -98,7 +99,8 @@ def sliced(x: Traced, slices: list[tuple[int, int, int]]) -> Traced:
 
 def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
     """Reads the index of one axis of this size: a slice as (start, stop, step), or integers as an array of
-    indices counted from 0. A single integer becomes an array without axes.
+    indices counted from 0. A single integer becomes an array without axes. Raises `StepError` for anything
+    else.
     """
     if isinstance(item, slice):
         return slice_of(cast("slice", item), size)
@@ -125,9 +127,76 @@ def slice_of(item: slice, size: int) -> tuple[int, int, int]:
 
 
 def checked_indices(item: Any, size: int) -> Array:
-    """Reads a list of indices of an axis, as integers counted from its start; refuses indices outside."""
+    """Reads a list of indices of an axis, as integers counted from its start; raises `StepError` for indices
+    outside of an axis of `size` entries, or no integers.
+    """
     nothing = not isinstance(item, Array) and not len(item)
     indices = np.empty(0, np.int64) if nothing else array_of(item, "an index")
     if indices.dtype.kind not in "iu" or np.any(indices < -size) or np.any(indices >= size):
         raise refuse(f"a list of features holds integers from {-size} to {size - 1}")
     return np.where(indices < 0, indices.astype(np.int64) + size, indices)
+
+
+# ---- axes --------------------------------------------------------------------------------------------------
+
+
+def feature_axis(x: Traced, axis: Any, name: str) -> int:
+    """Translates an axis as the step sees it to a feature axis, counted from the end; refuses the rows.
+
+    name: the name of the function, for the message.
+    """
+    if not isinstance(cast("Any", x), Traced):
+        raise refuse(f"{name} takes a value of the step, not {short_repr(x)}")
+    rank = x.ndim
+    if not is_integer(axis) or isinstance(axis, bool) or not -rank <= axis < rank:
+        raise refuse(f"{name}: axis {axis} does not exist; the value has {rank} axes{over_steps(x)}")
+    position = int(axis) % rank
+    if not x.is_constant and position == 0:
+        raise refuse(
+            f"{name} over axis {axis} mixes rows: every row is a sequence of its own; use a feature axis"
+            f"{over_steps(x)}"
+        )
+    return position - rank
+
+
+def over_steps(x: Traced) -> str:
+    """Returns advice for a value of a model at each step, whose axes are not those of an array [batch, time,
+    features]; "" for other values.
+    """
+    at_steps = len(x.type.extent) > 1
+    return '; steps are no axis of a value: over them write sn.reduce(x, "mean")' if at_steps else ""
+
+
+def feature_axes(x: Traced, axis: Any, name: str) -> tuple[int, ...]:
+    """Translates the axes of a reduction to feature axes, counted from the end; refuses the rows.
+
+    axis: an axis, a tuple, or None for all. name: the name of the function, for the message.
+    """
+    if axis is None:
+        if not x.is_constant:
+            raise refuse(
+                f"{name} over all axes mixes rows: every row is a sequence of its own; give axis=-1"
+                f"{over_steps(x)}"
+            )
+        return tuple(range(-x.ndim, 0))
+    axes = listed(axis) if isinstance(axis, tuple) else [axis]
+    normalized_axes = tuple(sorted(feature_axis(x, axis, name) for axis in axes))
+    if len(set(normalized_axes)) < len(normalized_axes):
+        raise refuse(f"{name}: {axis} names an axis twice")
+    return normalized_axes
+
+
+def listed(value: Any) -> list[Any]:
+    """Returns the items of a tuple or list as a list; anything else as a list of one item."""
+    return list(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else [value]
+
+
+def without_rows(x: Traced, sizes: list[Any], advice: str) -> list[Any]:
+    """Removes the size of the rows from a shape as the step writes it; raises `StepError` if it does not come
+    first. advice: the message.
+    """
+    if x.is_constant:
+        return sizes
+    if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):
+        raise refuse(advice)
+    return sizes[1:]

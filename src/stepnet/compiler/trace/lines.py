@@ -135,7 +135,7 @@ class NamingLine:
         passed = [(frame.f_code, number) for frame, number in walk_tb(trace) if is_users(frame.f_code)]
         line = line_of(*passed[-1]) if passed else defined_at(self.step)
         if isinstance(error, StepnetError):
-            error.args = (f"{error}\n  at {line}",)
+            error.args = (*error.args, f"  at {line}")
         else:
             error.add_note(f"  at {line}")
 

@@ -4,7 +4,7 @@ Every rule takes the arguments of the NumPy function. Axes are those that the st
 that holds the rows is refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,23 +12,34 @@ import numpy as np
 from stepnet.compiler.trace.einsum import einsum, tensordot
 from stepnet.compiler.trace.numpy_reductions import (
     argmax,
+    argmin,
+    count_nonzero,
     deviation,
+    difference,
     extreme,
     mean,
     norm,
+    product,
     scan,
     total,
+    truth,
     variance,
 )
 from stepnet.compiler.trace.numpy_shapes import (
+    append,
     array_split,
     broadcast_to,
     concatenate,
     expand_dims,
     flip,
+    fliplr,
+    hstack,
     in_every_row,
+    matrix_transpose,
     moveaxis,
     pad,
+    ravel,
+    repeat,
     reshape,
     roll,
     split,
@@ -36,13 +47,14 @@ from stepnet.compiler.trace.numpy_shapes import (
     stack,
     swapaxes,
     take,
+    tile,
     transpose,
 )
 from stepnet.compiler.trace.traced import (
     Traced,
     apply,
-    array_of,
     builder_of,
+    constant_of,
     dtype_in_steps,
     filled,
     is_weak,
@@ -51,7 +63,8 @@ from stepnet.compiler.trace.traced import (
     refuse,
 )
 from stepnet.compiler.trace.ufuncs import dot
-from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, kind_of_dtype
+from stepnet.compiler.values.arguments import is_integer, short_repr
+from stepnet.compiler.values.dtypes import kind_of_dtype
 
 # NumPy returns a traced value for a traced value, which its stubs do not know.
 numpy: Any = np
@@ -72,12 +85,7 @@ def where(condition: Any, chosen: Any, other: Any) -> Traced:
 
 def value_or_number(value: Any) -> Any:
     """Returns a step's value or a Python number unchanged; converts anything else to an array of numbers."""
-    if isinstance(value, Traced | bool | int | float):
-        return value
-    array = array_of(value, "a constant")
-    if array.dtype.name not in COMPUTED:
-        raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
-    return array
+    return value if isinstance(value, Traced | bool | int | float) else constant_of(value)
 
 
 def clip(
@@ -100,6 +108,57 @@ def clip(
         return numpy.positive(x)
     above = x if low is None else apply("maximum", x, low)
     return above if high is None else apply("minimum", above, high)
+
+
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Traced:
+    """Computes np.select in a step: the choice of the first condition that is true, or else the default."""
+    if len(condlist) != len(choicelist) or not condlist:
+        raise refuse(
+            f"np.select takes a choice for each condition, and {len(condlist)} conditions meet "
+            f"{len(choicelist)} choices"
+        )
+    if any(kind_of(condition) != np.bool_ for condition in condlist):
+        raise refuse("the conditions of np.select are booleans: write x != 0")
+    values = tuple(value_or_number(value) for value in (*choicelist, default))
+    dtype = np.result_type(*(value if is_weak(value) else kind_of(value) for value in values))
+    result = values[-1]
+    for condition, choice in zip(reversed(condlist), reversed(values[:-1]), strict=True):
+        result = where(condition, choice, result)
+    return result.astype(dtype)
+
+
+def nan_to_num(
+    x: Traced, copy: bool = True, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Traced:
+    """Computes np.nan_to_num in a step: numbers in place of NaN and infinities. copy: has no effect."""
+    if not x.type.is_float:
+        return x
+    info = np.finfo(x.dtype)
+    above, below = info.max if posinf is None else posinf, info.min if neginf is None else neginf
+    finite = numpy.where(x == np.inf, above, numpy.where(x == -np.inf, below, x))
+    return numpy.where(x != x, nan, finite).astype(x.dtype)
+
+
+def rounded(a: Traced, decimals: int = 0) -> Traced:
+    """Computes np.round in a step: to a number of decimal places, by NumPy's products and quotients."""
+    if not is_integer(decimals):
+        raise refuse(f"np.round takes a whole number of decimals, not {short_repr(decimals)}")
+    if a.dtype == np.bool_:
+        raise refuse("np.round of booleans is not an operation of a step: cast with .astype first")
+    if kind_of_dtype(a.dtype) == "integer" and decimals < 0:
+        raise refuse("np.round of integers to less than ones: cast with .astype(np.float64)")
+    if kind_of_dtype(a.dtype) == "integer":
+        return a
+    factor = 10.0 ** abs(int(decimals))
+    if decimals == 0:
+        return apply("rint", a)
+    scaled = apply("rint", a * factor if decimals > 0 else a / factor)
+    return scaled / factor if decimals > 0 else scaled * factor
+
+
+def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
+    """Computes np.result_type in a step: the dtype to which values and dtypes promote."""
+    return np.result_type(*(each.dtype if isinstance(each, Traced) else each for each in arrays_and_dtypes))
 
 
 def full_like(x: Traced, value: Any, dtype: Any = None) -> Traced:
@@ -136,13 +195,23 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.min: extreme("min"),
     np.amin: extreme("min"),
     np.argmax: argmax,
+    np.argmin: argmin,
+    np.prod: product,
+    np.all: truth("np.all", True),
+    np.any: truth("np.any", False),
+    np.count_nonzero: count_nonzero,
+    np.diff: difference,
     np.cumsum: scan("cumsum"),
     np.cumprod: scan("cumprod"),
     np.mean: mean,
     np.var: variance,
     np.std: deviation,
     np.where: where,
+    np.select: select,
     np.clip: clip,
+    np.nan_to_num: nan_to_num,
+    np.round: rounded,
+    np.around: rounded,
     np.reshape: reshape,
     np.transpose: transpose,
     np.swapaxes: swapaxes,
@@ -157,6 +226,13 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.ones_like: ones_like,
     np.full_like: full_like,
     np.broadcast_to: broadcast_to,
+    np.hstack: hstack,
+    np.append: append,
+    np.repeat: repeat,
+    np.tile: tile,
+    np.ravel: ravel,
+    np.fliplr: fliplr,
+    np.matrix_transpose: matrix_transpose,
     np.take: take,
     np.flip: flip,
     np.roll: roll,
@@ -168,4 +244,5 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.copy: Traced.copy,
     np.ndim: ndim,
     np.shape: shape,
+    np.result_type: result_type,
 }

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace.feature_axes import feature_axes, feature_axis
+from stepnet.compiler.trace.indexing import feature_axes, feature_axis
 from stepnet.compiler.trace.traced import Traced, apply, refuse, reshaped
 from stepnet.compiler.values.arguments import is_integer, short_repr
+
+# NumPy returns a traced value for a traced value, which its stubs do not know.
+numpy: Any = np
 
 
 def restored(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
@@ -51,11 +54,73 @@ def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
     return restored(x, apply("argmax", x, axes=axes), axes, keepdims)
 
 
+def argmin(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+    """Computes np.argmin in a step: the index of the minimum along a feature axis, which is that of the
+    maximum of -x; of -1 - x for integers, where the least one has no negative.
+    """
+    if axis is None:
+        raise refuse("np.argmin over all axes mixes rows; give axis=-1")
+    axes = nonempty_axes(x, (feature_axis(x, axis, "np.argmin"),), "np.argmin")
+    reversed_ = -x if x.type.is_float else -1 - x.astype(np.int64)
+    return restored(x, apply("argmax", reversed_, axes=axes), axes, keepdims)
+
+
+def product(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+    """Computes np.prod in a step, over feature axes: along each the last of the prefix products."""
+    axes = feature_axes(x, axis, "np.prod")
+    result = x if x.type.is_float else x.astype(np.int64)
+    for axis in axes:
+        ends = tuple(slice(-1, None) if place == axis else slice(None) for place in range(-x.ndim, 0))
+        if not result.type.shape[axis]:
+            ahead = [(int(place == axis), 0) for place in range(-x.ndim, 0)]
+            result = numpy.pad(result, ahead, constant_values=1)
+        result = apply("cumprod", result, axis=axis)[ends]
+    return result if keepdims else numpy.squeeze(result, axis=axes)
+
+
+def truth(name: str, least: bool) -> Callable[..., Traced]:
+    """Makes the rule for np.all or np.any in a step. name: "np.all" or "np.any".
+
+    least: whether all numbers must be true, and not only one of them.
+    """
+
+    def rule(a: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+        """Counts, over feature axes, the numbers that are true, or those that are not."""
+        if axis is None and not a.is_constant:
+            raise refuse(f"{name} over all axes: a step cannot branch on a value; as a value, give axis=-1")
+        counted = (a == 0) if least else (a != 0)
+        number = total(counted.astype(np.float32), feature_axes(a, axis, name), keepdims=keepdims)
+        return number == 0 if least else number > 0
+
+    return rule
+
+
+def count_nonzero(a: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
+    """Computes np.count_nonzero in a step, over feature axes."""
+    return total(a != 0, feature_axes(a, axis, "np.count_nonzero"), keepdims=keepdims)
+
+
+def difference(a: Traced, n: int = 1, axis: int = -1) -> Traced:
+    """Computes np.diff in a step: the differences of neighbours along a feature axis, n times."""
+    feature = feature_axis(a, axis, "np.diff")
+    if not is_integer(n) or n < 0:
+        raise refuse(f"np.diff takes differences a number of times from 0, not {short_repr(n)}")
+    later, earlier = (
+        tuple(part if place == feature else slice(None) for place in range(-a.ndim, 0))
+        for part in (slice(1, None), slice(None, -1))
+    )
+    for _ in range(min(int(n), a.type.shape[feature])):
+        a = (a[later] != a[earlier]) if a.dtype == np.bool_ else a[later] - a[earlier]
+    return a
+
+
 def scan(operation: str) -> Callable[..., Traced]:
     """Makes the rule for np.cumsum or np.cumprod in a step. operation: "cumsum" or "cumprod"."""
 
     def rule(a: Traced, axis: Any = None) -> Traced:
-        """Computes the scan along a feature axis; without an axis, over a flattened parameter."""
+        """Computes np.cumsum or np.cumprod in a step, along a feature axis; without an axis, over a flattened
+        parameter.
+        """
         if axis is None and not a.is_constant:
             raise refuse(f"np.{operation} over all axes mixes rows; give axis=-1")
         x = reshaped(a, (a.type.size,)) if axis is None else a
@@ -87,7 +152,9 @@ def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = Fa
 
 
 def norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Traced:  # noqa: A002 - NumPy's name
-    """Computes np.linalg.norm of vectors in a step, along one feature axis: ord is 1, 2 or infinity."""
+    """Computes np.linalg.norm of vectors in a step, along one feature axis: `ord` is 1, 2 (the default) or
+    infinity; raises `StepError` for others.
+    """
     if not is_integer(axis):
         raise refuse("np.linalg.norm in a step is that of vectors along one axis; give axis=-1")
     axes = (feature_axis(x, axis, "np.linalg.norm"),)

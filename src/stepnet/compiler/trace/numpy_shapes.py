@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.types import ROWS
-from stepnet.compiler.trace.feature_axes import feature_axes, feature_axis, listed, without_rows
+from stepnet.compiler.trace.indexing import feature_axes, feature_axis, listed, without_rows
 from stepnet.compiler.trace.traced import (
     ROWS_AXIS,
     Traced,
@@ -121,14 +121,18 @@ def pad(x: Traced, pad_width: Any, mode: Any = "constant", *, constant_values: A
 
 
 def added(x: Traced, feature: int, width: int, number: Any) -> Traced:
-    """Makes a parameter of one number, with the shape of x but `width` along a feature axis."""
+    """Makes a constant full of one number, with the shape of x but `width` entries along a feature axis, to
+    be concatenated with x.
+    """
     sizes = list(x.type.shape)
     sizes[feature] = width
     return Traced(x.builder, x.builder.constant(filled(tuple(sizes), number, x.dtype.name)))
 
 
-def indices_of(x: Traced, chosen: Mapping[int, slice]) -> tuple[slice, ...]:
-    """Makes the index that takes slices along some axes, counted from the end, and all along the others."""
+def indices_of(x: Traced, chosen: Mapping[int, Any]) -> tuple[Any, ...]:
+    """Makes the index that takes slices, or indices, along some axes, counted from the end, and all along the
+    others.
+    """
     return tuple(chosen.get(axis, slice(None)) for axis in range(-x.ndim, 0))
 
 
@@ -233,6 +237,63 @@ def array_split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Trac
         for index in range(int(indices_or_sections))
     ]
     return split(x, [sum(lengths[:index]) for index in range(1, int(indices_or_sections))], axis)
+
+
+def hstack(tup: Sequence[Any]) -> Traced:
+    """Computes np.hstack in a step: concatenates values along their first feature axis."""
+    return concatenate(tup, 0 if np.ndim(tup[0]) == 1 else 1)
+
+
+def append(arr: Any, values: Any, axis: Any = None) -> Traced:
+    """Computes np.append in a step: concatenates two values along a feature axis."""
+    if axis is None:
+        raise refuse("np.append over all axes mixes rows; give axis=-1")
+    return concatenate([arr, values], axis)
+
+
+def repeat(a: Traced, repeats: Any, axis: Any = None) -> Traced:
+    """Computes np.repeat in a step: each element along a feature axis a number of times."""
+    if axis is None:
+        a, axis = flat(a, "np.repeat"), 0
+    feature = feature_axis(a, axis, "np.repeat")
+    indices = np.repeat(np.arange(a.type.shape[feature]), repeats)
+    return a[indices_of(a, {feature: indices})]
+
+
+def tile(A: Traced, reps: Any) -> Traced:
+    """Computes np.tile in a step: the features a number of times along each axis; the rows once."""
+    counts = [1] * (A.ndim - len(listed(reps))) + listed(reps)
+    if not all(is_integer(count) and count >= 0 for count in counts):
+        raise refuse(f"np.tile takes whole numbers of copies, not {short_repr(reps)}")
+    if not A.is_constant and (len(counts) > A.ndim or counts[0] != 1):
+        raise refuse(f"np.tile keeps the rows first, and once: write (1, n), not {short_repr(reps)}")
+    x = reshaped(A, (1,) * (len(counts) - A.ndim) + A.type.shape)
+    for feature, count in zip(range(-x.ndim, 0), counts, strict=True):
+        if count != 1:
+            x = x[indices_of(x, {feature: np.tile(np.arange(x.type.shape[feature]), count)})]
+    return x
+
+
+def ravel(a: Traced) -> Traced:
+    """Computes np.ravel in a step, of a parameter."""
+    return flat(a, "np.ravel")
+
+
+def flat(a: Traced, name: str) -> Traced:
+    """Returns a parameter with one axis; raises `StepError` for a value with rows. name: of the function."""
+    if not a.is_constant:
+        raise refuse(f"{name} over all axes would join the rows: write x.reshape(x.shape[0], -1), or axis=-1")
+    return reshaped(a, (a.type.size,))
+
+
+def fliplr(m: Traced) -> Traced:
+    """Computes np.fliplr in a step: reverses the order along the first feature axis."""
+    return flip(m, 1)
+
+
+def matrix_transpose(x: Traced, /) -> Traced:
+    """Computes np.matrix_transpose in a step: exchanges the last two axes, which are features."""
+    return swapaxes(x, -1, -2)
 
 
 def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:

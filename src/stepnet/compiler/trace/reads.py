@@ -28,7 +28,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import Literal
 from stepnet.compiler.trace.lines import INSTALLED
-from stepnet.compiler.values.arguments import is_jax_array
+from stepnet.compiler.values.arguments import is_jax_array, is_tensor
 from stepnet.compiler.values.once import computed_once
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -135,7 +135,8 @@ class Reads:
         return all(content_key(value) == known for value, known in self.arrays)
 
     def changes(self, after: "Reads") -> str:
-        """Names up to three of the values read by a step that have changed, for messages; empty if none has.
+        """Names up to three of the values read by a step that have changed since they were collected here,
+        for messages; empty if none has.
 
         after: the values that the step reads now.
         """
@@ -153,7 +154,9 @@ class Latest:
         self.reads: Reads | None = None
 
     def current(self, find_reads: Callable[[], Reads]) -> Reads:
-        """Returns the values that the step reads: the cached ones, or by `find_reads` if one has changed."""
+        """Returns the values that a step reads besides its arguments: the cached ones, or by `find_reads` if
+        one has changed.
+        """
         reads = self.reads  # read once, as another thread may replace it meanwhile
         if reads is None or not reads.still_hold():
             reads = self.reads = find_reads()
@@ -184,8 +187,8 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequen
     remaining = [(name, step)]
 
     def look(at: str, sources: Iterable[ReadSource]) -> None:
-        """Reads the items or attributes of the value named `at` from its sources, notes them in `seen`, and
-        adds them to the values still to be inspected.
+        """Reads the items or attributes of the value named `at`, such as "self.weights", from its sources,
+        notes them in `seen`, and adds them to the values that are still to be inspected.
         """
         inner = list[tuple[str, Any]]()
         for source in sources:
@@ -339,8 +342,8 @@ def base_sources(kind: type[Any]) -> list[ReadSource]:
 
 
 def class_source(kind: type[Any]) -> ReadSource:
-    """Makes a `ReadSource`, which reads the methods and attributes that a class itself defines again, to see
-    whether they changed.
+    """Makes a `ReadSource` for the methods and attributes that a class itself defines: it reads them anew
+    later, to see whether they changed. Names that Python generates are not compared.
     """
     own = vars(kind)
     names = [None if name in GENERATED else name for name in own]
@@ -477,12 +480,6 @@ def file_of(value: Any) -> str | None:
 def is_installed(file: str | None) -> bool:
     """Tells whether a file is part of an installed package, and so not of the user's own code."""
     return file is not None and any(item in INSTALLED for item in file.split(os.sep))
-
-
-def is_tensor(value: Any) -> bool:
-    """Tells whether a value is a PyTorch tensor, without importing PyTorch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def tensor_bits(tensor: Any) -> Any:

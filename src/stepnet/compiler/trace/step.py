@@ -25,6 +25,8 @@ from stepnet.compiler.net.types import (
     is_sequence_axis,
     is_static_extent,
 )
+from stepnet.compiler.net.windows import own_axis
+from stepnet.compiler.trace.composed import COMPOSED
 from stepnet.compiler.trace.draws import traced_purely
 from stepnet.compiler.trace.indexing import indexed
 from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
@@ -42,12 +44,12 @@ from stepnet.compiler.values.arguments import (
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, promoted_float
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
-from stepnet.errors import InputError, StepError
+from stepnet.errors import InputError, StepnetError
 
 Array = np.ndarray
 Step = Callable[..., Any]
 
-Traced.rules = Rules(UFUNCS, FUNCTIONS, indexed)
+Traced.rules = Rules({**COMPOSED, **UFUNCS}, FUNCTIONS, indexed)
 
 MOST_LEVELS = len(AXES) - 2
 LEVELS = f"levels is how many levels of inner sequences there are at each step, from 0 to {MOST_LEVELS}"
@@ -62,7 +64,8 @@ class Spec:
         shape: The feature shape: a whole number, or a tuple of them; () for one number per row.
         dtype: The dtype, or None for the default: the promoted floating dtype of inputs and parameters.
         levels: For an input: the number of levels of inner sequences at each step.
-        axis: For a static sequence: a name for its axis, which statics of the same lengths share.
+        axis: For a static sequence: a name for its axis, which statics of the same lengths share. For an
+            input of a `Graph`: a name for its steps, if it has steps of its own.
 
     Raises:
         InputError: For sizes that are not whole numbers, and for a dtype that steps do not support.
@@ -121,7 +124,9 @@ def specs(structure: Any) -> Any:
     """Makes a structure of `Spec`s from the forms that users write: 64, (4, 16), or {"h": 64, "c": 64}."""
 
     def spec(leaf: Any) -> Spec:
-        """Makes the `Spec` of one leaf of the structure."""
+        """Makes the `Spec` (features, dtype) of one leaf of a structure that a user writes: a `Spec`, or a
+        size or shape.
+        """
         if isinstance(leaf, Spec):
             return leaf
         if is_integer(leaf) or is_shape(leaf):
@@ -186,7 +191,8 @@ class TracedStep:
         return replace(self, body=without_unused(nodes, (*results, *self.body.results[count:])))
 
     def net(self, reverse: bool = False, unroll: int = 1) -> Net:
-        """Makes the net of the whole recurrence, which applies the step to every step of every sequence.
+        """Makes the net of a whole recurrence from this traced step, which applies the step to every step of
+        every sequence.
 
         reverse: whether sequences run from the last step to the first.
         unroll: the number of steps per iteration of the compiled loop.
@@ -210,6 +216,9 @@ class TracedStep:
 NO_STATICS = (
     "the step has a parameter `statics`, and failed without any: {}; give statics= to the call, and with "
     "inputs= their features as statics= to RNN"
+)
+NO_PARAMS = (
+    "the step failed, and its recurrence has no parameters: {}; give them, as in RNN(step, params, memory=64)"
 )
 
 
@@ -251,15 +260,14 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
         extras = extra_arguments(step, builder, traced["static"])
         if statics is not None and "statics" not in extras:
             raise InputError("statics were given, but the step has no parameter named `statics`")
-        given = traced["param"]
-        if type(given) is dict:
-            given = StepParameters(cast("dict[str, Any]", given))
+        x, values, given = (NamedValues.of(traced[kind], name) for kind, name in NAMES.items())
         try:
-            returned = step(traced["x"], traced["memory"], given, **extras)
-        except (AttributeError, TypeError, ValueError, StepError) as error:
-            is_of_none = any(text in str(error) for text in ("None", "dtype object"))
-            if "statics" in extras and statics is None and is_of_none:
+            returned = step(x, values, given, **extras)
+        except (AttributeError, TypeError, StepnetError) as error:
+            if "statics" in extras and statics is None and is_of_none(error):
                 raise InputError(NO_STATICS.format(error)) from error
+            if params is None and "'NoneType' object" in str(error):
+                raise InputError(NO_PARAMS.format(error)) from error
             raise
     with NamingLine(step), written_at(defined_at(step)):
         if not isinstance(returned, tuple) or len(pair := cast("tuple[Any, ...]", returned)) != 2:
@@ -276,28 +284,61 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
     return TracedStep(body, inputs, memory, statics, params, blank(output), names, last)
 
 
-class StepParameters(dict[str, Any]):
-    """The parameters that a step reads by their names; refuses a name that is not there."""
+def is_of_none(error: Exception) -> bool:
+    """Tells whether an error says that a value is None: one of Python and NumPy, which name its class, or one
+    of stepnet, which names the value or its dtype.
+    """
+    texts = ("None", "dtype object") if isinstance(error, StepnetError) else ("NoneType",)
+    return any(text in str(error) for text in texts)
+
+
+NAMES = {"x": "input", "memory": "memory", "param": "parameter"}
+"""The words for the values in a step's arguments, in the order of the arguments."""
+
+
+class NamedValues(dict[str, Any]):
+    """Values that a step reads by their names: refuses a name that is not there.
+
+    what: the word for such a value, for messages.
+    """
+
+    def __init__(self, values: dict[str, Any], what: str) -> None:
+        """Copies the values."""
+        super().__init__(values)
+        self.what = what
+
+    @classmethod
+    def of(cls, structure: Any, what: str) -> Any:
+        """Makes the values of a dict, and returns any other structure as it is."""
+        return cls(cast("dict[str, Any]", structure), what) if type(structure) is dict else structure
 
     def __missing__(self, name: Any) -> None:
         """Raises `StepError` with the names that there are, in place of `KeyError`."""
-        raise refuse(f"there is no parameter {name!r}; there are {', '.join(map(str, self)) or 'none'}")
+        raise refuse(f"there is no {self.what} {name!r}; there are {', '.join(map(str, self)) or 'none'}")
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises `StepError` for a name after a dot, as of a value's attribute."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise refuse(f"a {self.what} is read by its name in brackets, [{name!r}], and not as .{name}")
 
 
 def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any:
     """Adds inputs to a net for a structure of `Spec`s or arrays; returns the structure of their values.
 
     kind: the name of the step's argument: x, memory, static (which may be sequences) or param.
-    extent: the extent (such as one value per row) of an input whose `Spec` has no inner levels.
+    extent: the extent (such as one value per row) of an input whose `Spec` has no inner levels and no axis.
     A value of a storage dtype is cast to the dtype in which it is computed.
     """
     values: list[Traced] = []
     for name, leaf in named_leaves(structure):
         axes = extent_of(len(extent) + (leaf.levels if isinstance(leaf, Spec) else 0))
-        beside = leaf.axis if kind == "static" else ""
-        type_ = Type(
-            (*axes, beside) if beside else axes, tuple(leaf.shape), dtype_name(leaf.dtype, f"{kind} {name}")
-        )
+        named = leaf.axis if isinstance(leaf, Spec) else ""
+        if named and kind == "static":
+            axes = (*axes, named)
+        elif named and builder.is_model:
+            axes = (*axes[:-1], own_axis(named))
+        type_ = Type(axes, tuple(leaf.shape), dtype_name(leaf.dtype, f"{kind} {name}"))
         value = Traced(builder, builder.input(type_, name or kind))
         values.append(value.astype(type_.computed.dtype))
     return rebuild(structure, values)
@@ -309,8 +350,8 @@ def carried(spec: Spec) -> Spec:
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """Casts an output to a storage dtype, if `dtype` is one and the output has its compute dtype; returns the
-    number of the node.
+    """Casts an output of a step to a storage dtype (such as bfloat16), if `dtype` is one and the output has
+    its compute dtype; returns the number of the node.
     """
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
@@ -339,6 +380,7 @@ def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any
 
 def row_value(builder: Builder, leaf: Any, what: str) -> int:
     """Returns the number of a result of a step as one value per row; a constant is repeated in every row.
+    Raises `StepError` for a value of another step, for a sequence, and for what is no value.
 
     what: the name of the result, for messages.
     """

@@ -10,7 +10,8 @@ import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from functools import partial
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -22,27 +23,18 @@ from stepnet.compiler.trace.lines import refuse as refuse
 from stepnet.compiler.trace.lines import user_line as user_line
 from stepnet.compiler.values import arguments
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, computed, dtype_text
-from stepnet.errors import InputError, NetError
+from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.structure import leaves
+from stepnet.errors import InputError, NetError, StepError, StepnetError
 
 # Applied to a traced value these return a traced value, which the stubs of NumPy do not know.
 numpy: Any = np
 
-INSTEAD = {
-    "array method .any": "a step cannot branch on a value; as a value, np.max of ones and zeros over axis=-1",
-    "array method .all": "a step cannot branch on a value; as a value, np.min of ones and zeros over axis=-1",
-    "np.any": "write np.max(np.where(x, 1.0, 0.0), axis=-1) > 0",
-    "np.all": "write np.min(np.where(x, 1.0, 0.0), axis=-1) > 0",
-    "np.log2": "write np.log(x) / np.log(2)",
-    "np.log10": "write np.log(x) / np.log(10)",
-    "np.sort": "np.max, np.min and np.argmax are operations",
-}
-"""The ways to write what is no operation of a step, by the names in messages."""
-
-
-def unknown(name: str) -> str:
-    """Returns the message for a function or method that steps do not have, with what to write instead."""
-    advice = f": {INSTEAD[name]}" if name in INSTEAD else ""
-    return f"{name} is not an operation of a step{advice}"
+METHODS = (
+    *("all", "any", "argmax", "argmin", "cumprod", "cumsum", "dot", "max", "mean", "min", "prod"),
+    *("ravel", "repeat", "round", "squeeze", "std", "sum", "swapaxes", "take", "var"),
+)
+"""The methods of arrays that are NumPy's functions of the same names, with the array as first argument."""
 
 
 class Rows:
@@ -136,7 +128,7 @@ class Traced(NDArrayOperatorsMixin):
 
     @property
     def T(self) -> "Traced":  # noqa: N802 - NumPy's name
-        """A parameter with its axes reversed; refused for values with rows."""
+        """The parameter with its axes reversed; raises `StepError` for a value with rows (one a sequence)."""
         if not self.is_constant:
             raise refuse(
                 "x.T would move the rows; use np.swapaxes on feature axes, or transpose the parameter"
@@ -149,17 +141,17 @@ class Traced(NDArrayOperatorsMixin):
 
     # ---- what NumPy brings
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> "Traced":
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """Called by NumPy for a ufunc: applies the rule that adds its operation to the net."""
         if method != "__call__":
-            raise refuse(f"np.{ufunc.__name__}.{method} is not supported in a step")
+            raise unknown(f"np.{ufunc.__name__}.{method}")
         if "out" in options:
             raise refuse("a step's values never change in place: write a = a + b for a += b")
         if options:
             raise refuse(f"np.{ufunc.__name__} takes no {', '.join(options)} in a step")
         rule = self.rules.ufuncs.get(ufunc)
         if rule is None:
-            raise refuse(unknown(f"np.{ufunc.__name__}"))
+            raise unknown(f"np.{ufunc.__name__}")
         with as_refused(f"np.{ufunc.__name__}"):
             return rule(*inputs) if callable(rule) else apply(rule, *inputs)
 
@@ -168,7 +160,7 @@ class Traced(NDArrayOperatorsMixin):
         rule = self.rules.functions.get(function)
         if rule is None:
             name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
-            raise refuse(unknown(name))
+            raise unknown(name)
         try:
             inspect.signature(rule).bind(*inputs, **options)
         except TypeError as error:
@@ -198,53 +190,9 @@ class Traced(NDArrayOperatorsMixin):
         as_sequence = len(axes) == 1 and not isinstance(axes[0], int)
         return numpy.transpose(self, (axes[0] if as_sequence else axes) if axes else None)
 
-    def swapaxes(self, first: int, second: int) -> "Traced":
-        """Exchanges two feature axes, as `np.swapaxes` does."""
-        return numpy.swapaxes(self, first, second)
-
-    def sum(self, axis: Any = None, **options: Any) -> "Traced":
-        """Sums over feature axes, as `np.sum` does."""
-        return numpy.sum(self, axis=axis, **options)
-
-    def mean(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the mean over feature axes, as `np.mean` does."""
-        return numpy.mean(self, axis=axis, **options)
-
-    def var(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the variance over feature axes, as `np.var` does."""
-        return numpy.var(self, axis=axis, **options)
-
-    def std(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the standard deviation over feature axes, as `np.std` does."""
-        return numpy.std(self, axis=axis, **options)
-
-    def max(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the maximum over feature axes, as `np.max` does."""
-        return numpy.max(self, axis=axis, **options)
-
-    def min(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the minimum over feature axes, as `np.min` does."""
-        return numpy.min(self, axis=axis, **options)
-
-    def argmax(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the index of the maximum along a feature axis, as `np.argmax` does."""
-        return numpy.argmax(self, axis=axis, **options)
-
-    def cumsum(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the prefix sum along a feature axis, as `np.cumsum` does."""
-        return numpy.cumsum(self, axis=axis, **options)
-
-    def cumprod(self, axis: Any = None, **options: Any) -> "Traced":
-        """Computes the prefix product along a feature axis, as `np.cumprod` does."""
-        return numpy.cumprod(self, axis=axis, **options)
-
     def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
         """Limits the value to two bounds, as `np.clip` does; None is no bound."""
         return numpy.clip(self, min, max)
-
-    def dot(self, other: Any) -> "Traced":
-        """Multiplies by a parameter, as `np.dot` does."""
-        return numpy.dot(self, other)
 
     def copy(self) -> "Traced":
         """Returns the value itself: values never change."""
@@ -255,7 +203,8 @@ class Traced(NDArrayOperatorsMixin):
     def __array__(self, *_: Any, **__: Any) -> Any:
         """Raises `StepError`, as a traced value has no numbers."""
         raise refuse(
-            "a step's value is not an array while it is traced; use NumPy's functions on it as it is"
+            "a step's value is not an array while it is traced; use NumPy's functions on it as it is, and in "
+            "place of np.array(values) np.stack(values, axis=-1)"
         )
 
     def __bool__(self) -> bool:
@@ -264,7 +213,10 @@ class Traced(NDArrayOperatorsMixin):
 
     def __iter__(self) -> Iterator[Any]:
         """Raises `StepError`: a step cannot loop over a value, whose first axis is the rows."""
-        raise refuse("a step cannot loop over a value; slice its features: x[:, 0], x[:, 1], ...")
+        raise refuse(
+            "a step cannot loop over a value; slice its features: x[:, 0], x[:, 1], ... For a memory of two "
+            "arrays give a list of their features, memory=[16, 16]: (16, 16) is one array"
+        )
 
     def __len__(self) -> int:
         """Raises `StepError`: a step does not know the number of its rows."""
@@ -279,22 +231,49 @@ class Traced(NDArrayOperatorsMixin):
 
     __int__ = __complex__ = __index__ = __float__
 
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> NoReturn:
+        """Called by PyTorch for a function of its own: raises `StepError`."""
+        raise refuse(
+            f"torch.{function.__name__} is PyTorch's: a step of sn.RNN uses NumPy's functions and stepnet's; "
+            "stepnet.torch.trace takes a step that is written with PyTorch's"
+        )
+
     def __setitem__(self, index: Any, value: Any) -> None:
         """Raises `StepError`: a step makes new values, and changes none."""
         raise refuse("a step's values never change; use np.where or np.concatenate to make a new one")
 
+    def __round__(self, digits: int | None = None) -> NoReturn:
+        """Raises `StepError`: Python's round is for numbers."""
+        raise refuse("round() is for numbers: write np.round(x), or np.rint(x)")
+
     def __getattr__(self, name: str) -> Any:
-        """Raises `StepError` for methods of arrays that steps do not have."""
+        """Returns a method of arrays that is a function of NumPy; raises `StepError` for others."""
+        if name in METHODS:
+            return partial(getattr(numpy, name), self)
         if name.startswith("__"):
             raise AttributeError(name)
-        raise refuse(unknown(f"array method .{name}"))
+        raise unknown(f".{name}")
+
+
+def unknown(name: str) -> StepError:
+    """Makes the error for a function or method that steps do not have, with what to write instead. name: as
+    it is written, such as "np.sort" or ".sort".
+    """
+    with IMPORTS:
+        from stepnet.compiler.trace.advice import message_for
+    return refuse(message_for(name))
 
 
 @contextmanager
 def as_refused(name: str) -> Generator[None]:
-    """Context that turns NumPy's errors about arguments of function `name` into `StepError`s, with lines."""
+    """Context that turns errors of NumPy about the arguments of its function `name` into `StepError`s with
+    the user's line.
+    """
     try:
         yield
+    except StepnetError:
+        raise
     except (TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
         raise refuse(f"{name} in a step: {error}") from None
 
@@ -349,10 +328,33 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
     if is_weak(value):
         strong = [kind_of(operand) for operand in operands if not is_weak(operand)]
         return builder.constant(filled((), value, np.result_type(*strong, value)))
+    return builder.constant(constant_of(value))
+
+
+def constant_of(value: Any) -> np.ndarray:
+    """Converts a constant to an array of a dtype that steps compute in; raises `StepError` if it is none."""
+    if value is None:
+        raise refuse(
+            "None stands where a value or a number is needed: give the argument that it comes from, such as "
+            "statics= or targets"
+        )
+    several = cast("tuple[Any, ...]", value) if isinstance(value, list | tuple) else ()
+    if any(isinstance(part, Traced) for part in leaves(several)):
+        raise refuse(
+            f"a {type(several).__name__} of values stands where one value is needed: take one, or write "
+            "np.stack(values, axis=-1). A list that is given makes such lists: give sequences as "
+            "sn.Ragged.from_list(list), a parameter as np.array(list), the "
+            "size of a memory as memory=4, and the features of inputs as inputs=4, without batch and steps"
+        )
+    if isinstance(value, str):
+        raise refuse(
+            f"the text {value!r} stands where a value or a number is needed; the arrays of a dict are taken "
+            f"by their keys, such as memory[{value!r}]: a loop over a dict gives its keys"
+        )
     array = array_of(value, "a constant")
     if array.dtype.name not in COMPUTED:
         raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
-    return builder.constant(array)
+    return array
 
 
 def is_weak(value: Any) -> bool:
@@ -364,11 +366,13 @@ def kind_of(value: Any) -> Any:
     """Returns the dtype, or the type for a Python number, by which NumPy's promotion treats a value."""
     if is_weak(value):
         return float if isinstance(value, float) else int
-    return value.dtype if isinstance(value, Traced) else array_of(value, "a constant").dtype
+    return value.dtype if isinstance(value, Traced) else constant_of(value).dtype
 
 
 def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
-    """Makes an array of one repeated number, cast as NumPy does; refuses integers that do not fit."""
+    """Makes an array of one repeated number, cast as NumPy does; raises `StepError` for integers that do not
+    fit the dtype, and values that do not fit the shape.
+    """
     try:
         with np.errstate(all="ignore"):
             return np.full(shape, value, dtype)
@@ -392,7 +396,8 @@ def array_of(value: Any, what: str) -> np.ndarray:
 
 
 def align(builder: Builder, numbers: list[int]) -> None:
-    """Removes a leading axis of size 1 from constants that have one axis more than the values with rows.
+    """Prepares the operands of an elementwise operation in a step: removes a leading axis of size 1, that of
+    the rows, from constants that have one axis more than the values with rows.
 
     numbers: the operands, changed in place.
     Raises `StepError` for operands whose features NumPy would broadcast against the rows.

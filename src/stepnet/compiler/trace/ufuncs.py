@@ -26,7 +26,9 @@ numpy: Any = np
 
 
 def matmul(left: Any, right: Any) -> Traced:
-    """Computes left @ right in a step: a value and a parameter, two parameters, or matrices of each row."""
+    """Computes left @ right in a step: a value times a parameter, two parameters, or the product of two
+    matrices for each row.
+    """
     builder = builder_of((left, right))
     a = Traced(builder, lifted(builder, left, (left, right)))
     b = Traced(builder, lifted(builder, right, (left, right)))
@@ -50,7 +52,13 @@ def matmul(left: Any, right: Any) -> Traced:
         return reshaped(product, product.type.shape[1:])
     if len(b.type.shape) > 2:
         return of_matrices(a, b)
-    if not a.type.shape or len(b.type.shape) != 2 or a.type.shape[-1] != b.type.shape[0]:
+    if not a.type.shape:
+        raise refuse(
+            f"{title(a)} is one number in each row, and {title(b)} {b.type.element} multiplies features: an "
+            "input has a last axis of features, [batch, time, features], and the mean over the steps of an "
+            "inner sequence is sn.reduce(x, 'mean')"
+        )
+    if len(b.type.shape) != 2 or a.type.shape[-1] != b.type.shape[0]:
         raise refuse(
             f"{title(a)} {a.type.element} @ {title(b)} {b.type.element} does not fit: "
             "the last size of the left must be the first of the right"
@@ -91,7 +99,9 @@ def dot(left: Any, right: Any) -> Traced:
 
 
 def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
-    """Casts the operands of a ufunc to the dtypes in which NumPy computes it; returns traced values."""
+    """Casts the operands of a ufunc to the dtypes in which NumPy computes it; returns traced values. ufunc:
+    one of NumPy's elementwise functions.
+    """
     builder = builder_of(operands)
     dtypes = loop_dtypes(ufunc, *operands)
     values = [Traced(builder, lifted(builder, value, operands)) for value in operands]
@@ -99,7 +109,9 @@ def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
 
 
 def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
-    """Returns the dtypes to which NumPy casts a ufunc's operands; raises `StepError` if steps lack one."""
+    """Returns the dtypes to which NumPy casts a ufunc's operands; raises `StepError` if steps do not compute
+    in one of them.
+    """
     try:
         dtypes = ufunc.resolve_dtypes((*map(kind_of, operands), None))
     except TypeError as error:
@@ -113,12 +125,10 @@ def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
     return dtypes[:-1]
 
 
-def power(x: Any, exponent: Any) -> Traced:
-    """Computes x to the power of one constant number, as NumPy does."""
-    if isinstance(exponent, Traced):
-        raise refuse("a power by a value is not an operation of a step; use np.exp(b * np.log(a))")
-    if np.ndim(exponent) != 0 or kind_of_dtype(array_of(exponent, "the exponent").dtype) == "other":
-        raise refuse("the exponent of a power is one constant number")
+def power_by_number(x: Traced, exponent: Any) -> Traced:
+    """Computes x to the power of one constant number, as NumPy does; raises `StepError` for no number."""
+    if kind_of_dtype(array_of(exponent, "the exponent").dtype) == "other":
+        raise refuse("the exponent of a power is a number, a value of the step, or an array of numbers")
     dtype, dtype_of_exponent = loop_dtypes(np.power, x, exponent)
     number: Any = filled((), exponent, dtype_of_exponent).item()
     if kind_of_dtype(dtype) == "float":
@@ -194,7 +204,9 @@ def bitwise(ufunc: np.ufunc, operation: str) -> Callable[..., Traced]:
     """
 
     def rule(*operands: Any) -> Traced:
-        """Applies the logical operation; raises `StepError` for integers."""
+        """Applies the logical operation for &, |, ^ or ~ in a step, where the operands are booleans; raises
+        `StepError` for integers.
+        """
         if any(dtype != np.bool_ for dtype in loop_dtypes(ufunc, *operands)):
             raise refuse(f"&, |, ^ and ~ are for booleans in a step; use np.{operation} or comparisons")
         return apply(operation, *operands)
@@ -213,7 +225,7 @@ UFUNCS: dict[np.ufunc, str | Callable[..., Traced]] = {
     np.square: square,
     np.reciprocal: reciprocal,
     np.isnan: is_nan,
-    np.power: power,
     np.matmul: matmul,
 }
-"""A ufunc that is the meaning of an operation maps to it; the others are built from several operations."""
+"""A ufunc that is the meaning of an operation maps to it; of the others, these take one operation or two.
+`composed` has those that take more."""

@@ -2,5 +2,6 @@
 
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
+from stepnet.compiler.values.version import check_lock, has_lock
 
-__all__ = ["COMPUTED", "DTYPES", "leaves", "named_leaves", "rebuild", "transform"]
+__all__ = ["COMPUTED", "DTYPES", "check_lock", "has_lock", "leaves", "named_leaves", "rebuild", "transform"]

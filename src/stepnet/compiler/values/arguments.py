@@ -8,16 +8,18 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 
 import numpy as np
 
 from stepnet.compiler.values.dtypes import DTYPES, dtype_text
-from stepnet.errors import FileError, InputError, printable
+from stepnet.errors import FileError, InputError, StepnetError, printable
 
 Array = np.ndarray
 Kind = TypeVar("Kind")
+Given = ParamSpec("Given")
 LARGEST = int(np.iinfo(np.int64).max)
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 SHOWN = 60
@@ -76,6 +78,37 @@ def function(value: Any, meaning: str) -> Callable[..., Any]:
     if not callable(value):
         raise InputError(f"{meaning}, not {kind(value)}")
     return cast("Callable[..., Any]", value)
+
+
+def advised(**advice: str) -> Callable[[Callable[Given, Kind]], Callable[Given, Kind]]:
+    """Makes a decorator for a function that users may call by arguments that it lacks, or give twice.
+
+    advice: what to do instead, by the name of the argument. Raises `InputError` with it for a call by that
+    name where the function has no such argument, or has a value for it by position.
+
+    >>> advised(output="write result= in place of it")(lambda result: result)(output="last")
+    Traceback (most recent call last):
+    stepnet.errors.InputError: <lambda> has no argument output=: write result= in place of it
+    """
+
+    def decorated(function: Callable[Given, Kind]) -> Callable[Given, Kind]:
+        """Returns the function, with a check of its arguments."""
+        positions = {name: place for place, name in enumerate(inspect.signature(function).parameters)}
+
+        @wraps(function)
+        def checked(*args: Given.args, **kwargs: Given.kwargs) -> Kind:
+            """Calls the function; raises the error for the name of an argument that there is advice for."""
+            name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+            for argument, text in advice.items():
+                if argument in kwargs and argument not in positions:
+                    raise InputError(f"{name} has no argument {argument}=: {text}")
+                if argument in kwargs and positions[argument] < len(args):
+                    raise InputError(f"{name} has two values for {argument}: {text}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorated
 
 
 def check_signature(
@@ -253,6 +286,8 @@ def array_of(value: Any, what: str) -> Array:
         refuse_jax_array(value, what)
     try:
         return np.asarray(value)
+    except StepnetError:
+        raise
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise InputError(f"{what} is {kind(value)} that is not an array: {error}") from None
 

@@ -9,6 +9,8 @@ import ml_dtypes
 import numpy as np
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # which NumPy knows by name once ml_dtypes is imported
+SMALL = 16 * 1024
+"""The bytes of an array below which two copies take less time than the overhead of a NumPy function."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,20 @@ def native(array: np.ndarray) -> np.ndarray:
     row = DTYPES.get(array.dtype.name)
     dtype = np.dtype(row.compute) if row else array.dtype.newbyteorder("=")
     return array.astype(dtype, copy=not array.flags.writeable)
+
+
+def same_bits(first: np.ndarray, second: np.ndarray) -> bool:
+    """Tells whether two arrays have the same dtype, shape and bits: NaN is NaN, and 0 is not -0.
+
+    >>> same_bits(np.array([np.nan]), np.array([np.nan])), same_bits(np.array([0.0]), np.array([-0.0]))
+    (True, False)
+    """
+    if first is second or (first.dtype, first.shape) != (second.dtype, second.shape):
+        return first is second
+    if first.nbytes < SMALL or first.dtype.itemsize not in (1, 2, 4, 8):
+        return first.tobytes() == second.tobytes()
+    word = f"u{first.dtype.itemsize}"
+    return bool((first.view(word) == second.view(word)).all())
 
 
 @lru_cache(256)

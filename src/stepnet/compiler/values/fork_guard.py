@@ -6,13 +6,18 @@ of a module being imported, is never released in the child. So a fork waits for 
 A signal handler may raise an exception between any two bytecodes of the main thread, for instance in a
 library that holds a lock. So such work runs in another thread, where no handler runs, and the main thread
 waits.
+
+LLVM needs more stack than some threads have: those of a program that sets `threading.stack_size`, and all
+threads of some systems. So the other thread has a stack of its own size (`STACK`), and other threads than the
+main one wait for such a thread, too.
 """
 
 import _thread
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -23,10 +28,37 @@ IMPORTS = threading.RLock()
 """The lock that is held during an import at first use, inside a function: a fork waits for it, too. Unlike
 `FORKS` it is not held while LLVM compiles. A thread that holds it does not take `FORKS`.
 """
+STACKS = threading.RLock()
+"""The lock that is held while the size of the stacks of new threads is another than the program's."""
+STACK = 8 * 2**20
+"""The bytes of the stack of a thread that runs LLVM."""
 HOOKED = (logging,)
 """Modules that register fork hooks when imported. They are imported here first: hooks registered while a fork
 waits would run only after the fork."""
 LOOK = 0.1  # seconds between checks whether a signal handler has forked this process
+
+
+class Stacks(threading.local):
+    """Facts that each thread has of its stack. large: whether it was made with `STACK` bytes."""
+
+    large = False
+
+
+OWN = Stacks()
+
+
+@contextmanager
+def large_stacks() -> Generator[None]:
+    """Context in which threads that are started have stacks of at least `STACK` bytes. What the program has
+    set by `threading.stack_size` holds again at the end.
+    """
+    with STACKS:
+        before = threading.stack_size()
+        threading.stack_size(max(STACK, before))
+        try:
+            yield
+        finally:
+            threading.stack_size(before)
 
 
 def run_without_fork(work: Callable[[], Value]) -> Value:
@@ -36,11 +68,11 @@ def run_without_fork(work: Callable[[], Value]) -> Value:
 
 
 def run_in_thread(work: Callable[[], Value]) -> Value:
-    """Runs a function in another thread, so that no signal handler interrupts it; returns its result. The
-    process does not fork meanwhile. An interrupt of the main thread ends its waiting; the function itself
-    runs to its end.
+    """Runs a function in another thread with a large stack, so that no signal handler interrupts it; returns
+    its result. The process does not fork meanwhile. An interrupt of the main thread ends its waiting; the
+    function itself runs to its end. If this thread is such a thread, the function runs in it.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if OWN.large:
         return run_without_fork(work)
     # A plain lock: an exception in the middle of `Event.wait` would leave the event broken.
     done, results, process = _thread.allocate_lock(), list[Any](), os.getpid()
@@ -48,6 +80,7 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
 
     def run() -> None:
         """Runs the function, stores its result or its error for the waiting thread, and wakes that thread."""
+        OWN.large = True
         try:
             results.append((run_without_fork(work), None))
         except BaseException as error:  # raised again in the waiting thread
@@ -55,7 +88,8 @@ def run_in_thread(work: Callable[[], Value]) -> Value:
         done.release()
 
     try:
-        _thread.start_new_thread(run, ())
+        with large_stacks():
+            _thread.start_new_thread(run, ())
     except RuntimeError:  # the system has no thread to spare
         return run_without_fork(work)
     while not done.acquire(timeout=LOOK):
@@ -74,7 +108,7 @@ if hasattr(os, "register_at_fork"):
         """Acquires, before a fork, the locks that are held while the process must not fork. An exception that
         a signal handler raises meanwhile is postponed until after the fork.
         """
-        waiting = [IMPORTS, FORKS]
+        waiting = [STACKS, IMPORTS, FORKS]
         while waiting:
             try:
                 waiting[-1].acquire()
@@ -85,8 +119,8 @@ if hasattr(os, "register_at_fork"):
 
     def release() -> None:
         """Releases the locks after a fork."""
-        IMPORTS.release()
-        FORKS.release()
+        for lock in (STACKS, IMPORTS, FORKS):
+            lock.release()
 
     def after_fork() -> None:
         """Releases the locks in the parent after a fork, and raises an interrupt that came meanwhile."""

@@ -55,3 +55,20 @@ def put_latest(entries: OrderedDict[Any, Any], key: Any, value: Any, most: int =
     entries[key] = value
     while len(entries) > most:
         entries.popitem(last=False)
+
+
+def entry_of(
+    entries: OrderedDict[Any, Any], key: Any, make: Callable[[], Any], most: int = MOST_ENTRIES
+) -> Any:
+    """Returns the entry of a cache for a key. At the first use of the key, makes the entry and adds it, and
+    removes the oldest entries beyond `most`. Threads may share the cache.
+
+    >>> entries = OrderedDict(a=1)
+    >>> entry_of(entries, "a", int), entry_of(entries, "b", int)
+    (1, 0)
+    """
+    found = entries.get(key)
+    if found is None:
+        found = make()
+        put_latest(entries, key, found, most)
+    return found

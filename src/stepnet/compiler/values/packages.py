@@ -1,8 +1,12 @@
 """The packages that stepnet uses, with the lowest version of each that works, as in pyproject.toml."""
 
+import platform
 import re
+import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
+
+from stepnet.errors import pip_command
 
 NUMBERS = re.compile(r"\d+(\.\d+)*")
 
@@ -15,12 +19,15 @@ class Package:
     floor: the lowest version that works.
     extra: the extra of stepnet that installs it; None if it is always installed.
     along: packages that have to be upgraded with it where they are installed, with their lowest versions.
+    nowhere: a kind of machine for which the package index has no version that works, by the names of `sys`
+        and `platform`, and what to do there; None if there is no such kind.
     """
 
     name: str
     floor: str
     extra: str | None = None
     along: tuple[tuple[str, str], ...] = ()
+    nowhere: tuple[tuple[str, str], str] | None = None
 
     def older(self, version: str) -> bool:
         """Tells whether an installed version is older than the lowest version that works.
@@ -38,17 +45,18 @@ class Package:
     @property
     def command(self) -> str:
         """The pip command that installs a version of the package that works: by its extra of stepnet if it
-        has one, else together with the installed packages that must be upgraded with it.
+        has one, else together with the installed packages that must be upgraded with it. On a machine for
+        which there is none, what to do instead.
 
         >>> Package("rich", "13.7").command, Package("pyarrow", "19.0.1", "arrow").command
-        ("pip install 'rich>=13.7'", "pip install 'stepnet[arrow]'")
+        ('pip install "rich>=13.7"', 'pip install "stepnet[arrow]"')
         """
+        if self.nowhere is not None and self.nowhere[0] == (sys.platform, platform.machine()):
+            return self.nowhere[1]
         if self.extra is not None:
-            return f"pip install 'stepnet[{self.extra}]'"
+            return pip_command(f"stepnet[{self.extra}]")
         along = [(name, floor) for name, floor in self.along if find_spec(name) is not None]
-        return "pip install " + " ".join(
-            f"'{name}>={floor}'" for name, floor in [(self.name, self.floor), *along]
-        )
+        return pip_command(*(f"{name}>={floor}" for name, floor in [(self.name, self.floor), *along]))
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -64,7 +72,11 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-LLVMLITE = Package("llvmlite", "0.46", along=(("numba", "0.63"),))
+INTEL_MAC = (
+    "the package index has no later one for Macs with Intel processors; build llvmlite from its source, or "
+    "use stepnet on another machine, also to build libraries for C"
+)
+LLVMLITE = Package("llvmlite", "0.46", along=(("numba", "0.63"),), nowhere=(("darwin", "x86_64"), INTEL_MAC))
 """Older versions write pointers with types, which the LLVM of newer ones does not read."""
 TYPER = Package("typer", "0.15.4")
 """Older versions take every flag of a command as given, with the click of today."""

@@ -162,11 +162,11 @@ def skeleton(structure: Structure, depth: int = 0) -> str:
     written as tuples. depth: the number of structures around it, which is limited.
 
     >>> skeleton({"h": 1, "c": (2, 3)})
-    '{h: *, c: (*, *)}'
+    '{h: array, c: (array, array)}'
     """
     children = _children(structure, depth)
     if children is None:
-        return "*"
+        return "array"
     inside = depth + 1
     if isinstance(structure, Mapping):
         return "{" + ", ".join(f"{key}: {skeleton(child, inside)}" for key, child in children) + "}"

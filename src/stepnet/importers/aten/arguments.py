@@ -61,10 +61,11 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def misplaced(operation: str, names: tuple[str, ...]) -> str:
-    """Returns the names of the arguments that an operation has by position, if those given are others; else
-    "".
+    """Returns the names of the arguments that an operation should have by position, for a message, if the
+    file gives others by position; else "".
 
-    operation: the name of one whose rule takes arguments by position. names: those given by position.
+    operation: the name of the operation; others than those whose rules take arguments by position are not
+    checked. names: those of the arguments by position in the file.
     """
     expected = NAMES.get(operation, ("self",))
     return "" if names == expected[: len(names)] else ", ".join(expected)

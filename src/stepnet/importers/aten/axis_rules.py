@@ -26,7 +26,7 @@ from stepnet.importers.aten.replay import (
     is_size,
     torch_name,
 )
-from stepnet.importers.aten.rows import aligned, at_extent, dims_of
+from stepnet.importers.aten.rows import aligned, at_extent, dims_of, scalar
 from stepnet.importers.attention import attended
 from stepnet.importers.axes import (
     BATCH,
@@ -64,7 +64,10 @@ def operand(call: ReplayedNode) -> Placed:
 
 
 def viewed(call: ReplayedNode) -> Placed:
-    """Evaluates a `view` node of a PyTorch graph: the same numbers in the same order, with other axes."""
+    """Evaluates a `view` node of a PyTorch graph: the same numbers in the same order, with other axes. Axes
+    of sequences and steps are found by their sizes: in a graph of a file, which may fix the numbers of
+    sequences and steps, by these numbers (`stated`); otherwise they are symbols.
+    """
     x, stated = call.operands[0], call.replay.stated
     joined = steps_joined(call, x)
     if joined is not None:
@@ -107,7 +110,10 @@ def repeated(call: ReplayedNode) -> Placed:
     (x,), repeats = call.operands, call.arguments["repeats"]
     own = (ONE,) * (len(repeats) - len(x.axes)) + x.axes
     pairs = list(zip(own, repeats, strict=True))
-    axes = tuple(broadcast_axis(axis, call.size(count) if axis == ONE else 1, x) for axis, count in pairs)
+    sizes = [size_of(TIME) if is_steps(call, count) else call.size(count) for count in repeats]
+    axes = tuple(
+        broadcast_axis(axis, size if axis == ONE else 1, x) for axis, size in zip(own, sizes, strict=True)
+    )
     value = broadcast_to(at_extent(x, extent_of(axes)), axes).value
     for dim, (axis, count) in enumerate(pairs):
         if axis != ONE and count != 1:
@@ -119,7 +125,8 @@ def repeated(call: ReplayedNode) -> Placed:
 
 
 def concatenated(call: ReplayedNode) -> Placed:
-    """Evaluates a `cat` node of a PyTorch graph: concatenates tensors, in the dtype of the result.
+    """Evaluates a `cat` node of a PyTorch graph: concatenates tensors, along the axis `dim`, in the dtype of
+    the result.
 
     Tensors of shape [0], which PyTorch allows among others, are left out.
     """
@@ -180,11 +187,12 @@ def selected(call: ReplayedNode) -> Any:
 
 
 def sliced(call: ReplayedNode) -> Any:
-    """Evaluates a `slice` node of a PyTorch graph: all sequences, all steps, or the first or last step.
-    Returns None for features, and for a part of the sequences: `places.sliced` is called instead, which
-    slices features and refuses sequences.
+    """Evaluates a `slice` node of a PyTorch graph: takes all sequences, all steps, or the first or last step
+    of a value. Returns None for features, and for a part of the sequences: `places.sliced` is called instead,
+    which slices features and refuses sequences.
 
-    An end that is a number is that of a part, also where it is the number of steps of a file's example.
+    In a file of torch.export, an end that is a plain number cuts steps off, although it may be the number of
+    steps of the example that was exported.
     """
     x, dim = call.operands[0], int(call.arguments["dim"])
     start, end, step = (call.arguments[name] for name in ("start", "end", "step"))
@@ -223,6 +231,12 @@ def end_step(call: ReplayedNode, x: Placed, dim: int, index: Any, keep: bool) ->
     return step_at(x, dim % len(x.axes), how, keep)
 
 
+OF_A_FILE = (
+    "it takes steps at numbers of an input, and no input of a file of torch.export is the lengths of the "
+    "sequences: for the step at lengths - 1 trace the module, stepnet.torch.graph(model, (x, lengths))"
+)
+
+
 def is_last(call: ReplayedNode, index: Any) -> bool:
     """Tells whether integers (`index`) are computed as `lengths - 1` in the net, perhaps limited to at least
     0: the positions of the last steps. call: the graph node, whose graph has the lengths.
@@ -254,6 +268,8 @@ def indexed(call: ReplayedNode) -> Any:
     steps = [dim for dim, index in used.items() if is_last(call, index)]
     if len(used) == 2 and rows and steps and x.axes[rows[0]] == BATCH and x.axes[steps[0]] == TIME:
         return step_at(x, steps[0], "last", keep=False)
+    if len(used) == 2 and call.replay.stated is not None and any(x.axes[dim] == TIME for dim in used):
+        raise refuse(OF_A_FILE)
     return None
 
 
@@ -275,7 +291,9 @@ def gathered(call: ReplayedNode) -> Any:
         return None
     if not is_last(call, index):
         raise refuse(
-            "in a model, gather over steps can only take the last step of each sequence, at lengths - 1"
+            OF_A_FILE
+            if call.replay.stated is not None
+            else "in a model, gather over steps can only take the last step of each sequence, at lengths - 1"
         )
     return step_at(x, dim % len(x.axes), "last", keep=True)
 
@@ -321,14 +339,39 @@ def arange(call: ReplayedNode) -> Any:
     end_ = call.arguments["end"]
     if is_steps(call, end_) and (call.arguments["start"], call.arguments["step"]) == (0, 1):
         return step_numbers(call.replay.like, torch_name(call.tensors[0]))
-    if not is_size(end_):
+    bounds = [call.arguments[name] for name in ("start", "end", "step")]
+    if not any(map(is_size, bounds)):
         return None
     axes = call.axes(call.tensors[0], [])
-    if (call.arguments["start"], call.arguments["step"]) != (0, 1) or axes not in ((TIME,), (BATCH,)):
-        raise refuse("a range over steps or sequences starts at 0 and counts by 1: torch.arange(x.size(1))")
+    if (bounds[0], bounds[2]) != (0, 1) or not is_size(end_):
+        raise refuse(
+            "a range over steps or sequences starts at 0, ends at their number and counts by 1, as "
+            "torch.arange(x.size(1)): compute other numbers of it"
+        )
+    if axes not in ((TIME,), (BATCH,)):
+        raise refuse(
+            "a range is over the steps of an input: number them ahead of a convolution or pooling that gives "
+            "another number of steps"
+        )
     if axes == (BATCH,):
         return SequenceOrder()
     return step_numbers(call.replay.like, torch_name(call.tensors[0]))
+
+
+def filled_with_steps(call: ReplayedNode) -> Placed | None:
+    """Evaluates a `full` node of a PyTorch graph that fills one number for each sequence with the number of
+    its steps, as torch.full((x.size(0),), x.size(1)) does; returns None for other numbers.
+    """
+    number = call.arguments["fill_value"]
+    if not is_size(number):
+        return None
+    axes = call.axes(call.tensors[0], call.operands)
+    if axes != (BATCH,):
+        raise refuse(
+            "a number of steps fills a tensor of one number for each sequence, as torch.full((x.size(0),), n)"
+        )
+    value = scalar(call, number).value
+    return Placed(value.astype(torch_name(call.tensors[0])), axes)
 
 
 # ---- products ----------------------------------------------------------------------------------------------

@@ -4,20 +4,21 @@
     flip(x)   ->   linear, tanh ...    ->   flip          operations of single steps, in any order
     flip(x)   ->   [:, -1]                                the first step
 
-No net has such values. The value in order stands for them, in a placeholder, which only these operations
-read.
+The value in order stands for such values, in a placeholder, which these operations read. For others it is
+turned around.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from stepnet.compiler.trace.feature_axes import listed
-from stepnet.compiler.trace.traced import refuse
+from stepnet.compiler.trace.indexing import listed
 from stepnet.importers.aten import places
 from stepnet.importers.aten.replay import ReplayedNode, Rule
 from stepnet.importers.aten.rows import AtenOperation, dims_of
 from stepnet.importers.axes import axis_error, is_feature, is_steps, is_time, symbols_in, time_of
 from stepnet.importers.placed import Placed, ReversedSteps, reversed_steps
+from stepnet.importers.shaping import as_turned
 
 KEEPING = frozenset({
     "cat.default", "dropout.default", "embedding.default", "expand.default", "glu.default",
@@ -33,7 +34,9 @@ ENDS = {0: -1, -1: 0}
 
 
 def flipped(call: ReplayedNode) -> Placed:
-    """Evaluates a `flip` node: features in reverse order, or the placeholder for steps in reverse order."""
+    """Evaluates a `flip` node of a PyTorch graph: features in reverse order, or a placeholder for steps in
+    reverse order, which only some operations may read.
+    """
     x = call.operands[0]
     dims = dims_of(x, call.arguments["dims"])
     steps = [dim for dim in dims if is_time(x.axes[dim])]
@@ -46,40 +49,48 @@ def flipped(call: ReplayedNode) -> Placed:
 
 
 def in_any_order(rule: Rule, call: ReplayedNode) -> Any:
-    """Evaluates a node that reads steps in reverse order, from the values in order; raises `StepError` for an
-    operation that depends on the order, or that also reads steps in order.
+    """Evaluates a node that reads steps in reverse order: from the values in order, if its result does not
+    depend on the order, and else from values that are turned around.
     """
     values = [part for value in call.arguments.values() for part in listed(value)]
     ordered = [x for x in values if isinstance(x, Placed) and time_of(x.axes)]
-    if any(not isinstance(x.value, ReversedSteps) for x in ordered):
-        raise refuse("it combines steps in reverse order, as flip gives them, with steps in order")
     inner = replace(call, arguments={name: in_order(value) for name, value in call.arguments.items()})
+    if not all(isinstance(x.value, ReversedSteps) for x in ordered):
+        return rule(turned(call))
     if call.name == "flip.default":
         return reversed_steps(rule(inner))
     if call.name in PARTS and is_time(ordered[0].axes[int(call.arguments["dim"])]):
-        return rule(at_other_end(inner))
+        other = at_other_end(inner)
+        return rule(turned(call) if other is None else other)
     if not (call.name in KEEPING or call.name in PARTS or (isinstance(rule, AtenOperation) and rule.folded)):
-        raise refuse(ordered[0].value.reason)
+        return rule(turned(call))
     made = rule(inner)
     return [reversed_again(each) for each in listed(made)] if isinstance(made, list) else reversed_again(made)
 
 
-def at_other_end(call: ReplayedNode) -> ReplayedNode:
-    """Returns a `select` node of the first or last step with the other as its index; raises `StepError` for
-    other steps.
-    """
+def at_other_end(call: ReplayedNode) -> ReplayedNode | None:
+    """Returns a `select` node of the first or last step with the other as its index; None for other steps."""
     index = call.arguments.get("index")
     if index not in ENDS:
-        raise refuse("of steps in reverse order, as flip gives them, a model takes the first or the last")
+        return None
     return replace(call, arguments={**call.arguments, "index": ENDS[index]})
+
+
+def turned(call: ReplayedNode) -> ReplayedNode:
+    """Returns a node that reads values for which placeholders stand, with their steps in reverse order."""
+    return replace(call, arguments={name: mapped(as_turned, value) for name, value in call.arguments.items()})
 
 
 def in_order(argument: Any) -> Any:
     """Replaces placeholders for steps in reverse order in an argument, also in lists, by their sources."""
+    return mapped(lambda x: x.value.source if isinstance(x.value, ReversedSteps) else x, argument)
+
+
+def mapped(function: Callable[[Placed], Placed], argument: Any) -> Any:
+    """Applies a function to the values in an argument, also in lists; returns the argument of the results."""
     if isinstance(argument, list):
-        return [in_order(part) for part in cast("list[Any]", argument)]
-    is_reversed = isinstance(argument, Placed) and isinstance(argument.value, ReversedSteps)
-    return argument.value.source if is_reversed else argument
+        return [mapped(function, part) for part in cast("list[Any]", argument)]
+    return function(argument) if isinstance(argument, Placed) else argument
 
 
 def reversed_again(value: Any) -> Any:

@@ -47,7 +47,7 @@ class CellSizes:
 
     @property
     def key(self) -> str:
-        """Sizes as text, which names the module in graphs of PyTorch.
+        """The sizes as one text, which stands for the module in a graph of PyTorch; `of_key` reads it.
 
         >>> CellSizes("GRU", 3, 4, bias=False).key
         'GRU 3 4 1 0 0 0 float32'

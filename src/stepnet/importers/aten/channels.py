@@ -6,6 +6,7 @@ In all of these but the layer norm the channels are the second axis, as in [sequ
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ numpy: Any = np
 
 
 def feature_of(x: Placed, dim: int) -> int:
-    """Returns the number of an axis of features; raises `ModelError` for one of sequences or steps, which
-    differ in number.
+    """Returns the index `dim` of an axis of features of x, counted from the first axis; raises `ModelError`
+    for one of sequences or steps, which differ in number.
     """
     dim = x.axis(dim)
     if not is_feature(x.axes[dim]):
@@ -49,8 +50,8 @@ def layer_norm(
 
 
 def over_features(call: ReplayedNode) -> None:
-    """Raises `StepError` for a layer norm over sequences or steps; returns None, so that the rule is
-    called.
+    """Checks a layer norm before its rule runs: raises `StepError` if it is over sequences or steps, else
+    returns None, which stands for going on to the rule.
     """
     x, shape = call.operands[0], call.arguments["normalized_shape"]
     if symbols_in(x.axes[len(x.axes) - len(shape) :]):
@@ -82,8 +83,28 @@ def group_norm(call: ReplayedNode) -> Placed:
     return made.with_value(value if shift is None else value + shift)
 
 
+def instance_norm(call: ReplayedNode) -> Placed:
+    """Evaluates an `instance_norm` node: each channel of a sequence gets mean 0 and variance 1 over its
+    steps, or the mean and the variance that the module keeps.
+    """
+    arguments = call.arguments
+    if not arguments["use_input_stats"]:
+        return batch_norm(call)
+    if arguments.get("running_mean") is not None:
+        raise refuse("it changes its running statistics: call .eval() on the module")
+    return group_norm(replace(call, arguments={**arguments, "num_groups": feature_count(arguments["input"])}))
+
+
+def feature_count(x: Placed) -> int:
+    """Returns the number of channels of a value, which are its second axis."""
+    (count,) = features_of(x.axes[feature_of(x, 1) : 2])
+    return count
+
+
 def gated(call: ReplayedNode) -> Placed:
-    """Evaluates a `glu` node: the first half of an axis of features times the sigmoid of the second."""
+    """Evaluates a `glu` node of a PyTorch graph: the first half of an axis of features times the sigmoid of
+    the second.
+    """
     x = call.operands[0]
     dim = feature_of(x, call.arguments.get("dim", -1))
     (size,) = features_of(x.axes[dim : dim + 1])
@@ -94,7 +115,9 @@ def gated(call: ReplayedNode) -> Placed:
 
 
 def sloped(call: ReplayedNode) -> Placed:
-    """Evaluates a `prelu` node: x where it is positive, else x times the slope, of each channel or of all."""
+    """Evaluates a `prelu` node of a PyTorch graph: x where it is positive, else x times the slope, of each
+    channel or of all.
+    """
     x, slope = call.arguments["self"], call.arguments["weight"]
     if slope.features == (1,):
         factor = aligned(call, slope.shaped(()), x.axes)

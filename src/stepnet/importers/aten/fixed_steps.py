@@ -22,8 +22,8 @@ STEPS_MORE = re.compile(STEPS + r"\[[+](\d+)/1\]")
 
 
 def is_steps(call: ReplayedNode, size: Any) -> bool:
-    """Tells whether a number in a graph of a file is the number of steps that the file fixes, and the size of
-    no feature of an input or a weight.
+    """Tells whether a number in the graph of a file is taken for the number of steps of the example that was
+    exported: it equals that, and no feature of an input or a weight has this size.
     """
     fixed = (call.replay.stated or {}).get(STEPS)
     if size != fixed or is_size(size):
@@ -33,8 +33,8 @@ def is_steps(call: ReplayedNode, size: Any) -> bool:
 
 
 def steps_joined(call: ReplayedNode, x: Placed) -> Placed | None:
-    """Evaluates a `view` node of a file that makes one step of several neighbours, with the features of all;
-    None for another one.
+    """Evaluates a `view` node in the graph of a file that makes each n neighbouring steps one, with the
+    features of all of them; None for any other view.
     """
     shape = call.tensors[0].shape
     if call.replay.stated is None or len(x.axes) != 3 or len(shape) != 3 or not is_time(x.axes[1]):
@@ -50,10 +50,12 @@ def steps_joined(call: ReplayedNode, x: Placed) -> Placed | None:
 
 
 def cuts_of(call: ReplayedNode, x: Placed, dim: int, start: Any, end: Any) -> tuple[int, int] | None:
-    """Returns how many steps of an axis a slice leaves out ahead and behind; None for one that counts the
-    steps which it keeps. end: None for all steps.
+    """Returns how many steps of the axis `dim` of x a slice leaves out ahead and behind, in the graph of a
+    file that fixes the number of steps; None for a slice that counts the steps which it keeps, as x[:, :3].
+    end: None for all steps.
 
-    An axis with more steps than the inputs, as after a convolution with zeros, may be cut to as many.
+    An axis with more steps than the inputs, as after a convolution with zeros, may be cut to as many as
+    these.
     """
     if is_size(start) or start < 0:
         return None
@@ -70,8 +72,9 @@ def cuts_of(call: ReplayedNode, x: Placed, dim: int, start: Any, end: Any) -> tu
 
 
 def cuts_others(call: ReplayedNode, dim: int, end: Any) -> bool:
-    """Tells whether a graph of a file cuts other values to the number of steps that the file fixes, as layers
-    do whose convolutions give one step more: then that number is the one of the inputs, and no literal.
+    """Tells whether the graph of a file slices another value along the axis `dim` to `end` steps, the number
+    of steps of the exported example, as layers do whose convolutions give one step more. Then that number
+    stands for the steps of the inputs, and is no constant of the model.
     """
     if end != (call.replay.stated or {}).get(STEPS):
         return False

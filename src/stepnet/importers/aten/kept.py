@@ -19,7 +19,7 @@ import numpy as np
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import refuse
 from stepnet.importers import selecting
-from stepnet.importers.activations import hard_sigmoid, hard_swish
+from stepnet.importers.activations import hard_sigmoid, hard_swish, log_sigmoid
 from stepnet.importers.aten import axis_rules, channels, places, rules
 from stepnet.importers.aten.backwards import flipped
 from stepnet.importers.aten.channels import feature_of
@@ -36,7 +36,6 @@ from stepnet.importers.convolving import (
     convolve_transposed,
     pool,
     window_of,
-    with_zeros,
 )
 from stepnet.importers.einsum import einsum
 from stepnet.importers.placed import Placed
@@ -84,11 +83,6 @@ def mish(x: Any) -> Any:
     return x * np.tanh(functions.softplus(x))
 
 
-def log_sigmoid(x: Any) -> Any:
-    """Computes the logarithm of the sigmoid of x."""
-    return -functions.softplus(-x)
-
-
 def sixth_sigmoid(x: Any) -> Any:
     """Computes ATen's `hardsigmoid`: x / 6 + 0.5, limited to 0..1."""
     return hard_sigmoid(x, 1 / 6, 0.5)
@@ -110,7 +104,9 @@ def masked(result: InferredResult, x: Any, mask: Any, value: Any) -> Any:
 
 
 def kept(call: ReplayedNode) -> Placed:
-    """Evaluates a dropout node: returns the operand; raises `StepError` in training."""
+    """Evaluates a dropout node of a PyTorch graph: returns the operand, as in evaluation; raises `StepError`
+    if it is in training with a probability above 0.
+    """
     if call.arguments.get("train") is not False and call.arguments.get("p", 0.5) != 0:
         raise refuse("dropout draws random numbers: call .eval() on the module ahead of torch.export.export")
     return next(iter(call.operands))
@@ -120,13 +116,16 @@ def kept(call: ReplayedNode) -> Placed:
 
 
 def made(number: float | None = None, like: bool = False) -> AtenOperation:
-    """Makes the entry of an operation that makes a tensor of one number.
+    """Makes the table entry of an operation that returns a tensor filled with one number, such as `zeros` or
+    `full_like`.
 
     number: the number; None for the argument `fill_value`. like: whether it has the axes of the operand.
     """
 
     def rule(call: ReplayedNode) -> Placed:
-        """Makes the tensor, with the axes that its sizes say."""
+        """Makes the filled tensor, with the axes of the operand (`like`) or of the stated sizes. The number
+        is `number` or the argument `fill_value`; raises `StepError` if that is computed.
+        """
         axes = call.operands[0].axes if like else call.axes(call.tensors[0], [])
         value = call.arguments.get("fill_value") if number is None else number
         if isinstance(value, Placed):
@@ -137,7 +136,9 @@ def made(number: float | None = None, like: bool = False) -> AtenOperation:
 
 
 def arange(call: ReplayedNode) -> Any:
-    """Evaluates an `arange` node, from `start` (0) to `end` by `step` (1)."""
+    """Evaluates an `arange` node of a PyTorch graph, from `start` (by default 0) to `end` by `step` (1): as
+    the numbers of steps or sequences if `end` is their number, else as a constant.
+    """
     arguments = {"start": 0, "step": 1, **call.arguments}
     found = axis_rules.arange(replace(call, arguments=arguments))
     if found is not None:
@@ -159,7 +160,7 @@ def repeat(call: ReplayedNode) -> Placed:
 
 
 def transposed(call: ReplayedNode) -> Placed:
-    """Evaluates a `transpose` or `t` node: exchanges two axes, by default the first two."""
+    """Evaluates a `transpose` or `t` node of a PyTorch graph: exchanges two axes, by default 0 and 1."""
     x = call.operands[0]
     order = [*range(len(x.axes))]
     if len(order) < 2:
@@ -175,7 +176,7 @@ def permuted(call: ReplayedNode) -> Placed:
 
 
 def stacked(call: ReplayedNode) -> Placed:
-    """Evaluates a `stack` node: joins tensors along a new axis."""
+    """Evaluates a `stack` node of a PyTorch graph: joins tensors along a new axis."""
     dim = call.arguments.get("dim", 0)
     dtype = call.result(()).dtype
     parts = [x.with_value(x.value.astype(dtype)) for x in call.operands]
@@ -183,14 +184,16 @@ def stacked(call: ReplayedNode) -> Placed:
 
 
 def split(call: ReplayedNode) -> list[Placed]:
-    """Evaluates a `split` or `chunk` node: cuts an axis of features into the parts that PyTorch inferred."""
+    """Evaluates a `split` or `chunk` node of a PyTorch graph: cuts an axis of features into the parts that
+    PyTorch inferred.
+    """
     x = call.operands[0]
     dim = feature_of(x, call.arguments.get("dim", 0))
     return selecting.split(x, dim, [tensor.shape[dim] for tensor in call.tensors])
 
 
 def unbound(call: ReplayedNode) -> list[Placed]:
-    """Evaluates an `unbind` node: takes each place of an axis of features."""
+    """Evaluates an `unbind` node of a PyTorch graph: lists the entries along an axis of features."""
     x = call.operands[0]
     dim = feature_of(x, call.arguments.get("dim", 0))
     axes, place = (*x.axes[:dim], *x.axes[dim + 1 :]), x.feature(dim) + len(x.features)
@@ -198,7 +201,7 @@ def unbound(call: ReplayedNode) -> list[Placed]:
 
 
 def narrowed(call: ReplayedNode) -> Placed:
-    """Evaluates a `narrow` node: takes a part of an axis of features."""
+    """Evaluates a `narrow` node of a PyTorch graph: takes a part of an axis of features."""
     x, start = call.operands[0], call.arguments["start"]
     dim = feature_of(x, call.arguments["dim"])
     return selecting.sliced(x, dim, slice(start, start + call.arguments["length"]))
@@ -219,7 +222,7 @@ def embedded(call: ReplayedNode) -> Placed:
 
 
 def linear(call: ReplayedNode) -> Placed:
-    """Evaluates a `linear` node: x W' + b."""
+    """Evaluates a `linear` node of a PyTorch graph: x W' + b."""
     x, weight = call.arguments["input"], call.arguments["weight"]
     result = axis_rules.matrix_product(x, transpose(weight, [1, 0]))
     bias = call.arguments.get("bias")
@@ -227,7 +230,7 @@ def linear(call: ReplayedNode) -> Placed:
 
 
 def matmul(call: ReplayedNode) -> Placed:
-    """Evaluates a `matmul` node: a product of matrices, or with a vector."""
+    """Evaluates a `matmul` node of a PyTorch graph: a product of matrices, or with a vector."""
     if len(call.operands[0].axes) < 2:
         raise refuse("it multiplies a vector by a matrix: multiply a matrix of one row")
     return axis_rules.multiplied(call)
@@ -241,14 +244,16 @@ def einsummed(call: ReplayedNode) -> Placed:
 
 
 def unbiased(variance: AtenOperation, root: bool) -> AtenOperation:
-    """Makes the entry of a variance or a deviation, in any of its forms: `correction` is a number that is
-    subtracted from the count, and `unbiased` stands for 1 or 0.
+    """Makes the table entry of a variance or a standard deviation, in any of its forms: `correction` is a
+    number that is subtracted from the count, and `unbiased` stands for 1 or 0.
 
     variance: the entry of `var.correction`. root: whether it is the deviation.
     """
 
     def rule(call: ReplayedNode) -> Placed:
-        """Computes the variance by the entry of `var.correction`, and its root for a deviation."""
+        """Evaluates a `var` or `std` node of a PyTorch graph: the variance, by the rule of `var.correction`,
+        and its root for a deviation.
+        """
         given = call.arguments
         number = given.get("correction", int(given.get("unbiased", True)))
         arguments = {"self": given["self"], "dim": given.get("dim"), "correction": number}
@@ -269,8 +274,8 @@ def single(number: Any, default: int) -> Any:
 
 
 def padded(call: ReplayedNode) -> Placed:
-    """Evaluates a `pad` node: numbers around features, or zeros around steps, which only a convolution
-    reads.
+    """Evaluates a `pad` node of a PyTorch graph: numbers around features, or zeros around steps, which only a
+    convolution reads.
     """
     x, pads, number = call.operands[0], call.arguments["pad"], call.arguments.get("value") or 0
     if call.arguments.get("mode", "constant") != "constant":
@@ -279,13 +284,13 @@ def padded(call: ReplayedNode) -> Placed:
         )
     rank = len(x.axes)
     sides = [(rank - 1 - at, *pads[2 * at : 2 * at + 2]) for at in range(len(pads) // 2)]
-    if len(sides) == 1 and is_time(x.axes[-1]) and min(pads) >= 0 and number == 0:
-        return with_zeros(x, *pads)
     return selecting.pad(x, sides, number)
 
 
 def convolution(call: ReplayedNode) -> Placed:
-    """Evaluates a `conv1d`, `conv_transpose1d` or `convolution` node, over the steps of each sequence."""
+    """Evaluates a `conv1d`, `conv_transpose1d` or `convolution` node, of a PyTorch graph, over the steps of
+    each sequence. Zeros that a `pad` put around the steps become its own padding.
+    """
     x, weight, bias = call.arguments["input"], call.arguments["weight"], call.arguments.get("bias")
     stride, dilation = (single(call.arguments.get(name, 1), 1) for name in ("stride", "dilation"))
     number, groups = single(call.arguments.get("padding", 0), 0), call.arguments.get("groups", 1)
@@ -304,10 +309,12 @@ def convolution(call: ReplayedNode) -> Placed:
 
 
 def pooled(how: str) -> AtenOperation:
-    """Makes the entry of pooling over windows of steps. how: "max" or "mean"."""
+    """Makes the table entry of a PyTorch operation that pools over windows of steps. how: "max" or "mean"."""
 
     def rule(call: ReplayedNode) -> Placed:
-        """Pools over windows of steps; refuses one that may be all steps of the file's example."""
+        """Pools over windows of steps; raises `StepError` if the window is as long as the file's example,
+        since it may then be meant as all steps.
+        """
         x, size = call.arguments["self"], single(call.arguments["kernel_size"], 0)
         stride, number = (
             single(call.arguments.get("stride", []), size),
@@ -331,10 +338,12 @@ def pooled(how: str) -> AtenOperation:
 
 
 def pooled_to_one(how: str) -> AtenOperation:
-    """Makes the entry of adaptive pooling, to one number for all steps. how: "max" or "mean"."""
+    """Makes the table entry of adaptive pooling, to one number for all steps. how: "max" or "mean"."""
 
     def rule(call: ReplayedNode) -> Any:
-        """Reduces the last axis; refuses other sizes of the result."""
+        """Evaluates an adaptive pooling of a PyTorch graph: reduces the last axis, of steps, to one number;
+        raises `StepError` for adaptive pooling to more than one.
+        """
         if call.arguments["output_size"] != [1]:
             raise refuse("adaptive pooling of a model is over all steps, to a size of 1")
         reduced = axis_rules.reduced(how)(
@@ -371,6 +380,7 @@ ROWS: Mapping[str, Callable[[ReplayedNode], Any]] = {
     "matmul.default": matmul,
     "batch_norm.default": channels.batch_norm,
     "group_norm.default": channels.group_norm,
+    "instance_norm.default": channels.instance_norm,
     "glu.default": channels.gated,
     "prelu.default": channels.sloped,
     "einsum.default": einsummed,

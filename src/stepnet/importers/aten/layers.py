@@ -11,6 +11,7 @@ from stepnet.importers.aten.replay import ReplayedNode
 from stepnet.importers.axes import ONE, is_rows
 from stepnet.importers.placed import Placed, ReversedSteps, reversed_steps
 from stepnet.importers.selecting import concatenate
+from stepnet.importers.shaping import as_turned
 from stepnet.importers.values import part_of
 
 GATES = {"GRU": 3, "LSTM": 4, "RNN_TANH": 1, "RNN_RELU": 1}
@@ -31,12 +32,8 @@ def recurrent(name: str, call: ReplayedNode) -> list[Placed]:
     sizes = sizes_of(name.upper(), weights, layers, arguments["has_biases"], arguments["bidirectional"])
     count = layers * sizes.directions
     first = [] if all(map(is_zeros, states)) else [own for place in range(count) for own in at(states, place)]
-    data: Placed = arguments["input"]
+    data: Placed = as_turned(arguments["input"]) if sizes.bidirectional else arguments["input"]
     backwards = data.value if isinstance(data.value, ReversedSteps) else None
-    if backwards and sizes.bidirectional:
-        raise refuse(
-            "it runs both ways over steps in reverse order, as flip gives them: give it those in order"
-        )
     layer = sizes.of([weight.value for weight in weights], reverse=backwards is not None)
     x = backwards.source if backwards else data
     outputs, *last = run(x, int(arguments["batch_first"]), layer, first, sizes.memories)
@@ -46,8 +43,8 @@ def recurrent(name: str, call: ReplayedNode) -> list[Placed]:
 
 
 def sizes_of(mode: str, weights: Sequence[Placed], layers: int, bias: bool, bidirectional: bool) -> CellSizes:
-    """Reads the sizes of layers from their weights; raises `StepError` if these are not those of a layer of
-    torch.nn.
+    """Reads the sizes of recurrent layers from their weights (in PyTorch's order); mode: the kind of cell,
+    such as "LSTM". It raises `StepError` if these are not those of a layer of torch.nn.
     """
     shapes = [weight.features for weight in weights]
     if len(shapes) < 2 or any(len(shape) != 2 for shape in shapes[:2]) or not 0 < layers <= len(shapes):
@@ -71,7 +68,9 @@ def is_zeros(state: Placed) -> bool:
 
 
 def at(states: Sequence[Placed], place: int) -> list[Placed]:
-    """Takes one layer's part of states [layers and directions, sequences, features]."""
+    """Takes the state of one layer and direction out of each of the states [layers and directions, sequences,
+    features], by its index `place`; raises `StepError` for other axes.
+    """
     for state in states:
         if len(state.axes) != 3 or (state.axes[1] != ONE and not is_rows(state.axes[1][0])):
             raise refuse(

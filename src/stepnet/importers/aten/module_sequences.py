@@ -45,7 +45,8 @@ def run(
 ) -> list[Placed]:
     """Runs a recurrent layer over sequences; returns the outputs, then the last states.
 
-    data: the sequences. time: the number of their axis of steps; `NO_STEPS` for packed ones.
+    data: the sequences. time: the number of their axis of steps; `NO_STEPS` for the data of a
+        `PackedSequence`, which has all steps end to end.
     states: the initial states, in the structure `memory`; none for zeros. statics: values for all steps.
     """
     lead, rows = sequences_of(data, time)

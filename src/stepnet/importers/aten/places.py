@@ -13,6 +13,7 @@ import numpy as np
 from stepnet.compiler.trace.numpy_shapes import broadcast_to_features, in_every_row
 from stepnet.compiler.trace.traced import Traced, refuse, reshaped
 from stepnet.compiler.values.dtypes import kind_of_dtype
+from stepnet.importers.aten.graph import SymbolicSize
 from stepnet.importers.aten.rules import InferredResult
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
@@ -23,8 +24,8 @@ numpy: Any = np
 
 
 def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
-    """Broadcasts a value to the features of a result; a parameter also gets an entry per row (sequence) if
-    the result has these.
+    """Computes ATen's `expand`: broadcasts a value to the features of a result; a parameter also gets an
+    entry per row (sequence) if the result has these.
     """
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)
@@ -164,6 +165,8 @@ def filled(result: InferredResult, _: Any, value: Any = 0, **__: Any) -> Traced:
     """Makes a value of the result's features and dtype, filled with the number `value`, with one entry per
     row if the result has this. The second argument, a shape or a tensor, is not read.
     """
+    if isinstance(value, SymbolicSize):
+        raise refuse(f"it makes a tensor of the number of {value.text}, which differs from call to call")
     builder = result.like.builder
     constant = Traced(builder, builder.constant(np.full(result.features, value, result.dtype)))
     return in_every_row(constant, len(result.features)) if result.per_row else constant
@@ -182,7 +185,11 @@ def arange(result: InferredResult, start: Any, end: Any, step: Any = 1, **_: Any
     return Traced(builder, builder.constant(numpy.arange(start, end, step).astype(result.dtype)))
 
 
-def identity(result: InferredResult, *_: Any, **__: Any) -> Traced:
-    """Computes ATen's `eye`: a constant matrix of the result's sizes, with ones on its diagonal."""
+def identity(result: InferredResult, *sizes: Any, **_: Any) -> Traced:
+    """Computes ATen's `eye`: a constant matrix of the result's sizes, with ones on its diagonal. Raises
+    `StepError` for one with a row for each step or sequence.
+    """
+    if any(isinstance(size, SymbolicSize) for size in sizes):
+        raise refuse("it makes an identity matrix of the number of steps or sequences")
     builder = result.like.builder
     return Traced(builder, builder.constant(np.eye(*result.features, dtype=result.dtype)))

@@ -11,7 +11,7 @@ from math import gcd, prod
 from typing import Any, cast
 
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.trace.feature_axes import listed
+from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.lines import written_at
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.dtypes import COMPUTED

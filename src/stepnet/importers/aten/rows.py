@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from stepnet.compiler.net.types import Extent
-from stepnet.compiler.trace.feature_axes import listed
+from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import refuse
 from stepnet.importers.aten.graph import SymbolicSize
 from stepnet.importers.aten.replay import NoValue, ReplayedNode, Rule, is_size
@@ -72,8 +72,8 @@ def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
 
 
 def with_keys(call: ReplayedNode) -> ReplayedNode:
-    """Returns the graph node of an elementwise operation with those of its operands that are at keys given at
-    pairs of steps, where there are any.
+    """Returns the graph node of an elementwise operation, where an operand is at pairs of steps (a query with
+    each of its keys), with the operands that have a value per key given at the pairs.
     """
     operands = [value for value in call.arguments.values() if isinstance(value, Placed)]
     made = {id(old): new for old, new in zip(operands, at_pairs(operands), strict=True)}

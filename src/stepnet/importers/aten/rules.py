@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.contractions import matrix_product
-from stepnet.compiler.trace.feature_axes import listed
+from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import Traced, refuse, reshaped
 from stepnet.importers.activations import rsqrt
 from stepnet.importers.reductions import REDUCTIONS
@@ -142,14 +142,10 @@ def power(x: Any, exponent: float) -> Any:
 
 
 def power_of(base: float, exponent: Any) -> Any:
-    """Computes ATen's `pow` for a constant base; refuses bases that are not positive, and integers."""
-    if base <= 0:
-        raise refuse(
-            f"{base} to the power of a value is not an operation of a step: the base must be above 0"
-        )
+    """Computes ATen's `pow` for a constant base; refuses integer exponents."""
     if not exponent.type.is_float:
         raise refuse(f"{base} to the power of integers is not an operation of a step: write {base}.0 ** x")
-    return np.exp(exponent * math.log(base))
+    return np.power(base, exponent) if base <= 0 else np.exp(exponent * math.log(base))
 
 
 def is_infinite(x: Any) -> Any:
@@ -231,6 +227,13 @@ def smallest_and_index(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, An
     axis stays with size one.
     """
     return smallest(x, dim, keepdim), index_of_smallest(x, dim, keepdim)
+
+
+def product_along(x: Any, dim: int, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Computes ATen's `prod.dim_int`: the product along a feature axis `dim`. keepdim: whether the axis stays
+    with size one. dtype: ignored, as x has that of the result.
+    """
+    return numpy.prod(x, axis=dim, keepdims=keepdim)
 
 
 def index_of_largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:

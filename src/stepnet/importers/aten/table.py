@@ -17,7 +17,7 @@ import numpy as np
 
 from stepnet.compiler.trace.traced import refuse
 from stepnet.importers import reductions
-from stepnet.importers.aten import axis_rules, module_sequences, over_steps, places, rules, windows
+from stepnet.importers.aten import axis_rules, channels, module_sequences, over_steps, places, rules, windows
 from stepnet.importers.aten.replay import Rule
 from stepnet.importers.aten.rows import AtenOperation
 from stepnet.importers.aten.rules import InferredResult, as_bool, to
@@ -78,7 +78,9 @@ def bitwise(operator: str) -> AtenOperation:
     """
 
     def rule(result: InferredResult, *values: Any) -> Any:
-        """Computes the logical operation; raises `StepError` for integers."""
+        """Computes PyTorch's &, |, ^ or ~ of booleans as a logical operation; raises `StepError` for
+        integers.
+        """
         if result.dtype != "bool":
             raise refuse("&, |, ^ and ~ are for booleans in a step: integers have no bits here")
         return OPERATORS[operator].function(*values)
@@ -129,6 +131,9 @@ ATEN: Mapping[str, AtenOperation] = {
     "remainder.Tensor": elementwise("remainder"),
     "remainder.Scalar": elementwise("remainder"),
     "remainder.Scalar_Tensor": elementwise("remainder"),
+    "fmod.Tensor": pointwise(np.fmod),
+    "fmod.Scalar": pointwise(np.fmod),
+    "hypot.default": pointwise(np.hypot),
     "neg.default": elementwise("negative"),
     "abs.default": elementwise("absolute"),
     "sign.default": pointwise(rules.sign),
@@ -137,6 +142,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "round.default": pointwise(rules.rounding(np.rint)),
     "trunc.default": pointwise(rules.rounding(rules.truncate)),
     "exp.default": elementwise("exp"),
+    "exp2.default": elementwise("exp2"),
     "expm1.default": elementwise("expm1"),
     "log.default": elementwise("log"),
     "log1p.default": elementwise("log1p"),
@@ -147,10 +153,17 @@ ATEN: Mapping[str, AtenOperation] = {
     "reciprocal.default": elementwise("reciprocal"),
     "pow.Tensor_Scalar": pointwise(rules.power),
     "pow.Scalar": pointwise(rules.power_of),
+    "pow.Tensor_Tensor": pointwise(np.power),
     "sin.default": elementwise("sin"),
     "cos.default": elementwise("cos"),
     "tan.default": elementwise("tan"),
+    "asin.default": elementwise("arcsin"),
+    "acos.default": elementwise("arccos"),
     "atan.default": elementwise("arctan"),
+    "atan2.default": elementwise("arctan2"),
+    "asinh.default": elementwise("arcsinh"),
+    "acosh.default": elementwise("arccosh"),
+    "atanh.default": elementwise("arctanh"),
     "sinh.default": elementwise("sinh"),
     "cosh.default": elementwise("cosh"),
     "tanh.default": elementwise("tanh"),
@@ -200,6 +213,7 @@ ATEN: Mapping[str, AtenOperation] = {
     # along features
     "max.dim": promoted(rules.largest_and_index, steps=over_steps.without_index("max")),
     "min.dim": promoted(rules.smallest_and_index, steps=over_steps.without_index("min")),
+    "prod.dim_int": promoted(rules.product_along),
     "cumprod.default": promoted(rules.along(np.cumprod)),
     "argmax.default": uncast(rules.index_of_largest),
     "argmin.default": uncast(rules.index_of_smallest),
@@ -222,8 +236,8 @@ ATEN: Mapping[str, AtenOperation] = {
     # that make new values
     "empty.memory_format": AtenOperation(places.undefined),
     "empty_permuted.default": AtenOperation(places.undefined),
-    "full.default": AtenOperation(places.filled),
-    "full_like.default": AtenOperation(places.filled),
+    "full.default": AtenOperation(places.filled, on_axes=axis_rules.filled_with_steps),
+    "full_like.default": AtenOperation(places.filled, on_axes=axis_rules.filled_with_steps),
     "scalar_tensor.default": AtenOperation(places.number),
     "eye.default": AtenOperation(places.identity),
     "eye.m": AtenOperation(places.identity),
@@ -261,6 +275,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "stepnet.convolved.default": AtenOperation(on_axes=windows.convolved),
     "stepnet.convolved_transposed.default": AtenOperation(on_axes=windows.convolved_transposed),
     "stepnet.pooled.default": AtenOperation(on_axes=windows.pooled),
+    "stepnet.group_normed.default": AtenOperation(on_axes=channels.group_norm),
     "stepnet.attended.default": AtenOperation(on_axes=axis_rules.attention),
     "stepnet.sorted.default": AtenOperation(on_axes=module_sequences.sorted_rows),
 }

@@ -51,7 +51,7 @@ class Account:
     @classmethod
     def of(cls, model: FileContents, modules: Iterable[Module], taken: Others | None) -> "Account":
         """Returns the account of a conversion, which lists for each array and layer of the file `model` what
-        became of it.
+        became of it: moved, copied, left out or not needed.
 
         modules: the converted modules (recurrent layers). taken: the other arrays that are in the new file;
         None if all are left out.
@@ -126,8 +126,8 @@ def check_nothing_is_lost(
 
     modules: the modules to convert. drop: names of arrays that may be left out. copied: True if other arrays
     are copied to the new file; None if that is impossible. If they are copied, and the layer has no name,
-    arrays of submodules such as a head are accepted, but not those of a normalisation, which may be part of
-    the layer.
+    arrays of submodules such as an output layer are accepted, but not those of a normalisation, which may be
+    part of the layer.
     """
     rest = sorted(model.rest.keys() - optimiser_state_names(model.rest))
     fronts = tuple(module.name for module in model.modules if module.name)

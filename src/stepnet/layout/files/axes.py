@@ -94,8 +94,8 @@ class Axes:
 
     def take_axis(self, letters: list[str], length: int, index: int, copies: bool) -> str | None:
         """Removes letters from the front of `letters` until their lengths multiply to `length`, and returns
-        them as the name of a new axis: one step of a reshape. Returns None if a letter would be split, or if
-        its length is unknown.
+        them, such as "DH", as the name of a new axis: one step of a reshape. Returns None if a letter would
+        be split, or if its length is unknown.
 
         letters: the letters of the old axes that no new axis has yet, in order. index: the index of the new
         axis. copies: True if length 0 stands for the length of the old axis at that index.

@@ -10,6 +10,7 @@ from pathlib import Path
 from stepnet.errors import FileError
 from stepnet.layout.files import zips
 from stepnet.layout.files.checkpoint.file import ends_as_table
+from stepnet.layout.files.paths import opened
 from stepnet.layout.files.pickles import torch_legacy
 from stepnet.layout.files.safetensors import begins_as_safetensors
 
@@ -48,17 +49,14 @@ def title_of(path: Path) -> str | None:
         return next(
             (title for title, names in FOLDERS.items() if any(is_in(path, name) for name in names)), None
         )
-    try:
-        with open(path, "rb") as stream:
-            head = stream.read(HEAD)
-            if head.startswith(b"PK\3\4"):
-                return zip_title(stream, os.fstat(stream.fileno()).st_size)
-            if torch_legacy.is_tar(head):
-                return tar_title(stream, os.fstat(stream.fileno()).st_size)
+    with opened(path) as (stream, size):
+        head = stream.read(HEAD)
+        if head.startswith(b"PK\3\4"):
+            return zip_title(stream, size)
+        if torch_legacy.is_tar(head):
+            return tar_title(stream, size)
         leading_title = next((title for title, begins in BEGINS.items() if begins(head)), None)
         return leading_title or ("TensorFlow checkpoint" if ends_as_table(path) else None)
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 def is_paddle_program(path: Path) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.layout.files import msgpacks
-from stepnet.layout.files.paths import existing, library, new_file
+from stepnet.layout.files.paths import existing, library, new_file, reading
 from stepnet.layout.files.store import OBJECT, Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,10 +51,8 @@ def read(path: str | Path) -> dict[str, Array]:
     """
     path = existing(path)
     msgpack = library("msgpack", "a .msgpack file", "flax")  # reports a missing library before any work
-    try:
+    with reading(path):
         data = path.read_bytes()
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     try:
         arrays: dict[str, Array] = {}
         store = Store(None, len(data))

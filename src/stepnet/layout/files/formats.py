@@ -65,14 +65,18 @@ class Format:
         with IMPORTS:
             return import_module(f"stepnet.layout.files.{self.module}")
 
-    def graph(self, path: Path) -> Graph | None:
+    def graph(self, path: Path, **stated: Any) -> Graph | None:
         """Reads a model file as a graph of everything that it computes; None if its kind is not read whole,
         or if it has a layer or operator for which there is no row.
+
+        stated: what the user states of a file of torch.export: `any_steps`, whether no number in it depends
+        on the number of steps that it fixes, and `axes`, the axes of inputs by name.
         """
         if not self.whole:
             return None
         with IMPORTS:
-            return import_module(f"stepnet.layout.files.{self.whole}").graph(path)
+            reader = import_module(f"stepnet.layout.files.{self.whole}")
+        return reader.graph(path, **{name: value for name, value in stated.items() if value})
 
     @property
     def is_written(self) -> bool:

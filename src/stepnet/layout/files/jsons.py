@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from stepnet.errors import FileError
-from stepnet.layout.files.paths import existing
+from stepnet.layout.files.paths import existing, reading
 from stepnet.layout.files.store import Store
 
 Object = dict[str, Any]
@@ -40,15 +40,11 @@ def parsed(data: bytes, what: str, store: Store) -> Object:
 
 def read(path: Path) -> Object:
     """Reads the JSON object in a .json file; raises `FileError`, with the path, for anything else."""
-    try:
+    with reading(path):
         if existing(path).stat().st_size > LARGEST:
             raise FileError(f"{path}: it is larger than any index or description ({LARGEST} bytes)")
         data = path.read_bytes()
         return parsed(data, "text", Store(None, len(data)))
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
-    except FileError as error:
-        raise FileError(str(error) if str(error).startswith(str(path)) else f"{path}: {error}") from None
 
 
 def within(folder: Path, name: Any) -> Path:

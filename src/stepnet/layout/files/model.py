@@ -21,7 +21,7 @@ from stepnet.layout.files.parametrized import Plain, plain
 from stepnet.layout.find import Match, find, nearest, one_function
 from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
-from stepnet.layout.registry import record, records
+from stepnet.layout.registry import meant, record, records
 from stepnet.layout.report import ComputedArray
 from stepnet.layout.sizes import Shape, Sizes
 from stepnet.layout.solve import sizes_of
@@ -234,7 +234,8 @@ class FileContents:
         if [module.name for module in self.modules] == [""]:
             away = OPTIONS["module"].name if question == "module" else f"{name}:"
             which = f"the only one has no name, leave {away} away"
-        raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}; {which}")
+        alike = meant(name, [bare(module.name) for module in self.modules])
+        raise LayoutError("".join(problems) or f"no recurrent module is called {name!r}{alike}; {which}")
 
 
 def bare(name: str) -> str:
@@ -444,9 +445,9 @@ def matches_of(
 
 def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Match, ...]:
     """Finds the recurrent layers among arrays, given as {name: shape}, if the user states a layout or a
-    framework (`layout`) for them. Every layer that the layout fits has it. If the layout has a mark, a
+    framework (`layout`) for them. Every layer that the layout fits gets it. If the layout has a mark, a
     pattern of names by which its layers differ from others with the same arrays, and some names match the
-    mark, only those layers have it.
+    mark, only those layers get it.
 
     frameworks: the frameworks whose layouts are preferred for other layers. A part of a layer that is
     recognised by names is no layer by itself, although the gates of a GRU have a kernel and a bias as well.
@@ -474,5 +475,7 @@ def family(layout: str) -> list[Record]:
     ]
     if not of_framework:
         frameworks = dict.fromkeys(name.partition(".")[0] for name in records())
-        raise LayoutError(f"no framework is called {layout!r}; there are {', '.join(frameworks)}")
+        raise LayoutError(
+            f"no framework is called {layout!r}{meant(layout, frameworks)}; there are {', '.join(frameworks)}"
+        )
     return of_framework

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.layout.files.paths import existing, new_file
+from stepnet.layout.files.paths import existing, new_file, reading
 from stepnet.layout.files.store import OBJECT, Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -72,15 +72,11 @@ def read(path: str | Path) -> dict[str, Array]:
     stepnet.errors.FileError: model.params: there is no such file
     """
     path = existing(path)
-    try:
+    with reading(path):
         size = path.stat().st_size
         store = Store(None, size)
         store.take(size, "its bytes")
         return arrays_of(ByteReader(np.fromfile(path, np.uint8), store))
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from None
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 def arrays_of(source: ByteReader) -> dict[str, Array]:

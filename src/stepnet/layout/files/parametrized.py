@@ -110,7 +110,8 @@ def with_computed_weights(
 
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
     """Finds the arrays of a PyTorch state dict from which layers compute a weight when they run. Returns
-    {(prefix of the layer, name of the weight): {part, such as "g" or "v" of weight_norm: name of the array}}.
+    {(prefix of the layer, name of the weight): {part, such as "g" or "v" of weight_norm: name of the array}},
+    without weights that have an array for each gate, as weight_ih_i and weight_ih_g: these are not parts.
     """
     parts_of: dict[tuple[str, str], dict[str, str]] = {}
     of_gates: set[tuple[str, str]] = set()

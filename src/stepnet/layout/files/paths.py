@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
@@ -10,7 +10,8 @@ from threading import get_native_id
 from typing import Any
 
 from stepnet.compiler.values.arguments import file_path
-from stepnet.errors import FileError
+from stepnet.compiler.values.renaming import IN_USE, MAPPED, replace_file
+from stepnet.errors import FileError, pip_command
 from stepnet.layout.options import option
 
 NAME = 220  # the most bytes of a new file's name: the temporary name is longer, up to 255
@@ -36,18 +37,24 @@ def existing(path: str | Path) -> Path:
 def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
     """Yields a temporary path beside `path`, moved to `path` when the block ends, and removed if it raises.
 
-    Raises `FileError` if `path` exists, unless `force`, and if it cannot be written.
+    Raises `FileError` if `path` exists, unless `force`, and if it cannot be written. On Windows that is also
+    while an array of a model that was loaded from `path` lives in any process.
     """
     path = free(path, force)
     partial = path.with_name(f".{path.name}.{os.getpid()}.{get_native_id()}.partial")
     try:
         yield partial
-        os.replace(partial, path)
+        replace_file(partial, path)
     except OSError as error:
-        raise FileError(f"{path}: the file cannot be written ({error.strerror or error})") from error
+        in_use = getattr(error, "winerror", None) in (*IN_USE, MAPPED) and os.path.exists(path)
+        cure = "; while a model that was loaded from it is in use, write to another name" if in_use else ""
+        raise FileError(f"{path}: the file cannot be written ({error.strerror or error}){cure}") from error
     finally:
         if os.path.lexists(partial):
-            partial.unlink()
+            with suppress(
+                PermissionError
+            ):  # another program has it open; the first error is the one to raise
+                partial.unlink()
 
 
 def free(path: str | Path, force: bool = False) -> Path:
@@ -87,17 +94,28 @@ def library(module: str, what: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         name = module.partition(".")[0]
-        raise FileError(f'{what} needs {name}: pip install "stepnet[{extra}]"') from error
+        raise FileError(f"{what} needs {name}: {pip_command(f'stepnet[{extra}]')}") from error
+
+
+@contextmanager
+def reading(path: str | Path, prefix: str | None = None) -> Generator[None]:
+    """Puts the path of a file that is read in front of `FileError`s from the `with` block that do not have it
+    yet, and makes errors of the system to `FileError`s.
+
+    prefix: the beginning of messages that have a path already; None for that of this file.
+    """
+    try:
+        yield
+    except FileError as error:
+        has_path = str(error).startswith(prefix or f"{path}: ")
+        raise FileError(str(error) if has_path else f"{path}: {error}") from None
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 @contextmanager
 def opened(path: str | Path) -> Generator[tuple[BufferedReader, int]]:
     """Opens a file; yields the stream and its size. A `FileError` in the block gets the path in front."""
     path = existing(path)
-    try:
-        with open(path, "rb") as stream:
-            yield stream, os.fstat(stream.fileno()).st_size
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    with reading(path), open(path, "rb") as stream:
+        yield stream, os.fstat(stream.fileno()).st_size

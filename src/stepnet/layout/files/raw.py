@@ -19,7 +19,7 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.layout.files import jsons
 from stepnet.layout.files.model import Array, FileContents, Module
-from stepnet.layout.files.paths import existing, new_file
+from stepnet.layout.files.paths import existing, new_file, reading
 from stepnet.layout.files.store import Store
 from stepnet.layout.options import option
 from stepnet.layout.registry import records
@@ -60,8 +60,8 @@ def is_flat(value: Any, kind: Any) -> bool:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes one module as a raw buffer: `weights.json`, and `weights.bin` beside it; raises `FileError` for
-    several modules, and for other arrays (`rest`), which it cannot hold.
+    """Writes one module (recurrent layer) as a raw buffer: `weights.json`, and `weights.bin` beside it;
+    raises `FileError` for several modules, and for other arrays (`rest`), which it cannot hold.
     """
     for question, is_needed in (("module", len(modules) != 1), ("rest", bool(rest))):
         if is_needed:
@@ -112,10 +112,8 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     if any(start < end for (_, end), (start, _) in pairwise(span for span in spans if span[0] < span[1])):
         raise FileError(f"{path}: arrays in it share bytes")
     Store(path, size).take(size, buffer.name)
-    try:
+    with reading(buffer):
         data = np.fromfile(buffer, np.uint8)
-    except OSError as error:
-        raise FileError(f"{buffer}: the file cannot be read ({error.strerror or error})") from error
     arrays: dict[str, Array] = {}
     for name, shape, offset in parsed_entries:
         if name in arrays:
@@ -129,7 +127,9 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def description(path: Path) -> dict[str, Any]:
-    """Reads the .json file that describes a raw buffer; raises `FileError` for another JSON."""
+    """Reads the .json file that describes a raw buffer of weights; raises `FileError` for a JSON of anything
+    else, such as a program of PaddlePaddle.
+    """
     described = jsons.read(path)
     if "program" in described:
         raise FileError(

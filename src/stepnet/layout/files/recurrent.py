@@ -34,7 +34,9 @@ class RecurrentLayer:
 
     @classmethod
     def of(cls, modules: Sequence[Module]) -> "RecurrentLayer":
-        """Makes the layer of its modules, with their weights."""
+        """Makes a runnable layer of modules (recurrent layers as read from a file), with their weights: of
+        one module, or of several as a stack.
+        """
         layers = [weights(module).layers() for module in modules]
         return cls(tuple(modules), layers[0] if len(layers) == 1 else Stack(layers))
 
@@ -85,7 +87,7 @@ class RecurrentLayer:
         return [last] if last_only else outputs, self.states(final) if self.top.states else []
 
     def memories(self, states: Sequence[Any]) -> Any:
-        """Returns initial states in the form in which the layer takes them; None for none. Raises
+        """Returns initial states in the form in which a call of the layer takes them; None for none. Raises
         `ModelError` for another number of states.
         """
         if not states:
@@ -105,7 +107,9 @@ class RecurrentLayer:
         return memories[0] if len(memories) == 1 else dict(zip(DIRECTIONS, memories, strict=True))
 
     def states(self, final: Any) -> list[Any]:
-        """Lists the final states, direction by direction, or cell by cell of stacked cells."""
+        """Lists the final states of the layer one by one, direction by direction, or cell by cell of stacked
+        cells. final: the final memory as a call of the layer returns it.
+        """
         if len(self.modules) > 1:
             pairs = zip(self.modules, final, strict=True)
             return [

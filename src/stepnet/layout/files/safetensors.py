@@ -64,7 +64,7 @@ def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
             arrays = {name: array_of(file, name, path, store) for name in sorted(file.keys())}
             return arrays, dict(file.metadata() or {})
     except SafetensorError as error:
-        raise FileError(f"{path}: this is not a complete .safetensors file ({reason(error)})") from error
+        raise incomplete(path, error) from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
 
@@ -84,7 +84,7 @@ def mapped(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
         with open(path, "rb") as stream:
             content = MappedFile(stream.fileno(), 0, access=ACCESS_READ)
     except SafetensorError as error:
-        raise FileError(f"{path}: this is not a complete .safetensors file ({reason(error)})") from error
+        raise incomplete(path, error) from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
     described: dict[str, Any] = json.loads(content[LENGTH : LENGTH + length])
@@ -176,6 +176,14 @@ def write(
             cast(Any, numpy).save_file(contiguous, partial, None if metadata is None else dict(metadata))
         except SafetensorError as error:
             raise FileError(f"{path}: the file cannot be written ({reason(error)})") from error
+
+
+def incomplete(path: Path, error: Exception) -> FileError:
+    """Makes the error for a file that the safetensors library does not read. A .stepnet file, which has the
+    same format, is named as such.
+    """
+    kind = ".stepnet" if path.suffix == ".stepnet" else ".safetensors"
+    return FileError(f"{path}: this is not a complete {kind} file ({reason(error)})")
 
 
 def reason(error: Exception) -> str:

@@ -5,30 +5,46 @@
 A model rarely states the kinds of its axes, so the usual ones are tried until all operators fit.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
-from typing import Any, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
+from stepnet.compiler.net.windows import own_axis, own_name
 from stepnet.compiler.trace.lines import written_at
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import short_repr
-from stepnet.errors import InputError, ModelError, StepnetError, printable
-from stepnet.importers.axes import FEATURE, LETTERS, AxesError, axes_of
+from stepnet.errors import InputError, ModelError, StepError, StepnetError, printable
+from stepnet.importers.axes import FEATURE, LETTERS, AxesError, MixingError, axes_of, axis_names
+from stepnet.importers.example_steps import only_at
 from stepnet.importers.padding import MISFITS
 from stepnet.importers.placed import LENGTHS, Placed, Unusable, check_apart
+from stepnet.importers.shaping import as_turned
 from stepnet.importers.sizes import STEPS
+from stepnet.model.graph.dtypes import check_dtypes
 from stepnet.model.graph.graph import Graph
+from stepnet.ragged.positions import Positions
 
 MOST_WAYS = 200
 """The largest number of combinations of axes that are tried."""
 USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN", "N_", "T_", "__")}
 """The axes that are tried for inputs of at most two axes; see `axes_of_rank` for inputs of more."""
 
+Apart = Literal["", "stated", "each"]
+APART: tuple[Apart, ...] = ("", "stated", "each")
+"""The inputs of a model that may have steps of their own, in the order in which that is tried: none, those of
+which the file states other numbers of steps, or each.
+"""
+
+ANY_STEPS = (
+    "may depend on it: export with dynamic shapes (dynamic_shapes= or dynamic_axes=), or load it with "
+    "steps='any' if no number in it depends on the steps"
+)
+FITS = "the file does not say which axes are the sequences; the model runs if its inputs are"
 REMEDY = (
     "axes= says what the axes of the inputs are, as axes={'x': 'NT'}, or 'N_T' for [batch, features, time]"
 )
@@ -43,6 +59,7 @@ class ModelInput:
     features: the sizes of its features.
     dtype: its dtype.
     stated: the numbers of sequences and steps, as far as the file states them.
+    steps: the axis of its steps; that of the first input, unless it has steps of its own.
     """
 
     name: str
@@ -50,6 +67,7 @@ class ModelInput:
     features: tuple[int, ...]
     dtype: str
     stated: tuple[tuple[str, int], ...] = ()
+    steps: str = STEPS
 
     @property
     def has_steps(self) -> bool:
@@ -61,19 +79,70 @@ class ModelInput:
         """True if this input of a model is the lengths of its sequences, which a caller does not pass."""
         return self.axes == "lengths"
 
+    @property
+    def stated_sizes(self) -> tuple[tuple[str, int], ...]:
+        """The numbers of sequences and steps that the file states, by the names of the axes."""
+        return tuple((self.steps if symbol == STEPS else symbol, size) for symbol, size in self.stated)
+
+    @property
+    def spec(self) -> Spec:
+        """The features, dtype and axis of this input of a model, as `Graph` takes them."""
+        return Spec(self.features, self.dtype, axis=own_name(self.steps) if self.has_steps else "")
+
+    def taking(self, value: Any) -> "ModelInput":
+        """Returns this input of a model with the axis of the steps of a value that a call gives for it.
+
+        Raises `AxesError` for steps of its own if the file packs them with those of all sequences.
+        """
+        if not self.has_steps or not isinstance(value, Traced) or value.type.extent[-1] == self.steps:
+            return self
+        return self.with_steps(value.type.extent[-1])
+
+    def with_steps(self, axis: str) -> "ModelInput":
+        """Returns this input of a model with steps of its own, at an axis; raises `AxesError` if it has no
+        axis for them alone.
+        """
+        if "S" in self.axes:
+            raise AxesError(
+                f"{self.name!r} has packed steps, so its sequences have the lengths of the other inputs"
+            )
+        return replace(self, steps=axis)
+
 
 @dataclass(frozen=True)
 class ArrayModel:
-    """A model whose inputs are arrays with axes of known kinds (sequences N, steps T, features _).
-
-    A subclass computes its outputs.
+    """A model of operators in a file, as a function of its inputs, which `sn.Graph` traces. The inputs are
+    arrays with axes of known kinds (sequences N, steps T, features _). A subclass computes its outputs.
 
     path: the file of the model.
     inputs: the inputs with their axes.
+    any_steps: whether the user states that no number of the file depends on the number of its steps.
+    numbers: the numbers that may depend on it (`importers.example_steps`), with the operators that have them;
+    filled in when the model is traced.
+    has_dtypes: whether a call has the dtypes of the file, since its format has no casts of inputs.
     """
 
+    has_dtypes: ClassVar[bool] = False
     path: str
     inputs: tuple[ModelInput, ...]
+    any_steps: bool = field(default=False, kw_only=True)
+    numbers: list[str] = field(default_factory=list[str], kw_only=True)
+
+    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
+        """Computes the outputs of the model, by name if there are several.
+
+        x: the inputs with steps, by name if there are several.
+        params: the weights by name; None for a model whose weights are constants.
+        statics: the inputs without steps, by name if there are several.
+        """
+        return outputs_of(self.path, self.computed(self.placed(x, statics), params or {}))
+
+    def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> Mapping[str, Placed]:
+        """Computes the outputs of the model by name, operator by operator, from its inputs by name.
+
+        params: the weights by name, where they are no constants of the model.
+        """
+        raise NotImplementedError
 
     @property
     def __name__(self) -> str:
@@ -95,39 +164,109 @@ class ArrayModel:
         """True if one of the model's inputs is the lengths of the sequences."""
         return any(input_.is_lengths for input_ in self.inputs)
 
+    @property
+    def counted(self) -> list[tuple[ModelInput, int]]:
+        """The inputs with steps of which the file states the number, each with that number."""
+        return [(each, size) for each in self.sequences for symbol, size in each.stated if symbol == STEPS]
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps that the file states for its inputs; None where it is open, or the user states
+        that any is right.
+        """
+        return next((count for _, count in self.counted), None) if not self.any_steps else None
+
+    def note(self, where: str, numbers: Iterable[float]) -> None:
+        """Records the numbers of an operator that may depend on the number of steps. where: the operator."""
+        self.numbers.extend(f"the number {number:.6g} of {where}" for number in numbers)
+
+    @property
+    def only_steps(self) -> int | None:
+        """The only length that sequences may have: the number of steps that the file states, if numbers in it
+        may depend on that; None for sequences of any length.
+        """
+        return self.steps if self.numbers else None
+
+    def check_lengths(self, positions: Positions) -> None:
+        """Raises `InputError` for sequences of other lengths than the numbers of steps that the file states,
+        if numbers in it may depend on these. positions: the lengths of a call.
+        """
+        if self.only_steps is None:
+            return
+        called = {own_name(axis): np.diff(offsets) for axis, offsets in positions.beside.items()}
+        for each, count in self.counted:
+            lengths = called.get(own_name(own_axis(each.name)), positions.lengths)
+            others = np.flatnonzero(lengths != count)
+            if len(others):
+                raise InputError(
+                    f"{self.path} was exported with {count} steps, and sequence {others[0]} has "
+                    f"{lengths[others[0]]}; {self.numbers[0]} {ANY_STEPS}"
+                )
+
+    def check_dtypes(self, sequences: Any, statics: Any) -> None:
+        """Raises `InputError` for inputs of a call of other dtypes than those of the file, if its format
+        fixes them.
+
+        sequences, statics: the `Spec`s of the inputs, by name if there are several.
+        """
+        if self.has_dtypes:
+            given = cast("dict[str, Any]", sequences)
+            named = given if isinstance(sequences, dict) else {self.sequences[0].name: sequences}
+            declared = {each.name: each.spec for each in (*self.sequences, *self.statics)}
+            check_dtypes(self.path, declared, {**named, **(statics or {})})
+
+    def only_at_steps(self, values: Mapping[str, Placed], inputs: Mapping[str, Placed]) -> dict[str, Placed]:
+        """Returns outputs by name that are NaN for sequences of other lengths than the numbers of steps that
+        the file states, if numbers in it may depend on these; else as they are.
+
+        inputs: the inputs by name. Raises `ModelError` for an output of a dtype without NaN.
+        """
+        steps = self.only_steps
+        if steps is None:
+            return dict(values)
+        for name, value in values.items():
+            if isinstance(value.value, Traced) and not value.value.type.is_float:
+                raise ModelError(
+                    f"{self.path} was exported with {steps} steps, and its output {name!r} is "
+                    f"{value.value.dtype}, without a NaN for others; {self.numbers[0]} {ANY_STEPS}"
+                )
+        counted = {
+            inputs[each.name].value.type.extent[-1]: (inputs[each.name].value, count)
+            for each, count in self.counted
+        }
+        return {name: only_at(value, [*counted.values()]) for name, value in values.items()}
+
     def placed(self, x: Any, statics: Any) -> dict[str, Placed]:
         """Returns the inputs of a call by name with the meaning of their axes, as the model's operators need
         them.
 
-        The lengths of sequences become a placeholder, which only recurrences may read.
+        An input that is the lengths of the sequences, if the model has one, becomes a placeholder, which only
+        recurrences may read.
 
         x, statics: the sequences and the statics of the call, as dicts by name; x may be the only sequence.
         """
         named = cast("Mapping[str, Any]", x) if isinstance(x, Mapping) else {self.sequences[0].name: x}
         values: dict[str, Any] = {**named, **(statics or {})}
+        taken = self.taking(values)
+        if self.has_lengths and any(input_.steps != STEPS for input_ in taken):
+            raise AxesError(
+                f"{self.path}: one of its inputs is the lengths of the sequences, so all inputs with steps "
+                "have the same lengths"
+            )
         return {
             input_.name: Placed(LENGTHS, (), input_.stated)
             if input_.is_lengths
-            else Placed(values[input_.name], axes_of(input_.axes, input_.features), input_.stated)
-            for input_ in self.inputs
+            else Placed(
+                values[input_.name],
+                axes_of(input_.axes, input_.features, (input_.steps,)),
+                input_.stated_sizes,
+            )
+            for input_ in taken
         }
 
-
-class OperatorModel(ArrayModel, ABC):
-    """A model of operators in a file, as a function of its inputs, which `sn.Graph` traces."""
-
-    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Computes the outputs of the model, by name if there are several.
-
-        x: the inputs with steps, by name if there are several.
-        params: not used, as the model's weights are constants.
-        statics: the inputs without steps, by name if there are several.
-        """
-        return outputs_of(self.path, self.computed(self.placed(x, statics)))
-
-    @abstractmethod
-    def computed(self, inputs: Mapping[str, Placed]) -> Mapping[str, Placed]:
-        """Computes the outputs of the model by name, operator by operator, from its inputs by name."""
+    def taking(self, values: Mapping[str, Any]) -> tuple[ModelInput, ...]:
+        """Returns the inputs of the model with the axes of the steps of a call's values, by name."""
+        return tuple(input_.taking(values.get(input_.name)) for input_ in self.inputs)
 
     def like(self, inputs: Mapping[str, Placed]) -> Any:
         """Returns the value of the first input that has steps, from which operators know the sequences."""
@@ -139,10 +278,10 @@ def graph_of(model: ArrayModel, params: Mapping[str, np.ndarray] | None = None) 
 
     params: its parameters by name; None for a model whose weights are constants.
     """
-    sequences = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.sequences}
+    sequences = {input_.name: input_.spec for input_ in model.sequences}
     if not sequences:
         raise AxesError(f"{model.path}: none of its inputs has an axis of steps")
-    statics = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.statics}
+    statics = {input_.name: input_.spec for input_ in model.statics}
     inputs = next(iter(sequences.values())) if len(sequences) == 1 else sequences
     return Graph(cast(Any, model), params or None, inputs=inputs, statics=statics or None)
 
@@ -151,47 +290,77 @@ def fitting_graph(
     path: str,
     inputs: Sequence[tuple[str, Sequence[int], str]],
     make: Callable[[tuple[ModelInput, ...]], ArrayModel],
+    usual: Callable[[Sequence[int]], list[str]] | None = None,
 ) -> Graph:
     """Returns the graph of a model for the first usual axes of its inputs that fit its operators.
 
     path: the file, for messages.
     inputs: the name of each input, the sizes of its axes, 0 for one that is not stated, and its dtype.
     make: makes the model for one choice of the axes.
+    usual: lists the axes to try for an input of these sizes, most usual first; None for `axes_of_sizes`.
     """
 
-    def build(chosen: Sequence[str]) -> Graph:
+    def build(chosen: Sequence[str], apart: Apart) -> Graph:
         """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
         placed = tuple(with_axes(*each, axes) for each, axes in zip(inputs, chosen, strict=True))
-        check_agree(placed)
-        return graph_of(make(placed))
+        return graph_of(make(agreed(placed, apart)))
 
-    return first_fitting(path, product(*(axes_of_sizes(sizes) for _, sizes, _ in inputs)), build, remedy="")
+    ways = product(*((usual or axes_of_sizes)(sizes) for _, sizes, _ in inputs))
+    return first_fitting(path, ways, build, remedy="")
 
 
 def first_fitting(
     path: str,
     ways: Iterable[Sequence[str]],
-    make: Callable[[Sequence[str]], Graph],
+    make: Callable[[Sequence[str], Apart], Graph],
     remedy: str = REMEDY,
 ) -> Graph:
-    """Returns the graph for the first combination of axes that fits the operators of the model in a file.
+    """Returns the graph for the first combination of axes that fits the operators of the model in a file. If
+    none fits, inputs have steps of their own: those for which the file states other numbers, then each.
 
-    Raises `ModelError` if none fits, with the reason why the first does not.
+    Raises `ModelError` if none fits, with the reason why the first that mixes sequences does not, or else the
+    first; and if axes fit only with the steps of an input where those tried before had its sequences, which
+    an operator mixes. The model then mixes sequences, or has its steps first, and the file does not say
+    which.
 
     path: the file, for messages.
     ways: combinations of the axes of all inputs, in order of preference; at most `MOST_WAYS` are tried.
-    make: makes the graph for one combination, or raises `AxesError`.
+    make: makes the graph for one combination, or raises `AxesError`; its second argument is that of `agreed`.
     remedy: what the user can do if none fits, for the message.
     """
     problem: Exception | None = None
-    for axes in islice(ways, MOST_WAYS):
+    mixing: list[tuple[Sequence[str], MixingError]] = []
+    for apart, axes in product(APART, tuple(islice(ways, MOST_WAYS))):
         try:
-            return make(axes)
+            graph = make(axes, apart)
         except AxesError as error:
             problem = problem or error
+            mixing += [(axes, error)] if isinstance(error, MixingError) and not apart else []
+            continue
+        except (ModelError, StepError):
+            if not apart:  # else the model does not fit either, for the reason that was found first
+                raise
+            continue
+        for others, error in mixing:
+            if any(map(takes_place, others, axes)):
+                words = " and ".join(axis_names(each) for each in axes)
+                raise ModelError(
+                    "\n  ".join(filter(None, (f"{error}", f"{FITS} [{words}]", remedy)))
+                ) from error
+        return graph
+    problem = mixing[0][1] if mixing else problem
     if problem is None:
         raise ModelError(f"{path}: none of its inputs has an axis of steps")
     raise ModelError("\n  ".join(filter(None, (str(problem), remedy)))) from problem
+
+
+def takes_place(axes: str, others: str) -> bool:
+    """Tells whether an input has its steps where another choice of its axes has the sequences.
+
+    >>> takes_place("NT_", "TN_"), takes_place("N_", "T_"), takes_place("NT_", "N__"), takes_place("", "")
+    (True, True, False, False)
+    """
+    return "N" in axes and others.find("T") == axes.index("N")
 
 
 def axes_of_rank(rank: int) -> list[str]:
@@ -242,15 +411,32 @@ def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelIn
     return ModelInput(name, axes, features, dtype, stated)
 
 
-def check_agree(inputs: Iterable[ModelInput]) -> None:
-    """Raises `AxesError` if the file states different numbers of sequences, or of steps, for some inputs."""
-    first_stated = dict[str, tuple[int, str]]()
+def agreed(inputs: Sequence[ModelInput], apart: Apart) -> tuple[ModelInput, ...]:
+    """Returns the inputs of a model with the steps that they have: all the same ones; if "stated", their own
+    for inputs of which the file states another number than of the first; if "each", their own for all but the
+    first.
+
+    Raises `AxesError` if the file states different numbers of sequences; if it states different numbers of
+    steps for the same ones; and if no input has steps of its own, unless all are to have the same.
+    """
+    first_stated, taken = dict[str, tuple[int, str]](), list[ModelInput]()
+    own = dict[int, str]()
     for input_ in inputs:
         for symbol, size in input_.stated:
             other, name = first_stated.setdefault(symbol, (size, input_.name))
-            if other != size:
+            if other == size:
+                continue
+            if symbol != STEPS or not apart:
                 what = f"{symbol}: {size} in {input_.name!r}, {other} in {name!r}"
                 raise AxesError(f"inputs state different numbers of {what}")
+            input_ = input_.with_steps(own.setdefault(size, own_axis(input_.name)))
+        is_first = not any(known.has_steps for known in taken)
+        if apart == "each" and input_.has_steps and not is_first:
+            input_ = input_.with_steps(own_axis(input_.name))
+        taken.append(input_)
+    if apart and all(input_.steps == STEPS for input_ in taken):
+        raise AxesError("its inputs have the same steps")
+    return tuple(taken)
 
 
 def outputs_of(path: str, values: Mapping[str, Placed]) -> Any:
@@ -259,6 +445,7 @@ def outputs_of(path: str, values: Mapping[str, Placed]) -> Any:
 
     path: the file, for messages. values: the outputs by name.
     """
+    values = {name: as_turned(value) for name, value in values.items()}
     for name, value in values.items():
         if isinstance(value.value, Unusable):
             raise ModelError(f"{path}: output {name!r} cannot be computed: {value.value.reason}")
@@ -270,19 +457,22 @@ def outputs_of(path: str, values: Mapping[str, Placed]) -> Any:
 
 
 @contextmanager
-def located(where: str) -> Generator[None]:
+def located(where: str, inner: str | None = None) -> Generator[None]:
     """Context manager that adds to errors of an operator's rule where the operator stands, and makes those of
     NumPy, for operands that do not fit, to `ModelError`s.
 
-    where: the operator, by the names of the file, and the file.
+    where: the operator, by the names of the file, and the file. inner: the beginning of the places of
+    operators inside this one, whose errors keep them; None if there are none.
     """
     where = printable(where)
     try:
         with written_at(where):
             yield
     except StepnetError as error:
+        if inner is not None and isinstance(error, ModelError) and f"\n  at {inner}" in str(error):
+            raise
         reason = str(error).partition("\n  at ")[0]
-        kind = AxesError if isinstance(error, AxesError) else ModelError
+        kind = type(error) if isinstance(error, AxesError) else ModelError
         raise kind(f"{reason}\n  at {where}") from error
     except MISFITS as error:
         raise ModelError(f"its operands or attributes do not fit: {error}\n  at {where}") from error
@@ -304,6 +494,15 @@ def check_factor(value: np.ndarray, inputs: Iterable[ModelInput]) -> None:
                 f"it has the factor {factor:.6g}, and the file fixes the number of steps to {steps}, from "
                 "which that may be computed: export the model with a dynamic number of steps"
             )
+
+
+def is_any(steps: str | None) -> bool:
+    """Tells whether the user's argument `steps` is "any"; raises `InputError` for other values but None."""
+    if steps not in (None, "any"):
+        raise InputError(
+            f"steps={short_repr(steps)}: there is only 'any', where no number in a file depends on its steps"
+        )
+    return steps == "any"
 
 
 def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """`Graph`: a model of whole sequences."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,17 +12,19 @@ from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import specs
 from stepnet.compiler.values.arguments import check_signature, flag, function
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.compiler.values.structure import named_leaves, skeleton, transform
+from stepnet.compiler.values.structure import named_leaves, skeleton
 from stepnet.errors import InputError, named
-from stepnet.model.batch import Batch, Statics
+from stepnet.model.batch import LENGTHS_ADVICE, Batch, Statics
 from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.declared import check_masked
 from stepnet.model.executables import Form
 from stepnet.model.gradients import without_control
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms, has_steps, with_ends
 from stepnet.model.graph.trace import ModelFunction
-from stepnet.model.model import Declaration, Model, parameter, same_parameters
+from stepnet.model.model import Declaration, Model
 from stepnet.model.nested import is_traced
+from stepnet.model.own_steps import check_axes
+from stepnet.model.program import own_parameters, same_parameters
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
@@ -77,8 +80,9 @@ class Graph(Model):
             function(model, "model is a function model(x, params)"), ("x", "params"), ("statics",)
         )
         self.model = model
-        self.params = transform(parameter, params)
+        self.params = own_parameters(params)
         self.inputs, self.statics = specs(inputs), specs(statics)
+        check_axes(self.inputs, self.statics)
         self.programs = GraphPrograms(model, self.params, self.inputs, self.statics)
 
     @property
@@ -105,7 +109,7 @@ class Graph(Model):
         ends = has_steps(reading.program) if last_only else [False] * len(levels)
         if names:
             ends = [last_only or not level for level in levels]
-            with named(f"with {names[0]}= a graph runs step by step"):
+            with named(f"with {names[0]}= a graph runs step by step"), lengths_advised(call.initial):
                 layers, begins = self.as_layers(sequences, call.initial, statics, order, time_major)
                 if 0 in levels:
                     check_per_sequence(reading, control.get("mask"))
@@ -268,10 +272,8 @@ class Graph(Model):
         Raises:
             InputError: For another structure, or other shapes or dtypes.
         """
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        made.params = same_parameters(params, self.params, self.noun)
-        made.programs = self.programs.with_params(made.params)
+        made, new = object.__new__(type(self)), same_parameters(params, self.params, self.noun)
+        vars(made).update(vars(self) | {"params": new, "programs": self.programs.with_params(new)})
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -288,10 +290,25 @@ class Graph(Model):
 
 
 def given_stepwise(call: UncheckedCall) -> list[str]:
-    """Returns the names of the arguments of a call that make a graph run step by step."""
+    """Returns the names of those given arguments of a call that make a graph run step by step, as one
+    recurrence: `initial`, `mask` and `begun`.
+    """
     control = call.control
     stepwise = {"initial": call.initial, "mask": control.get("mask"), "begun": control.get("begun")}
     return [name for name, value in stepwise.items() if value is not None]
+
+
+@contextmanager
+def lengths_advised(initial: Any) -> Generator[None]:
+    """Context manager that adds advice to an `InputError` where the state of a call is an array of one whole
+    number for each sequence, as the lengths of sequences are. initial: the state.
+    """
+    try:
+        yield
+    except InputError as error:
+        if len(getattr(initial, "shape", ())) != 1 or np.asarray(initial).dtype.kind not in "iu":
+            raise
+        raise InputError(f"{LENGTHS_ADVICE}; {error}") from error
 
 
 def check_in_model(call: UncheckedCall, stepwise: list[str]) -> None:

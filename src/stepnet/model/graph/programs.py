@@ -15,7 +15,7 @@ from stepnet.compiler.targets import Order, engines_of, order_of
 from stepnet.compiler.targets.assignment import assign_engines
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.once import computed_once
-from stepnet.compiler.values.structure import leaves, rebuild, skeleton
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, check_inputs, with_default_dtypes, with_dtypes
 from stepnet.model.executables import Form
@@ -49,8 +49,8 @@ class GraphProgram(Program):
         return self.schedule_for("auto")
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """Returns the schedule for the requested engines: each part of the net runs on the first that
-        supports it.
+        """Returns the schedule (the parts of the graph's net, in the order they run) for the requested
+        engines: each part runs on the first engine that supports it.
 
         asked: an engine, or several in order of preference.
         """
@@ -63,7 +63,7 @@ class GraphProgram(Program):
 def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
     """Returns a copy of a net in which some of its recurrences run in other precisions.
 
-    marks: these precisions, by the numbers of the recurrences' nodes.
+    marks: the precision of each, by the number of its node.
     """
     builder, places = Builder(is_model=True), list[int]()
     for number, node in enumerate(net.nodes):
@@ -95,6 +95,19 @@ def has_steps(program: GraphProgram) -> list[bool]:
     return [level == 1 for level in program.levels]
 
 
+def has_lengths(sequences: Any, steps: int | None, time_major: Any) -> bool:
+    """Tells whether all sequences of an array or a `Ragged` have as many steps; None stands for any number.
+
+    time_major: whether the steps are the first axis of an array.
+    """
+    if steps is None:
+        return True
+    if isinstance(sequences, Ragged):
+        return bool(np.all(np.diff(sequences.offsets[0]) == steps))
+    sizes: tuple[int, ...] = getattr(sequences, "shape", ())
+    return len(sizes) > 1 and sizes[0 if time_major else 1] == steps
+
+
 def with_ends(outputs: Any, ends: Sequence[bool], axes: Sequence[str], batch: Batch) -> Any:
     """Returns outputs of which some are reduced to the value of each sequence at its last step, zeros for an
     empty sequence.
@@ -105,7 +118,9 @@ def with_ends(outputs: Any, ends: Sequence[bool], axes: Sequence[str], batch: Ba
     """
 
     def end(output: Any, axis: str) -> np.ndarray:
-        """Returns the value of an output at the last step of each sequence."""
+        """Takes the value of an output at the last step of each sequence. axis: the axis of the output's
+        steps.
+        """
         where = batch.output_positions(axis)
         values = output.values if isinstance(output, Ragged) else output.reshape(-1, *output.shape[2:])
         return where.ends(values, first=False)
@@ -148,13 +163,25 @@ class GraphPrograms(Programs[GraphProgram]):
         """The program for the latest inputs; raises `InputError` before inputs are known."""
         return self.known(UNKNOWN_INPUTS)
 
+    @computed_once
+    def own_axes(self) -> dict[str, str]:
+        """The names of the axes of inputs that are declared to have steps of their own, by the input."""
+        if self.inputs is None:
+            return {}
+        return {name: spec.axis for name, spec in named_leaves(self.inputs) if spec.axis}
+
     def program_of(self, inputs: Any, statics: Any) -> GraphProgram:
         """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
 
         def made() -> GraphProgram:
-            """Traces the model for these inputs and statics, and makes its program."""
-            check_inputs(self.inputs, inputs, owner="graph")
+            """Traces the model for inputs and statics of these kinds, with its recurrences in their
+            precisions, and makes its program; raises `InputError` for those that do not fit.
+            """
+            besides = "" if self.statics is None else f", with statics={skeleton(self.statics)}"
+            check_inputs(self.inputs, inputs, owner="graph", besides=besides)
             check_inputs(self.statics, statics, "static", "graph")
+            if (check := getattr(self.model, "check_dtypes", None)) is not None:
+                check(inputs, statics)
             traced = trace_model(self.model, inputs, statics, self.params)
             program = GraphProgram(marked(traced, self.precisions), self.params)
             check_narrow(program.net)
@@ -179,12 +206,14 @@ class GraphPrograms(Programs[GraphProgram]):
         and `last_only` have no effect on the program.
         """
         self.check_model()
-        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
+        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"), self.own_axes)
         checked_statics = Statics.of(statics, batch.count)
         key = *batch.key, *checked_statics.key
         program = self.for_arrays(key, lambda: self.program_of(batch.specs, checked_statics.specs))
-        if program.has_derived:
-            batch = batch.end_to_end()
+        if (check := getattr(self.model, "check_lengths", None)) is not None:
+            check(batch.positions)
+        if program.has_derived or program.whole_axes:
+            batch = batch.end_to_end().seen_whole(program.whole_axes)
         call = call_of(batch, [], [checked_statics], False, None, None)
         # A static with which a recurrence begins is an initial memory of the net.
         call = call_on(program, [*batch.arrays, *checked_statics.arrays, *program.params], call, None)
@@ -196,15 +225,21 @@ class GraphPrograms(Programs[GraphProgram]):
         """Runs a call if it was prepared; returns its cache key, and its outputs or None.
 
         Calls with `initial` are not prepared. With `last_only` all outputs are computed. The arguments are
-        those of the call.
+        those of the call. Sequences of lengths that the model of a file does not have are left to `read`,
+        which refuses them.
         """
         self.check_model()
-        if initial is not None or type(last_only) is not bool:
+        steps = getattr(self.model, "only_steps", None)
+        if (
+            initial is not None
+            or type(last_only) is not bool
+            or not has_lengths(sequences, steps, time_major)
+        ):
             return None, None
         form, results = super().prepared(sequences, None, False, engine, masked, time_major)
         if results is None or not last_only:
             return form, None if results is None else results[0]
-        program, batch = self.program, Batch.of(sequences, None, time_major)
+        program, batch = self.program, Batch.of(sequences, None, time_major, self.own_axes)
         return form, with_ends(results[0], has_steps(program), program.axes, batch)
 
     def check_model(self) -> None:

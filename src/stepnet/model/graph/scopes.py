@@ -4,6 +4,7 @@ The names are those of `watch`, as for a step: those of the model's local variab
 that it calls. The interpreter runs one net whose results are all named values.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,19 +43,22 @@ def model_scopes(model: ModelFunction, params: Any, reading: Reading[GraphProgra
     still = Statics.of(statics, reading.batch.count)
     batch = reading.batch.end_to_end()
     offsets = (batch.positions.offsets, *batch.positions.inner)
-    segments = LevelSizes(batch.count, offsets, beside=still.beside)
+    beside = {**batch.positions.beside, **still.beside}
+    segments = LevelSizes(batch.count, offsets, beside=beside)
     arrays = [*batch.arrays, *still.arrays, *leaves(params)]
     results = zip(net.results, interpret(net, arrays, segments), strict=True)
     return Scopes(
         {
-            name: at_steps(net.type_of(number), array, offsets)
+            name: at_steps(net.type_of(number), array, offsets, beside)
             for name, (number, array) in zip(numbers, results, strict=True)
         }
     )
 
 
 def named_values(model: ModelFunction, params: Any, traced: TracedModel) -> tuple[dict[str, Traced], Builder]:
-    """Traces a model function while it is watched; returns its values by name, and their net.
+    """Traces a model function while the local variables of its functions are recorded, to show its values by
+    name; returns the values by name, and the builder of their net. Unnamed layers get the names of their
+    variables for the while (`NamingLine`).
 
     params: the parameters.
     traced: the model, traced before for the same inputs and statics.
@@ -76,11 +80,12 @@ def named_values(model: ModelFunction, params: Any, traced: TracedModel) -> tupl
     return made, builder
 
 
-def at_steps(type_: Type, array: Array, offsets: tuple[Array, ...]) -> Ragged:
+def at_steps(type_: Type, array: Array, offsets: tuple[Array, ...], beside: Mapping[str, Array]) -> Ragged:
     """Returns a value of a graph as a Ragged over the steps; one that is the same at each step is repeated.
 
     array: the value, with the entries of all sequences end to end.
     offsets: those of the sequences, and of the inner sequences of their steps.
+    beside: those of inputs with steps of their own, by the name of their axis.
     """
     total = int(offsets[0][-1])
     if type_.extent == CONST:
@@ -88,5 +93,5 @@ def at_steps(type_: Type, array: Array, offsets: tuple[Array, ...]) -> Ragged:
     if type_.extent == ROWS:
         return Ragged(np.repeat(array, np.diff(offsets[0]), axis=0), offsets[:1])
     if is_derived(type_.extent):
-        return Ragged(array, (derived_offsets(type_.extent[-1], offsets[0]),))
+        return Ragged(array, (derived_offsets(type_.extent[-1], offsets[0], beside),))
     return Ragged(array, offsets[: len(type_.extent) - 1])

@@ -10,7 +10,7 @@ from stepnet.compiler.plan.passes.narrow import any_low
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced, builder_of
-from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.once import computed_once, entry_of
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, arranged_as, check_inputs
@@ -19,7 +19,6 @@ from stepnet.model.gradients import without_control
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
 from stepnet.model.nets import call_on
 from stepnet.model.program import Program, StepProgram
-from stepnet.model.programs import keep
 from stepnet.model.reading import Reading
 from stepnet.model.recurrence import RNN
 from stepnet.model.streams.composed import check_engines, composed
@@ -163,18 +162,21 @@ class GraphStep:
         return self.composed_for(inputs, statics).step
 
     def composed_for(self, inputs: Any, statics: Any) -> ComposedProgram:
-        """Returns the program of a step, with the recurrence of that step; the arguments are as above."""
+        """Returns the program of the graph for inputs and statics of these kinds, with the recurrence whose
+        step is one step of the whole graph; made once. Raises an error if that would run on another engine
+        than the calls do.
+        """
         self.programs.check_model()
         program = self.programs.program_of(inputs, statics)
-        made = self.made.get(id(program))
-        if made is None:
-            output = program.traced.output
+
+        def make() -> ComposedProgram:
+            """Makes the program of a step of the graph's program."""
             schedule = program.schedule_for(self.engine)
-            step = composed(schedule, inputs, statics, program.params, output)
+            step = composed(schedule, inputs, statics, program.params, program.traced.output)
             check_engines(schedule, step.schedule_for(self.engine), self.engine)
-            made = ComposedProgram(program, step, self.name, self.engine)
-            keep(self.made, id(program), made)
-        return made
+            return ComposedProgram(program, step, self.name, self.engine)
+
+        return entry_of(self.made, id(program), make)
 
     def recurrence(self, batch: Batch, statics: Statics, initial: Any) -> tuple[RNN, Any]:
         """Returns the graph as one recurrence, and the memory that a call begins with; None for zeros.
@@ -189,6 +191,6 @@ class GraphStep:
         rnn, program, specs = made.recurrence, made.step, leaves(made.step.memory)
         if initial is not None or program.begin is None:
             return rnn, initial if specs else None
-        begun = program.begin.memories(statics.arrays, batch.count, self.engine)
+        own = program.begin.memories(statics.arrays, batch.count, self.engine)
         zeros = [np.zeros((batch.count, *spec.shape), spec.dtype) for spec in specs]
-        return rnn, rebuild(program.memory, [begun.get(place, own) for place, own in enumerate(zeros)])
+        return rnn, rebuild(program.memory, [own.get(place, zero) for place, zero in enumerate(zeros)])

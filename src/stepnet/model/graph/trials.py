@@ -144,7 +144,8 @@ class Trials:
         return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> LowPrecisionCell | str:
-        """Returns the low-precision implementation of a recurrence by the first engine that has one.
+        """Returns the implementation of a recurrence in a precision (such as int8) by the first engine that
+        has one.
 
         Returns the reasons, as a text, if none has one.
 
@@ -158,7 +159,7 @@ class Trials:
         return cell_of(replace(plan, traced=in_precisions(plan.traced, marks)), self.engines)
 
     def precisions(self, chosen: Mapping[int, Precision]) -> tuple[Precision, ...]:
-        """Returns the precision of each recurrence, in order: the chosen one, else float32.
+        """Returns the precision of each recurrence that can have one, in order: the chosen one, else float32.
 
         chosen: the chosen precisions by the number of the recurrence.
         """
@@ -277,9 +278,11 @@ def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) 
 
 
 def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedule:
-    """Returns the schedule (parts with plans) of a net whose recurrences run in these precisions.
+    """Returns the schedule of a net (its parts in the order they run) with its recurrences in some
+    precisions.
 
-    precisions: one for each recurrence that can have one (over flat sequences), in the order of the net.
+    precisions: one for each recurrence over sequences that are not nested, in the order of the net. Others
+        cannot have one.
     engines: the engines in order of preference.
     """
     marks = zip(sorted(flat_recurrences(net)), precisions, strict=True)
@@ -304,9 +307,10 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
 
 
 def number_of(plan: Plan) -> int | None:
-    """Returns the number of the model's recurrence that a plan runs, by its mark; None if it has none.
+    """Returns the number of the model's recurrence that a plan runs: its precision has it as a mark. None if
+    it has no precision.
 
-    plan: operations in order.
+    plan: the operations of a recurrence in order.
     """
     marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
     return marks[0].recurrence if marks and marks[0] is not None else None
@@ -366,7 +370,8 @@ def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
 
 
 def run(bound: Bound, program: GraphProgram, call: Call) -> list[Array]:
-    """Runs a sample on a compiled net; returns the outputs in the order of the net's results.
+    """Runs a sample (inputs given to `quantize`) on a compiled net; returns the outputs in the order of the
+    net's results.
 
     bound: the compiled net with its parameters.
     program: the program, which has the order of the results.

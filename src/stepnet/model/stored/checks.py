@@ -23,7 +23,9 @@ def unchecked(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_slices(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for slices that reach beyond their axes."""
+    """Raises `ModelError` for a `slice` of a file that is not one (start, stop, step) for each feature axis,
+    or reaches beyond one.
+    """
     (operand,) = operands
     slices: tuple[tuple[int, ...], ...] = attributes["slices"]
     if len(slices) != len(operand.shape):
@@ -39,14 +41,18 @@ def check_slices(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_shape(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for the reshaping of other features than all, or to another number of them."""
+    """Raises `ModelError` unless `rank` is the operand's number of feature axes (those after the rows), and
+    `shape`, the axes that they become, has as many numbers.
+    """
     (operand,), rank, shape = operands, attributes["rank"], attributes["shape"]
     if rank != len(operand.shape) or prod(shape) != operand.size:
         raise ModelError(f"{operand} cannot be reshaped to {list(shape)}")
 
 
 def check_broadcast(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` unless all features are broadcast to at least as many axes."""
+    """Raises `ModelError` unless `rank` is the operand's number of feature axes (those after the rows), and
+    `shape`, to which they are repeated, has at least as many axes and at most `MOST_FEATURES` numbers.
+    """
     (operand,), rank, shape = operands, attributes["rank"], attributes["shape"]
     if rank != len(operand.shape) or len(shape) < rank or prod(shape) > MOST_FEATURES:
         raise ModelError(f"{operand} cannot be broadcast to {list(shape)}")
@@ -59,7 +65,9 @@ def check_order(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_axes(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for axes that are not different feature axes, counted from the end."""
+    """Raises `ModelError` for an operation of a file whose axes (attribute "axes" or "axis") are not
+    different feature axes, counted from the end.
+    """
     axes: tuple[int, ...] = attributes.get("axes", (attributes.get("axis"),))
     rank = min(len(operand.shape) for operand in operands)
     if not axes or len(set(axes)) < len(axes) or any(not -rank <= axis < 0 for axis in axes):
@@ -67,14 +75,16 @@ def check_axes(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_single_axis(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` unless there is one feature axis."""
+    """Raises `ModelError` unless an operation of a file, such as an argmax, has one axis, a feature axis
+    counted from the end.
+    """
     check_axes(operands, attributes)
     if len(attributes["axes"]) != 1:
         raise ModelError("an argmax has one axis")
 
 
 def check_taken(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for indices outside their axis."""
+    """Raises `ModelError` for a `take` of a file with indices outside its axis."""
     check_axes(operands, attributes)
     axis: int = attributes["axis"]
     size, indices = operands[0].shape[axis], np.array(attributes["indices"], np.int64)
@@ -83,14 +93,18 @@ def check_taken(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_joined(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for the concatenation of values of different dtypes."""
+    """Raises `ModelError` for a `concatenate` of a file whose values (`operands`) have different dtypes or
+    numbers of axes.
+    """
     check_axes(operands, attributes)
     if len({(operand.dtype, len(operand.shape)) for operand in operands}) > 1:
         raise ModelError("values of different dtypes or ranks are concatenated")
 
 
 def check_recur(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for a recurrence whose body has other numbers or kinds of inputs and results."""
+    """Raises `ModelError` for a recurrence of a file whose body (the net of a step) has other numbers or
+    kinds of inputs and results than its operands and attributes say.
+    """
     body: Net = attributes["body"]
     sequences, memories = attributes["sequences"], attributes["memories"]
     types = [body.type_of(place) for place in body.inputs]

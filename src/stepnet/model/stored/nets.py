@@ -16,12 +16,12 @@ from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ir import Builder, Net, Node, unchecked_net
 from stepnet.compiler.net.ops import OPERATIONS
 from stepnet.compiler.net.pairs import PAIRED, keys_of, queries_of
-from stepnet.compiler.net.types import AXES, ROWS, Extent, Literal, Type, is_pairs, is_sequence_axis
+from stepnet.compiler.net.types import AXES, ROWS, WHOLE, Extent, Literal, Type, is_pairs, is_sequence_axis
 from stepnet.compiler.net.windows import is_derived_name
 from stepnet.compiler.trace.step import MOST_FEATURES, sizes_of
 from stepnet.compiler.values.arguments import is_integer, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
-from stepnet.errors import InputError, ModelError, NetError
+from stepnet.errors import InputError, ModelError, NetError, StepnetError
 from stepnet.model.stored.arrays import Collected, Found
 from stepnet.model.stored.checks import CHECKS, check_recur, unchecked
 from stepnet.model.stored.fields import (
@@ -80,6 +80,7 @@ STORED: dict[str, Attributes] = {
     "overlap": Attributes(("size", "dilation", "before"), ("stride", "lost", "same", "steps")),
     "scores": Attributes(("causal",)),
     "mix": Attributes(("over",)),
+    "arrange": Attributes(("reverse", "steps")),
     "recur": Attributes(("body", "memories", "reverse", "sequences"), ("precision", "unroll")),
 }
 """The operations of traced steps and models. Those that passes add are never stored."""
@@ -106,7 +107,9 @@ def node_data(node: Node, arrays: Collected) -> Object:
 
 
 def attribute_data(value: Any, node: Node, arrays: Collected) -> Any:
-    """Returns the value of an attribute of a node as JSON."""
+    """Returns the value of a node's attribute as JSON, nets and tuples in it included; arrays are added to
+    `arrays`, and their names returned.
+    """
     if isinstance(value, tuple):
         return [attribute_data(item, node, arrays) for item in cast("tuple[Any, ...]", value)]
     if isinstance(value, Type):
@@ -190,10 +193,13 @@ def check_number(operation: str, given: int) -> None:
 
 
 def operands_of(name: str) -> int | None:
-    """Returns the number of operands of an operation; None where it may be any."""
+    """Returns how many operands an operation takes, to check nets of files; None if it may take any
+    number.
+    """
     if name in ("concatenate", "recur"):
         return None
-    one, none = ("result", "expand", "reduce", "windows", "overlap"), ("input", "constant", "index")
+    one = ("result", "expand", "reduce", "windows", "overlap", "arrange")
+    none = ("input", "constant", "index")
     known = {"where": 3, **dict.fromkeys(PAIRED, 2), **dict.fromkeys(one, 1), **dict.fromkeys(none, 0)}
     if name in known:
         return known[name]
@@ -217,6 +223,8 @@ def types_of(operation: str, operands: list[Type], attributes: Mapping[str, Any]
         check_recur(operands, attributes)
     try:
         return OPERATIONS[operation].types(operands, attributes)
+    except StepnetError:
+        raise
     except (TypeError, ValueError, IndexError, OverflowError) as error:  # of NumPy, for other shapes
         raise ModelError(f"{operation} does not fit its operands: {short_repr(str(error))}") from None
 
@@ -225,14 +233,19 @@ def types_of(operation: str, operands: list[Type], attributes: Mapping[str, Any]
 
 
 def attributes_of(data: Any, operation: str, arrays: Found, depth: int) -> dict[str, Any]:
-    """Returns the checked attributes of an operation of a file; raises `ModelError` for others."""
+    """Returns the attributes of an operation in a saved model, from JSON (`data`), checked by the table of
+    what each operation has; raises `ModelError` for others. arrays: the arrays of the file. depth: the number
+    of recurrences around the operation.
+    """
     required, optional = STORED[operation]
     given = mapping(data, f"the attributes of {operation}")
     if not set(required) <= set(given) <= {*required, *optional}:
         raise ModelError(f"the attributes of {operation} are {', '.join(required) or 'none'}")
 
     def checked(name: str, value: Any) -> Any:
-        """Returns the checked value of one attribute."""
+        """Returns the value of one attribute, read from JSON; raises `ModelError` for a value that it cannot
+        have.
+        """
         if name == "value":
             return Literal(arrays.get(value, "a constant"))
         if name == "body":
@@ -250,7 +263,9 @@ def dtype_of(value: Any, what: str) -> str:
 
 
 def extent_of(value: Any, what: str) -> Extent:
-    """Returns an extent, the axes along which a value has entries; raises `ModelError` for other axes."""
+    """Returns an extent, the axes along which a value has entries, from JSON (`value`); raises `ModelError`
+    for other axes. what: its name, for messages.
+    """
     axes = several(text, value, what)
     if axes == AXES[: len(axes)] or (axes[:1] == ROWS and len(axes) == 2 and is_axis(axes[1])):
         return axes
@@ -266,13 +281,16 @@ def is_axis(name: str) -> bool:
 
 def steps_of(value: Any, what: str) -> str:
     """Returns the name of an axis of a model's sequences; raises `ModelError` for other axes."""
-    if text(value, what) not in AXES[1:] and not is_derived_name(value):
+    own = text(value, what).removeprefix(WHOLE)
+    if own not in AXES[1:] and not is_derived_name(own):
         raise ModelError(f"{what} is not an axis of steps: {short_repr(value)}")
     return value
 
 
 def type_of(value: Any, what: str) -> Type:
-    """Returns the type of an input; raises `ModelError` for one that no input has."""
+    """Returns the type of an input of a net in a file, from JSON; raises `ModelError` for one that no input
+    has. what: the name of the input, for messages.
+    """
     given = keyed(value, what, "extent", "shape", "dtype")
     try:
         shape = sizes_of(several(integer, given["shape"], f"the shape of {what}"))
@@ -285,7 +303,9 @@ def type_of(value: Any, what: str) -> Type:
 
 
 def precision_of(value: Any, what: str) -> Precision | None:
-    """Returns the precision of a recurrence that `precision_data` wrote; raises `ModelError` for others."""
+    """Returns the precision of a recurrence that `precision_data` wrote to a file as JSON (`value`), None for
+    none; raises `ModelError` for others.
+    """
     if value is None:
         return None
     given = keyed(value, what, *PRECISION_FIELDS)

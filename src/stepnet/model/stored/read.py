@@ -6,6 +6,7 @@ from typing import Any
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type, extent_of
+from stepnet.compiler.net.windows import own_axis
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import short_repr
@@ -53,7 +54,7 @@ def load_stored(path: Path) -> Graph | Layer:
 
 
 def check_version(document: Object, path: Path) -> None:
-    """Raises `FileError` for a description of a later version of the format, or of none."""
+    """Raises `FileError` for a file whose version of the format is later than this one, or no number."""
     version = document.get("version")
     if type(version) is not int or version < 1:
         raise FileError(
@@ -87,7 +88,7 @@ class FileReader:
         return structure_of(data, lambda leaf: blank_of(leaf, "the output"), "the output")
 
     def params(self, data: Any) -> Any:
-        """Returns the parameters, in their structure."""
+        """Returns the parameters of a model in a file, arrays in their structure, from JSON."""
 
         def leaf(given: Any) -> Any:
             """Returns the array of one parameter."""
@@ -111,7 +112,9 @@ def model_of(data: Any, reader: FileReader, depth: int = 0) -> Graph | Layer:
 
 
 def layers_of(data: Any, kind: str, reader: FileReader, depth: int) -> Stack | Bidirectional:
-    """Returns a stack or two directions. depth: the number of layers around it."""
+    """Reads a `Stack` or a `Bidirectional` of a file from JSON, with the layers in it. kind: the name of the
+    class. reader: has the arrays of the file. depth: the number of layers around it.
+    """
     if depth > DEEPEST:
         raise ModelError(f"layers are nested more than {DEEPEST} deep")
     further = ("merge",) if kind == "Bidirectional" else ()
@@ -127,7 +130,9 @@ def layers_of(data: Any, kind: str, reader: FileReader, depth: int) -> Stack | B
 
 
 def rnn_of(data: Any, reader: FileReader) -> RNN:
-    """Returns a recurrence."""
+    """Reads a recurrence of a file from JSON: its step is the stored net. reader: has the arrays of the file.
+    Raises `ModelError` for parts that do not fit each other.
+    """
     given = keyed(
         data,
         "an RNN",
@@ -166,7 +171,9 @@ def rnn_of(data: Any, reader: FileReader) -> RNN:
 
 
 def graph_of(data: Any, reader: FileReader) -> Graph:
-    """Returns a graph, which may be quantized."""
+    """Reads a `Graph` of a file from JSON: its model is the stored net. reader: has the arrays of the file.
+    Raises `ModelError` for parts that do not fit each other.
+    """
     given = keyed(
         data,
         "a Graph",
@@ -221,7 +228,9 @@ def type_of(leaf: Any, at: Extent | None) -> Type:
     if at is None:
         return Type(ROWS, leaf.shape, DTYPES[dtype].compute)
     axes = extent_of(len(at) + leaf.levels)
-    return Type((*axes, leaf.axis) if leaf.axis else axes, leaf.shape, dtype)
+    if leaf.axis:
+        axes = (*axes, leaf.axis) if at == ROWS else (*axes[:-1], own_axis(leaf.axis))
+    return Type(axes, leaf.shape, dtype)
 
 
 def check_results(net: Net, wanted: int) -> None:

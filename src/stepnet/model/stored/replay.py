@@ -18,6 +18,8 @@ from stepnet.model.stored.nets import copied
 Part = tuple[str, Any, Any]
 """A kind of arguments: its name, the values that were given, and the structure in which they are stored."""
 
+OWN_STEPS = "; inputs with lengths of their own are declared before it is saved, as sn.Spec(2, axis='target')"
+
 
 @dataclass(frozen=True)
 class StoredNet:
@@ -74,11 +76,15 @@ class StoredNet:
         return leaves(given)
 
     def check(self, name: str, given: Type, saved: Type) -> None:
-        """Raises `InputError` for a value of another type than the one that the net reads."""
+        """Raises `InputError` for inputs of another type than those for which the model was saved. name:
+        which ones, for the message. given, saved: the types.
+        """
         if given != saved:
+            own = given.extent != saved.extent and (given.shape, given.dtype) == (saved.shape, saved.dtype)
             raise InputError(
                 f"{self.file}: the {name} is {given}, and the model was saved for {saved}: a file has a "
                 "model for inputs like those of its last call, or those that it declares"
+                f"{OWN_STEPS if own else ''}"
             )
 
 

@@ -83,8 +83,9 @@ def named_tuple(data: Object, what: str) -> Any:
     names = several(text, data["fields"], what)
     if len(names) != len(entries(data["values"], what)):
         raise ModelError(f"{what} has {len(names)} names for its values, which are another number")
+    name = text(data["named"], what)
     try:
-        return class_of(text(data["named"], what), names)
+        return class_of(name, names)
     except ValueError as error:
         raise ModelError(f"{what}: {error}") from None
 

@@ -47,7 +47,7 @@ def save(model: Model, path: str | Path, force: bool) -> None:
     except ModelError as error:
         raise InputError(f"{file}: {error}") from None
     document = {"version": VERSION, "written_by": __version__, "model": described}
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(document, separators=(",", ":"))
     write(file, arrays.arrays, force, {KEY: text})
 
 
@@ -117,7 +117,9 @@ def rnn_data(rnn: RNN, program: StepProgram, prefix: str, arrays: Collected) -> 
 
 
 def until_data(rnn: RNN, program: StepProgram, arrays: Collected) -> Object | None:
-    """Returns the condition that ends the sequences of a recurrence as JSON; None if it has none."""
+    """Returns the condition that ends the sequences of a recurrence as JSON for a file, traced to a net whose
+    inputs are the step's outputs and memories; None if there is no condition.
+    """
     if rnn.until is None:
         return None
     rnn.under(Control(until=rnn.until), program)  # raises errors of the condition
@@ -130,7 +132,9 @@ def until_data(rnn: RNN, program: StepProgram, arrays: Collected) -> Object | No
 
 
 def graph_data(graph: Graph, arrays: Collected) -> Object:
-    """Returns a graph as JSON; the precisions of a quantized one are those of its recurrences."""
+    """Returns a `Graph` model as JSON for a file, and adds its arrays to `arrays`; the precisions of a
+    quantized one are those of its recurrences.
+    """
     program = graph.program
     traced, net = program.traced, program.net
     params = params_data(graph.params, "", arrays)
@@ -154,14 +158,15 @@ def graph_data(graph: Graph, arrays: Collected) -> Object:
 
 
 def params_data(params: Any, prefix: str, arrays: Collected) -> Any:
-    """Returns the structure of parameters as JSON, with their names in the file as leaves.
+    """Returns the structure of parameters as JSON, with their names in the file as leaves, and adds them to
+    `arrays`.
 
     prefix: what precedes these names.
     """
     names = iter([name for name, _ in named_leaves(params)])
 
     def leaf(array: Any) -> Object:
-        """Adds a parameter to the arrays; returns its name in the file."""
+        """Adds a parameter to the arrays of a model's file; returns its name there as JSON."""
         if not isinstance(array, np.ndarray):
             raise InputError(
                 "a recurrence inside a step, whose parameters are values of that step, is not saved"

@@ -53,7 +53,9 @@ class CalledStep:
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
-        """Writes the statics (values that a row has once) of the rows in these slots (array positions)."""
+        """Writes the statics (values that a row has once) of some rows of the stream. slots: the positions of
+        the rows in the arrays.
+        """
         for index, new in enumerate(statics):
             kept = self.statics[index]
             if isinstance(kept, Ragged):
@@ -107,7 +109,8 @@ class CalledStep:
 
 
 def step_inputs(x: Any, count: int, some: bool = False) -> Any:
-    """Checks the inputs of a step; returns each as a `Ragged` or an array.
+    """Checks the inputs of one step of a stream (sequences, its rows, that get one step per call); returns
+    each as a `Ragged` or an array.
 
     x: the inputs.
     count: the number of rows that take the step.
@@ -139,7 +142,9 @@ def in_sequences(x: Any, count: int) -> Any:
     deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
 
     def sequence(leaf: Any) -> Any:
-        """Gives one input an axis of a single step, as a Ragged if any of the inputs is one."""
+        """Makes sequences of one step of an input of the stream: an array with a further axis, or a Ragged if
+        any of the inputs is one.
+        """
         if isinstance(leaf, Ragged):
             return leaf.group(lengths)
         return Ragged(leaf, (offsets_of(lengths),)) if deep else leaf[:, None]

@@ -22,7 +22,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_derived, is_pairs
-from stepnet.compiler.net.windows import Window
+from stepnet.compiler.net.windows import Window, is_own_axis
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Part, Schedule
@@ -50,7 +50,10 @@ def check_stream(net: Net) -> None:
 
 
 def stream_refusal(net: Net) -> str | None:
-    """Returns the reason why a stream cannot run a model, with the user's line; None if it can."""
+    """Returns the reason why a stream, which runs one step at a time, cannot run a model, with the user's
+    line: an operation that needs other steps, or a step that reads a value of the whole sequence. None if it
+    can.
+    """
     so_far = set[int]()  # the values that a sequence has once, after its last step
     for number, node in enumerate(net.nodes):
         reason, reads_end = wrong_operation(net, node), not so_far.isdisjoint(node.inputs)
@@ -81,6 +84,11 @@ def wrong_operation(net: Net, node: Node) -> str | None:
     """
     if any(is_pairs(type_.extent) for type_ in node.types):
         return "its attention reads all steps of a sequence"
+    if node.operation == "arrange":
+        in_order = "its recurrence reads all steps of a sequence at each step"
+        return "it has the steps of a sequence last first" if node.attributes["reverse"] else in_order
+    if any(is_own_axis(type_.extent[-1]) for type_ in node.types if type_.extent):
+        return "an input has steps of its own"
     if any(is_derived(type_.extent) for type_ in node.types):
         return "it has other numbers of steps than its inputs, as after a stride"
     if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
@@ -373,7 +381,8 @@ def composed(
 
 
 def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepProgram | None:
-    """Makes the program of one step of all layers; its memories are those of the layers, in order.
+    """Makes the program of one step of all layers of a stack, for a stream; its memories are those of the
+    layers, in order.
 
     Returns None for layers that do not run as one step with the same bits: on another engine than those of a
     call, or with memories that a call begins in another way.
@@ -426,7 +435,8 @@ def program_of(
 
 
 def check_engines(schedule: Schedule, step: Schedule, asked: Order) -> None:
-    """Raises `InputError` if a stream's step runs on another engine than a call's parts, with other bits.
+    """Raises `InputError` if a stream's step runs on another engine than a call's parts, so that the two
+    would not be bitwise identical.
 
     schedule: the parts of the model with their plans.
     step: the whole model as one step.

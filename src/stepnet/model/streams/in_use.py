@@ -34,7 +34,9 @@ def alone(
 
     @wraps(method)
     def call(self: Self, /, *args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
-        """Runs the method with the object marked as in use; raises `InputError` if it is in use already."""
+        """Calls the method while the object is marked as in use; raises `InputError` if another call is using
+        it.
+        """
         if self.in_use:
             raise InputError(IN_USE)
         self.in_use = True

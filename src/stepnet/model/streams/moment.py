@@ -33,11 +33,12 @@ class Moment:
     def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
         """Makes the state of a stream's rows between two steps.
 
-        slots: the position of each row in the layers' arrays.
-        sides: the side (0 or 1) of its memory there.
-        begun: the number of steps that it has taken.
+        slots: the position of each row in the layers' arrays, where it has two memories (a step reads one and
+            writes the other).
+        sides: the one of the two, 0 or 1, that the next step of the row reads.
+        begun: the number of steps that the row has taken.
 
-        The field `number` becomes the side of the rows, which its parity is; 0 if they are on both sides.
+        The field `number`, whose parity is the side of all rows, becomes that side; 0 if they differ.
         """
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
         number = int(sides[0]) if len(sides) and not mixed else 0
@@ -119,7 +120,9 @@ class Moment:
         return Moment.of(all_slots, sides, steps)
 
     def free(self, count: int) -> Array:
-        """Returns the first `count` slots (positions in the layers' arrays) that no row uses."""
+        """Returns, for new rows of a stream, the first `count` slots (positions in the layers' arrays) that
+        no row uses.
+        """
         occupied = np.zeros(len(self.slots) + count + int(self.slots.max(initial=-1)) + 1, bool)
         occupied[self.slots] = True
         return cast("Array", np.flatnonzero(~occupied)[:count])

@@ -80,8 +80,8 @@ class PreparedStep:
         types = [traced.body.type_of(result) for result in traced.recur().outputs]
         self.outputs = [np.empty((capacity, *type_.shape), type_.dtype) for type_ in types]
         self.counts = kind.counts
-        self.plain = len(self.outputs) == 1 and skeleton(traced.output) == "*"
-        self.alone = skeleton(kind.inputs) == "*"
+        self.plain = len(self.outputs) == 1 and skeleton(traced.output) == "array"
+        self.alone = skeleton(kind.inputs) == "array"
         nothing = Chosen(NO_SLOTS, no_step, [], [], None)
         self.chosen = [nothing, nothing]
 

@@ -121,7 +121,7 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
     used_names = {BEGUN}
 
     def unique(name: str) -> str:
-        """Returns a name, with a number if it is taken, and reserves it."""
+        """Returns a name for an array of a saved stream, with a number if it is taken, and reserves it."""
         own, number = name, 0
         while own in used_names:
             number += 1
@@ -130,7 +130,9 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
         return own
 
     def of(front: list[str], specs: Any) -> Iterator[str]:
-        """Yields unique names for the arrays of a structure: the words in `front` and the name, by dots."""
+        """Yields names for the arrays of a structure, each unused so far: the words in `front` and the
+        array's name in the structure, joined by dots.
+        """
         for name, spec in named_leaves(specs):
             whole = ".".join([*front, *([name] if name else [])])
             ends = (".values", ".offsets") if spec.axis else ("",)
@@ -382,7 +384,9 @@ def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]
         return array
 
     def static(spec: Spec, names: Iterator[str]) -> Any:
-        """Returns a static from the file's arrays: an array, or a Ragged made of its values and offsets."""
+        """Returns a static (a value that all steps of a row read) from the arrays of a saved stream: an
+        array, or a Ragged made of its values and offsets.
+        """
         if not spec.axis:
             return taken(next(names), (count, *spec.shape), spec.dtype)
         values = taken(next(names), (None, *spec.shape), spec.dtype)

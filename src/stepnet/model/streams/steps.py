@@ -40,11 +40,13 @@ def first_moment(pieces: Sequence[AddedRows]) -> Moment:
 
 
 def put_pieces(pieces: Sequence[AddedRows], index: int, step: LayerStep, engine: Order) -> None:
-    """Writes the rows that were added before the first step to a layer's arrays.
+    """Writes the first memories and statics of a stream's rows (sequences) to the arrays of a layer, when the
+    stream takes its first step. The rows get the slots of the arrays in the order in which they were added.
 
-    pieces: these rows, in the groups in which they were added. Rows that were dropped since are left out.
+    pieces: the rows that were added before that step, in the groups in which `Stream.add` got them. Rows that
+        were dropped since are left out.
     index: the position of the layer.
-    step: its prepared step.
+    step: its prepared step, which has the arrays.
     engine: the engines that compute initial memories, in order of preference.
     """
     first = 0
@@ -161,7 +163,7 @@ def prepare_steps(
     """Prepares the steps of all layers, with the rows that were added so far, without running a step.
 
     layers: the recurrences of the stream.
-    pieces: these rows, in the groups in which they were added.
+    pieces: these rows, in the groups in which `Stream.add` got them.
     kinds: the traced step of each layer.
     count: the number of rows to make room for.
     engine: the engines in order of preference.
@@ -176,8 +178,8 @@ def prepare_steps(
 
 
 def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> tuple[LayerSteps, Array]:
-    """Writes new rows to free slots (positions in the layers' arrays); returns the layers' steps and the
-    slots.
+    """Writes new rows to free slots (positions in the layers' arrays); of a stream; returns the layers'
+    prepared steps and the slots.
 
     The steps are copies with more slots where there were too few.
 

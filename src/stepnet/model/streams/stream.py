@@ -266,8 +266,10 @@ class Stream:
         [1.0, 100.0]
         """
         if self._steps is None:
-            if rows is not None or initial is not None or statics is not None:
+            if initial is not None or statics is not None:
                 raise InputError("nothing was stepped yet: give initial= and statics= to the stream itself")
+            if rows is not None:
+                raise InputError("nothing was stepped yet, so no row is to be reset: step the stream first")
             return
         row_indices = np.arange(self.rows) if rows is None else chosen(rows, self.rows)
         moment, zeros = self._moment, np.zeros(len(row_indices), np.int64)

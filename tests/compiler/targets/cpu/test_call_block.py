@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from callers import interrupt
 from constants import Constants
 from same_bits import assert_same_bits
 from zoo import rnn_of, uniform
@@ -242,15 +243,7 @@ def test_an_interrupt_leaves_nothing_behind(name: str, constants: Constants):
     expected = model(x)
     prepared(model, x)
     for count in (1, 2, 3):
-        seen = list[sn.Progress]()
-
-        def interrupt(now: sn.Progress, seen: list[sn.Progress] = seen, count: int = count) -> None:
-            seen.append(now)
-            if len(seen) == count:
-                raise KeyboardInterrupt
-
-        with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
-            model(x)
+        interrupt(count, model, x)
         assert_same_bits(model(x), expected)
 
 

@@ -1,6 +1,5 @@
 """Products at pairs of steps, and sums over pairs, in machine code: the numbers of plain loops."""
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net import HOST, STEPS, PairPlaces, Type
+from stepnet.compiler.net import HOST, STEPS, Builder, PairPlaces, Type
 from stepnet.compiler.plan import Across
 from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.running.pairs import PairsTask
@@ -18,9 +17,9 @@ from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray
 PROCESSORS = available_processors()
-LENGTHS = ([3, 0, 1, 5], [], [0], [9, 2])
+LENGTHS = ([3, 0, 1, 5], [], [0], [9, 2], [37])
 KEYS = {"the same": None, "others": 2}
-SHAPES = ((1, 1), (2, 3), (1, 16), (3, 37))
+SHAPES = ((1, 1), (2, 3), (1, 16), (3, 37), (2, 0))
 HOW = ("scores", "keys", "queries")
 
 
@@ -35,10 +34,12 @@ def across_of(how: str, shape: tuple[int, ...], dtype: str, causal: bool, more: 
     keys = STEPS if more is None else ("rows", "steps[+2/1]")
     at = Type((*STEPS, keys[-1] + ("<" if causal else "*")), shape[:-1], dtype)
     query, key = (Type(extent, shape, dtype) for extent in (STEPS, keys))
-    if how == "scores":
-        return Across("scores", how, query, at, other=key)
-    result, other = (query, key) if how == "keys" else (key, query)
-    return Across("mix", how, at, result, other=other)
+    types = (query, key) if how == "scores" else (at, key if how == "keys" else query)
+    builder = Builder()
+    inputs = [builder.input(type_, f"value{place}") for place, type_ in enumerate(types)]
+    settings: dict[str, Any] = {"causal": causal} if how == "scores" else {"over": how}
+    result = builder.add("scores" if how == "scores" else "mix", *inputs, **settings)
+    return Across("pairs", "pairs", types[0], builder.type_of(result), body=builder.net([result]))
 
 
 def operands_of(how: str, pairs: PairPlaces, shape: tuple[int, ...], dtype: str) -> tuple[Array, Array]:
@@ -81,18 +82,25 @@ def result_of(task: PairsTask, *operands: Array) -> Array:
     return found
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda processor: processor.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("how", HOW)
-def test_numbers_are_those_of_loops(processor: Processor, how: str, dtype: str):
-    for lengths, shape, causal, more in product(LENGTHS, SHAPES, (False, True), KEYS.values()):
-        pairs, across = pairs_of(lengths, more, causal), across_of(how, shape, dtype, causal, more)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("more", [*KEYS.values()], ids=[*KEYS])
+def test_numbers_are_those_of_loops(
+    processor: Processor, how: str, dtype: str, causal: bool, shape: tuple[int, ...], more: int | None
+):
+    across = across_of(how, shape, dtype, causal, more)
+    for lengths in LENGTHS:
+        pairs = pairs_of(lengths, more, causal)
         operands = operands_of(how, pairs, shape, dtype)
         right = by_loops(how, pairs, *operands)
         found = result_of(task_of(across, pairs, processor), *operands)
         assert_close(found, right, 11, 37)
         over = "" if how == "scores" else how
-        assert_close(HOST.paired(across.operation, *operands, pairs, over), right, 11, 37)
+        assert_close(HOST.paired("mix" if over else "scores", *operands, pairs, over), right, 11, 37)
 
 
 @pytest.mark.usefixtures("same_threads")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from callers import on_threads
+from callers import interrupt, on_threads
 from constants import Constants
 from same_bits import assert_same_bits
 from tolerance import assert_close
@@ -171,15 +171,7 @@ def test_what_ends_a_wavefront_leaves_nothing_behind(force: Force, constants: Co
     sn.set_threads(2)
     constants(prepared_chain, SLICE=1e-9)
     for ends_at in (1, 2, 5):
-        calls = list[sn.Progress]()
-
-        def interrupt(now: sn.Progress, calls: list[sn.Progress] = calls, ends_at: int = ends_at) -> None:
-            calls.append(now)
-            if len(calls) == ends_at:
-                raise KeyboardInterrupt
-
-        with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
-            model(x)
+        interrupt(ends_at, model, x)
         assert_same_bits(model(x), expected)
 
 

@@ -55,7 +55,7 @@ def test_recurrences_that_read_outputs_step_by_step_may_follow_one_another():
 def test_two_layers_run_the_way_that_was_measured_to_be_the_best(
     cell: str, hidden: int, rows: int, counts: list[int]
 ):
-    front = wavefront([load(cell, hidden)] * 2, call(rows), 2, MACHINE)
+    front = wavefront([load(cell, hidden)] * 2, [call(rows)] * 2, 2, MACHINE)
     assert [count for count, _ in front.groups] == counts
     assert all((block > 0) == (count > 1) for count, block in front.groups)
     assert front.seconds <= front.in_turn
@@ -64,7 +64,9 @@ def test_two_layers_run_the_way_that_was_measured_to_be_the_best(
 def test_layers_are_grouped_by_the_threads_that_there_are():
     gru = load("gru", 64)
     counts = {
-        (layers, most): sorted(count for count, _ in wavefront([gru] * layers, call(1), most, MACHINE).groups)
+        (layers, most): sorted(
+            count for count, _ in wavefront([gru] * layers, [call(1)] * layers, most, MACHINE).groups
+        )
         for layers, most in ((3, 2), (4, 2), (4, 4), (5, 4), (2, 4))
     }
     assert counts == {(3, 2): [1, 2], (4, 2): [2, 2], (4, 4): [4], (5, 4): [1, 4], (2, 4): [2]}
@@ -73,7 +75,7 @@ def test_layers_are_grouped_by_the_threads_that_there_are():
 def test_the_longest_layers_share_a_group():
     """Beside a layer that takes long, a short one costs nothing: the two long ones run at the same time."""
     long, short = load("gru", 64), load("gru", 8)
-    front = wavefront([short, long, long], call(1), 2, MACHINE)
+    front = wavefront([short, long, long], [call(1)] * 3, 2, MACHINE)
     assert [count for count, _ in front.groups] == [1, 2]
 
 
@@ -85,14 +87,14 @@ def test_next_to_no_work_and_slow_threads_leave_layers_one_after_the_other():
         (load("gru", 4), call(1, 4), 2, MACHINE),
         (load("gru", 64), CallSize(0, 0, 0), 2, MACHINE),
     ]:
-        assert wavefront([each] * 2, size, most, machine).groups == ((1, 0), (1, 0))
+        assert wavefront([each] * 2, [size] * 2, most, machine).groups == ((1, 0), (1, 0))
 
 
 def test_a_block_is_shorter_where_there_are_more_rows_and_longer_where_it_costs_more():
     gru = load("gru", 64)
 
     def block(rows: int, machine: Machine) -> int:
-        ((_, steps),) = wavefront([gru] * 2, call(rows), 2, machine).groups
+        ((_, steps),) = wavefront([gru] * 2, [call(rows)] * 2, 2, machine).groups
         return steps
 
     assert block(4, MACHINE) < block(1, MACHINE) < block(1, replace(MACHINE, block=2e-6))
@@ -103,7 +105,7 @@ def test_a_wavefront_says_what_was_weighed():
     sn.set_threads(2)
     plan: Any = layer(64, 64, 0).schedule.single_plan
     engine = LlvmEngine()
-    front = wavefront([engine.load(plan)] * 3, call(1), 2, engine.machine())
+    front = wavefront([engine.load(plan)] * 3, [call(1)] * 3, 2, engine.machine())
     text = str(front)
     assert "2 layers as a wavefront, blocks of" in text
     assert "one layer alone" in text

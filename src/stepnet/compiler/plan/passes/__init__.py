@@ -63,7 +63,9 @@ def narrowed_step(body: Net, precision: Precision | None, pipeline: Pipeline) ->
 
 
 def narrowed(net: Net, pipeline: Pipeline) -> Net:
-    """Applies the passes of an engine up to `narrow`, which marks the products to compute in fewer bits."""
+    """Applies the passes of an engine up to `narrow`, which gives the products that are to be computed in
+    fewer bits the encoding of their weights.
+    """
     for rewrite in pipeline[: pipeline.index(narrow) + 1]:
         net = rewrite(net)
     return net

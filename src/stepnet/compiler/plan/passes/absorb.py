@@ -47,8 +47,8 @@ def always(absorbed: "Absorbed", after: Net) -> bool:
 
 
 def absorb(net: Net, accepts: Accepts = always) -> Net:
-    """Moves per-step work of a net into the adjacent recurrences, so that its operands and results need no
-    arrays of all steps. accepts: decides on each move.
+    """Moves work that is done for each step, before or after a recurrence of the net, into the body of the
+    recurrence, so that its operands and results need no arrays of all steps. accepts: decides on each move.
     """
     while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
         net = after
@@ -75,7 +75,10 @@ def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
 
 
 def moves_in(node: Node, recur: Recur) -> bool:
-    """Tells whether a node computes each step from that step alone, so that it may move into `recur`."""
+    """Tells whether a node computes each step from that step alone, so that it may move into the body of the
+    recurrence `recur`. Products and concatenations do not move into one whose precision is chosen, as its
+    products may be in fewer bits.
+    """
     sources = ("input", "index", "result", "constant")
     others = () if recur.precision is None else ("matmul", "concatenate")
     return is_plain(node) and node.operation not in (*sources, *others) and node.types[0].extent == STEPS
@@ -168,7 +171,9 @@ class Absorbed:
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
-        """Moves the nodes `moves` into the recurrence's body; returns the whole net after the move."""
+        """Moves the nodes `self.moves`, which work step by step, into the body of the adjacent recurrence;
+        returns the whole net after the move.
+        """
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
         remaining = [number for number in kinds.sequences if number not in self.moves]
@@ -189,8 +194,8 @@ class Absorbed:
         )
 
     def read(self, inside: set[int], has_sequences: bool) -> list[int]:
-        """Lists the values that moved nodes read from outside the recurrence. Instead of a value that is
-        expanded to all steps, the value before the expansion is listed.
+        """Lists the values that nodes which move into a recurrence read from outside it. Instead of a value
+        that is expanded to all steps, the value before the expansion is listed.
 
         inside: nodes that are in the recurrence. has_sequences: whether the recurrence keeps a sequence; as
             it needs one, an expanded value stays expanded if there is no other.
@@ -246,7 +251,8 @@ class Absorbed:
     def copy(self, numbers: Iterable[int]) -> None:
         """Copies nodes of the net that move into the recurrence into its new body, in order.
 
-        numbers: the nodes in the net. Operands that are constants are copied too.
+        numbers: the nodes in the net. Operands that are constants are copied too, and expanded to rows where
+            the operation does not broadcast.
         """
         for number in numbers:
             node = self.net.nodes[number]

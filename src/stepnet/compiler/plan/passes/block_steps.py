@@ -62,7 +62,9 @@ def beside(type_: Type, count: int) -> Type:
 
 
 def at_step(builder: Builder, sequence: int, step: int) -> int:
-    """Adds the slice of a value of several steps (its first axis) at step `step`; returns its number."""
+    """Adds to a net the values at step `step` of a value of several steps (its first axis); returns the
+    node's number. builder: makes the net. sequence: the node of the value.
+    """
     shape = builder.type_of(sequence).shape
     cuts = ((step, step + 1, 1), *((0, size, 1) for size in shape[1:]))
     cut = builder.add("slice", sequence, slices=cuts)

@@ -45,7 +45,9 @@ class ProductChain:
         return {self.first, self.end, *self.readers}
 
     def pays(self, net: Net) -> bool:
-        """Tells whether merging the chain's two products into one saves flops for each row."""
+        """Tells whether merging two consecutive products with parameters, (x @ P) @ R, into x @ (P @ R) saves
+        floating-point operations for each row.
+        """
         k, m = net.type_of(net.nodes[self.first].inputs[1]).shape
         n = sum(net.type_of(reader).shape[-1] for reader in self.readers)
         added = (0, 0) if self.shift is None else (m, n)
@@ -58,15 +60,17 @@ def chain(net: Net) -> Net:
 
 
 def chained(net: Net) -> Net:
-    """Merges consecutive products with parameters in a net, but not in bodies, where that saves flops."""
+    """Merges consecutive products with parameters, (x @ P) @ R to x @ (P @ R), where that saves
+    floating-point operations; returns the new net. Bodies of recurrences are left as they are.
+    """
     while chains := disjoint_chains(net):
         net = with_merged_chains(net, chains)
     return net
 
 
 def disjoint_chains(net: Net) -> list[ProductChain]:
-    """Lists chains of two consecutive products that save flops when merged. No two chains in the list share a
-    node: of chains that do, only the first is listed.
+    """Lists chains of two consecutive products, (x @ P) @ R, that save floating-point operations when merged.
+    No two chains in the list share a node: of chains that do, only the first is listed.
     """
     chains, used_nodes = list[ProductChain](), set[int]()
     for product_chain in candidates(net):
@@ -77,8 +81,8 @@ def disjoint_chains(net: Net) -> list[ProductChain]:
 
 
 def candidates(net: Net) -> Iterator[ProductChain]:
-    """Yields all chains of two products that can be merged: only products with parameters read the first, or
-    the sum of it and a parameter, and it is no result.
+    """Yields all chains of two products with parameters, (x @ P) @ R, that can be merged: only products with
+    parameters read the first, or the sum of it and a parameter, and neither is a result of the net.
     """
     users, results, parameters = net.users(), {*net.results}, known_once(net)
     products = {number for number in range(len(net.nodes)) if is_product(net, number, parameters)}

@@ -17,8 +17,8 @@ def columns(net: Net) -> Net:
 
 
 def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with products with one-column matrices written as sums; returns its
-    new number, None for other nodes. operands: the node's operands in the new net.
+    """Rewrite rule: rebuilds a recurrence in whose body products with one-column matrices are written as
+    sums; returns its new number, None for other nodes. operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur":

@@ -41,10 +41,11 @@ Terms = tuple[MatrixTerm, ...]
 
 
 def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = ()) -> Net:
-    """Returns a new net in which sums over values that are linear in some inputs, which are matrices, are
-    written as sums over these inputs and over vectors, so that no other matrix is computed.
+    """Returns a new net that computes no matrices but the given ones: a sum over the axes of a matrix that
+    was computed from these, as sum((a * M + k * v) * q), becomes sums over the given matrices and over
+    vectors, as a * sum(M * q) + sum(k * q) * v. It is done for values that are linear in the given matrices.
 
-    matrices: these inputs.
+    matrices: the inputs of the net that are these matrices.
     memories: the inputs that are known last, from step to step. Values that do not depend on them are
         multiplied first.
     """
@@ -83,7 +84,8 @@ class Distributed:
 
     def run(self) -> Net:
         """Returns a new net in which sums over values that are linear in the matrices are written as sums
-        over the matrices themselves, so that these values need not be computed.
+        over the matrices themselves, so that these values need not be computed. A linear value is known by
+        its terms: a matrix times factors.
         """
         linear = set[int]().union(*(linear_values(self.net, matrix) for matrix in self.matrices))
         for number, node in enumerate(self.net.nodes):
@@ -108,7 +110,9 @@ class Distributed:
         return self.net.type_of(number).shape
 
     def is_late(self, number: int) -> bool:
-        """Tells whether a node of the new net depends on a memory, so that it is multiplied last. Cached."""
+        """Tells whether a node of the new net depends on a memory, so that it is the last factor to be
+        multiplied. Cached.
+        """
         if number not in self.late:
             self.late[number] = any(map(self.is_late, self.builder.nodes[number].inputs))
         return self.late[number]
@@ -176,7 +180,9 @@ class Distributed:
         return MatrixTerm(term.matrix, (*factors, factor))
 
     def mapped(self, term: MatrixTerm, order: tuple[int, ...]) -> MatrixTerm:
-        """Transposes a term: its matrix and each of its factors. order: the axes in their new order."""
+        """Transposes a term (a matrix times factors) of a sum: its matrix and each of its factors. order: the
+        axes in their new order.
+        """
 
         def turned(number: int) -> int:
             """Adds the transposition of one value; returns its number."""
@@ -187,7 +193,9 @@ class Distributed:
         )
 
     def negated(self, terms: Terms, dtype: str) -> Terms:
-        """Negates each of these terms, by negating one factor. dtype: that of the values."""
+        """Negates terms (each a matrix times factors) of a sum, by negating one factor of each, or
+        multiplying by -1. dtype: that of the values.
+        """
         return tuple(
             MatrixTerm(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
             if term.factors
@@ -227,8 +235,8 @@ class Distributed:
         return reduce(lambda a, b: self.builder.add("add", a, b), numbers)
 
     def summed(self, term: MatrixTerm, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-        """Adds the sum of a term (a product of factors) along `axes`, as a product of sums of factors that
-        vary along the same axes.
+        """Adds the sum of a term (a matrix, or none, times factors) along `axes`, as a product of sums of
+        factors that vary along the same axes.
 
         shape: the shape of the term, in which its factors are broadcast. Returns the number of the sum.
         """

@@ -44,8 +44,8 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
     """Adds the sum of node `number` along `axes`, with constant factors outside the sum; returns its new
     number, None if the value has no such factors.
 
-    A product with a factor that occurs twice is left alone, and a factor that is computed from one in the sum
-    stays there: it may keep the product in range. source: the user's line, for messages.
+    A product with a factor that occurs twice is left alone, and a factor that is computed from one that stays
+    in the sum stays there too: it may keep the product in range. source: the user's line, for messages.
     """
     shape = builder.type_of(number).shape
     every = factors(builder, number, shape)
@@ -95,7 +95,7 @@ def is_same_along(builder: Builder, number: int, axes: tuple[int, ...]) -> bool:
 
 
 def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> bool:
-    """Tells whether node `number` depends on any of the nodes `others`."""
+    """Tells whether a node depends, directly or through other nodes, on any of the nodes `others`."""
     waiting, seen = [number], set[int]()
     while waiting:
         node_number = waiting.pop()

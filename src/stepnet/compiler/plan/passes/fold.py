@@ -27,7 +27,8 @@ def fold(net: Net) -> Net:
 
 def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: returns a simpler node that equals a node: its operand, one view for two, zeros if it is
-    empty, or a constant of at most `LARGEST` elements; None if there is none.
+    empty, or a constant of at most `LARGEST` elements; None if there is none. It leaves inputs, recurrences
+    and sums over rows or steps as they are.
 
     operands: the node's operands in the new net.
     """

@@ -59,7 +59,8 @@ class Hoist:
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
-        """Prepares to move work out of the loop of a recurrence, by deciding which nodes of its body stay.
+        """Prepares to move work out of the loop of a recurrence, by deciding which nodes of its body (the net
+        of a step) stay in the loop.
 
         builder: makes the new net. node: the recurrence. operands: its operands in the new net.
         """
@@ -116,7 +117,8 @@ class Hoist:
 
 
 def stays_in_loop(recur: Recur, known: list[When]) -> list[bool]:
-    """Tells for each node of a body whether it is computed in the loop; known: the earliest time of each.
+    """Tells for each node of a recurrence's body (the net of a step) whether it is computed in the loop, not
+    before it. known: for each node, the earliest time at which its value can be computed.
 
     Of the work that needs no memory, the cut with the fewest bytes per step decides what leaves the loop:
     expensive nodes always leave, unless they make a matrix of smaller values. Nodes at inner sequences, and
@@ -149,8 +151,9 @@ def stays_in_loop(recur: Recur, known: list[When]) -> list[bool]:
 
 
 def sums_of_statics(body: Net, known: list[When]) -> set[int]:
-    """Finds sums over large matrices that are computed elementwise from a static; they stay in the loop, as
-    before it the matrices would be written and read for every step. known: the earliest time of each node.
+    """Finds sums over large matrices that are computed elementwise from a static (a value per sequence that
+    all steps read). They stay in the loop, as before it the matrices would be written and read for every
+    step. known: the earliest time of each node.
     """
     matrices, sums = set[int](), set[int]()
     for number, node in enumerate(body.nodes):
@@ -166,7 +169,9 @@ def sums_of_statics(body: Net, known: list[When]) -> set[int]:
 
 
 def with_readers(body: Net, numbers: set[int]) -> set[int]:
-    """Returns the given nodes, which stay in the loop, and all that depend on them, which must stay too."""
+    """Returns the given nodes of a body, which stay in the loop over steps, and all nodes that depend on
+    them, which must stay too.
+    """
     every = set(numbers)
     for number, node in enumerate(body.nodes):
         if not every.isdisjoint(node.inputs):
@@ -190,8 +195,8 @@ def is_spread(body: Net, number: int, early: set[int]) -> bool:
 
 
 def of_inner_sequences(body: Net) -> set[int]:
-    """Finds the nodes at inner sequences, and those computed from them. They stay in the loop, because the
-    pass `lift` has already moved those that can leave.
+    """Finds the nodes of a body with values of inner sequences (sequences within a step), and those computed
+    from them. They stay in the loop, because the pass `lift` has already moved those that can leave.
     """
     inner = set[int]()
     for number, node in enumerate(body.nodes):

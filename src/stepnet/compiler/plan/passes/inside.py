@@ -51,7 +51,9 @@ def arrays_in(body: Net) -> set[int]:
     users = body.users()
 
     def is_array(number: int) -> bool:
-        """Tells whether a constant is an array, has a storage dtype, or is read as a matrix or table."""
+        """Tells whether a constant (node `number` of a step's body) is an array, has a storage dtype, or is
+        read as a matrix or table.
+        """
         type_ = body.type_of(number)
         read = {body.nodes[user].kind for user in users[number]}
         return type_.size != 1 or DTYPES[type_.dtype].is_stored or bool(read & {"matmul", "gather"})

@@ -15,8 +15,8 @@ Key = tuple[tuple[int, ...], int, str]
 
 
 def join(net: Net) -> Net:
-    """Joins products with equal left sides, width and encoding into one node, to read the left sides once,
-    also in the bodies of recurrences.
+    """Joins products with parameters that have equal left sides, widths and encodings of weights into one
+    node, so that the left sides are read once; also in the bodies of recurrences. Returns the new net.
     """
     groups: dict[Key, list[int]] = {}
     parameters = known_once(net)
@@ -57,7 +57,7 @@ def merging_key(node: Node, parameters: set[int]) -> Key | None:
     """Returns the key of a product: its left sides, width and encoding. Products with equal keys are merged
     into one node. Returns None for a node that is not merged.
 
-    parameters: the constants that are known before the steps. A product with any other constant is not
+    parameters: the constants that are known before the steps begin. A product with any other matrix is not
         merged.
     """
     if node.kind != "matmul" or node.types[0].extent == CONST or len(node.types) > 1:

@@ -85,8 +85,8 @@ def is_row_sequence(node: Node) -> bool:
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
-    """Returns the nodes in `among` that are in `roots`, or that depend on a node in `roots`: if these stay in
-    a loop, so must they.
+    """Returns the nodes of `among` that are in `roots` or depend on a node of `roots`: if these stay in a
+    loop, so must they.
     """
     reached = set(roots)
     for number, node in enumerate(body.nodes):
@@ -116,9 +116,10 @@ class Lift:
         return self.recur.body
 
     def run(self) -> int:
-        """Applies the pass: adds the nodes that leave the body (`leaving`) to the outer net, to be computed
-        before the loop for all steps at once, then the recurrence without them; returns the number of the new
-        recurrence. Fills `results` with the new place of each of its results.
+        """Moves inner recurrences, and other work, that depend on no memory out of a recurrence: adds the
+        nodes that leave the body (`leaving`) to the outer net, to be computed before the loop for all steps
+        at once, then the recurrence without them; returns the number of the new recurrence. Fills `results`
+        with the new place of each of its results.
 
         Values of these nodes that the recurrence reads become sequences of it, or statics if they are the
         same at every step. It has at least one sequence.
@@ -149,8 +150,9 @@ class Lift:
         return replace(self.recur, body=new, sequence_count=len(sequences)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
-        """Tells whether a node that leaves the body has one value that the new body can read as an input: it
-        is no input already, no recurrence, of which only `result` nodes read, and no constant.
+        """Tells whether a node that moves out of a recurrence's body has one value that the new body can read
+        as an input: it is no input already, no recurrence, of which only `result` nodes read, and no
+        constant.
         """
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)

@@ -23,9 +23,9 @@ def merge(net: Net) -> Net:
 
 
 def merged(net: Net, known: list[When]) -> Net:
-    """Merges added products in a net, but not in its bodies: in each sum those whose left sides are known at
-    the same time, after as many other products, and whose weights have the same encoding. `known`, the time
-    of each value, is not used.
+    """Writes products that are added, as x @ W + h @ R, as one operation, in a net but not in its bodies: in
+    each sum those whose left sides are known at the same time, after as many other products, and whose
+    weights have the same encoding. `known`, the time of each value, is not used.
     """
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()

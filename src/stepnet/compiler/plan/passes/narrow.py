@@ -23,15 +23,18 @@ def narrow(net: Net) -> Net:
 
 
 def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
-    """Tells whether a recurrence of a net, at any level, computes its products in one of these dtypes."""
+    """Tells whether a recurrence of a net, at any level, computes its products in one of these dtypes, such
+    as int8 (by default, any that encodes weights in fewer bits).
+    """
     recurs = [node.recur for node in net.nodes if node.operation == "recur"]
     marks = [recur.precision.dtype for recur in recurs if recur.precision is not None]
     return any(dtype in dtypes for dtype in marks) or any(any_low(recur.body, dtypes) for recur in recurs)
 
 
 def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with its products marked with the encoding of their weights, also
-    in inner recurrences; None for other nodes. operands: the node's operands in the new net.
+    """Rewrite rule: rebuilds a recurrence with the encoding of their weights (such as int8) as an attribute
+    of its products, also in inner recurrences; None for other nodes. operands: the node's operands in the new
+    net.
     """
     node = net.nodes[number]
     if node.operation != "recur":

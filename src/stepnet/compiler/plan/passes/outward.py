@@ -34,7 +34,10 @@ class Outward:
     outside: dict[int, int]
 
     def extent(self, number: int) -> Extent:
-        """Returns the extent (const, rows or per step) that a node of the body has in the outer net."""
+        """Returns the extent (constant, one value per row or per step) that a node of a recurrence's body
+        would have in the net around the recurrence: deeper by the steps, unless its value is the same at
+        every step.
+        """
         if number in self.outside:
             return self.builder.type_of(self.outside[number]).extent
         if is_constant(self.body.nodes[number]):
@@ -42,8 +45,9 @@ class Outward:
         return self.deep[:-1] if number in self.fixed else self.deep
 
     def number(self, number: int) -> int:
-        """Returns the number that a node of the body has in the outer net, into which it is copied, with its
-        operands, at first use. Unless it is the same at every step, the copy has a value per step.
+        """Returns the number that a node of a recurrence's body has in the net around the recurrence, into
+        which it is copied, with its operands, at first use. Unless it is the same at every step, the copy has
+        a value per step.
         """
         if number not in self.outside:
             node = self.body.nodes[number]
@@ -58,8 +62,9 @@ class Outward:
         return self.outside[number]
 
     def at_steps(self, number: int) -> int:
-        """Returns the number in the outer net of node `number` of the body, copied there at first use, with a
-        value per step: one that is the same at every step is repeated, unless it is a constant.
+        """Returns the number in the net around a recurrence of node `number` of its body, copied there at
+        first use, with a value per step: one that is the same at every step is repeated, unless it is a
+        constant.
         """
         node = self.body.nodes[number]
         if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):

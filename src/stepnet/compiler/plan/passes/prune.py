@@ -22,8 +22,8 @@ def prune(net: Net) -> Net:
 
 
 def pruned(positions: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence without unused results, or a `result` node of one at its new
-    position; None for other nodes.
+    """Rewrite rule: rebuilds a recurrence without unused outputs and memories, and a `result` node, which
+    picks one result of it, for the result's new position; None for other nodes.
 
     positions: for each rebuilt recurrence, the former positions of its results; filled here.
     operands: the node's operands in the new net.

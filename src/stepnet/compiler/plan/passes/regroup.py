@@ -14,12 +14,14 @@ from stepnet.compiler.plan.passes.when import when_inside
 
 
 def regroup(net: Net) -> Net:
-    """Reorders the terms of sums in each body by the time at which they are known, so that parts of a sum are
-    computed once, or before the loop.
+    """Reorders the terms of sums in each body by the time at which they are known, so that the partial sums
+    known earliest are computed once, or before the loop. Returns the new net.
     """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        """Rebuilds a recurrence with its sums reordered; returns None for other nodes, which are copied."""
+        """Rewrite rule: rebuilds a recurrence with the sums of its body reordered, and those of recurrences
+        inside it; None for other nodes, which are copied.
+        """
         node = outer.nodes[number]
         if node.operation != "recur":
             return None

@@ -77,7 +77,9 @@ def at_every_level(net: Net, change: Change) -> Net:
     """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        """Rebuilds a recurrence with its body changed; returns None for other nodes, which are copied."""
+        """Rewrite rule: rebuilds a recurrence with `change` applied to its body, after the bodies inside
+        that; None for other nodes, which are copied.
+        """
         node = outer.nodes[number]
         if node.operation != "recur":
             return None

@@ -74,8 +74,8 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
     """Returns the nodes of a body that can run after the loop: those that only outputs need, if they contain
-    a product, a reduction or a scan. Those stay that read inner sequences or the step index, or that reduce a
-    large memory to a small result.
+    a product, a reduction or a scan. The others stay, as do nodes that read inner sequences or the step
+    index, or that reduce a large memory to a small result.
 
     outputs, following: the nodes of the outputs, and of the next memories.
     """
@@ -100,8 +100,9 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
 
 
 def read_outs(body: Net, numbers: set[int]) -> set[int]:
-    """Returns, of nodes that could run after the loop, the sums over a large memory with their operands:
-    these stay. Large is more than LARGER times the size of the sum, and more than LARGE elements.
+    """Returns those of the nodes `numbers`, which could run after the loop, that compute a sum over a large
+    memory: these stay in the loop, as the memory would have to be stored at every step. Large is more than
+    LARGER times the size of the sum, and more than LARGE elements.
 
     Only the work after such a sum leaves the loop, as in (q @ memory) @ V.
     """

@@ -17,7 +17,7 @@ from stepnet.compiler.plan.passes.rewrite import rewritten, view_chain
 
 def split(net: Net) -> Net:
     """Computes values that are read only in parts, such as joined gates, part by part, so that each part has
-    the width of the memory.
+    the width of the memory; returns the new net.
     """
     while True:
         after = rewritten(net, pushed)
@@ -58,8 +58,8 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def read_in_parts(net: Net, root: int) -> bool:
-    """Tells whether a product or pointwise value is read only through views that together are no larger, so
-    that computing it part by part costs no more.
+    """Tells whether a product or pointwise value is read only through views (such as slices) that together
+    are no larger than it, so that computing it part by part costs no more.
     """
     node = net.nodes[root]
     if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:
@@ -92,8 +92,8 @@ def applied(builder: Builder, number: int, chain: list[Node], lead: int = 0) -> 
     """Adds the views of a chain to the new net, each applied to the result of the one before and the first to
     node `number`, an operand of the node that they were views of; returns the last one's number.
 
-    lead: the number of leading axes that the views leave as they are, such as the rows of a weight. If it is
-        0, a constant of one element, which every view would only repeat, is reshaped to a scalar instead.
+    lead: the number of leading axes that the views leave as they are, such as the rows of a weight. If `lead`
+        is 0, a constant of one element, which every view would only repeat, is reshaped to a scalar instead.
     """
     type_ = builder.type_of(number)
     if type_.extent == CONST and type_.size == 1 and not lead:

@@ -20,8 +20,8 @@ def split_concat_matmul(net: Net) -> Net:
 
 
 def parted(known: list[When], builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: adds the product of a concatenation along the last axis as a sum of products, one for
-    each piece; returns its number, None for other nodes.
+    """Rewrite rule: writes the product of a concatenation with a matrix as a sum of products, one for each
+    concatenated piece. Returns the number of the sum, None for other nodes.
 
     known: the time at which each value is known. operands: the node's operands in the new net.
     """
@@ -44,8 +44,8 @@ def parted(known: list[When], builder: Builder, net: Net, number: int, operands:
 
 
 def stays_whole(known: list[When], net: Net, number: int) -> bool:
-    """Tells whether splitting products of concatenation `number` gains nothing: it is a result that is
-    stored in any case, and its pieces become known at one time.
+    """Tells whether splitting products of concatenation `number` gains nothing: it is a result that is stored
+    in any case, and the concatenated pieces become known at one time.
     """
     pieces = net.nodes[number].inputs
     return number in net.results and len({known[piece] for piece in pieces}) == 1

@@ -30,7 +30,9 @@ class When(IntEnum):
 
 
 def when(net: Net) -> list[When]:
-    """Determines, for each node of a net, the time at which its values are known.
+    """Determines, for each node of a net, the earliest time at which its values can be known: ONCE (from
+    parameters alone), PER_SEQUENCE, BEFORE the loop over steps, IN it, AFTER it, or in TOTAL, as a sum over
+    all rows.
 
     >>> from stepnet.compiler.net.ir import Builder
     >>> from stepnet.compiler.net.types import STEPS, Type
@@ -81,7 +83,8 @@ def time_of_input(node: Node) -> When:
 
 def time_of_operation(node: Node) -> When:
     """Returns the earliest time at which the value of a node can be known, if its operands were always known:
-    AFTER if its operation needs all steps, otherwise ONCE.
+    AFTER (the loop) if its operation needs all steps, as a recurrence or a reduction of steps, otherwise
+    ONCE.
     """
     ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
     return When.AFTER if ends else When.ONCE
@@ -99,7 +102,8 @@ def known_times(net: Net, earliest: list[When]) -> list[When]:
 
 
 def by_extent(node: Node, earliest: When) -> When:
-    """Returns the earliest time at which a node's value is known, from its extent and the time `earliest`.
+    """Returns the earliest time at which a node's value is known, from its extent (per sequence, per step,
+    ...) and the time `earliest` at which its operands are.
 
     A constant is known ONCE, or in TOTAL if it is a sum over all rows; a value per step not before BEFORE.
     """

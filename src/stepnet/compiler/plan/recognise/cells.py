@@ -74,7 +74,9 @@ class CellMatch:
 
 
 def match_rnn(algebra: Algebra, h: BodyMemory) -> CellMatch:
-    """Matches a simple recurrence, h' = act(x W + h R + b); raises `DifferentError` for any other."""
+    """Matches a simple recurrence, h' = act(x W + h R + b); raises `DifferentError`, with the reason, for any
+    other. h: the memory and its next value, as polynomials.
+    """
     activation, argument = activation_of(h.after)
     try:
         candidate = sum_of(argument, NAMES["n"], h.leaf)
@@ -87,7 +89,9 @@ def match_rnn(algebra: Algebra, h: BodyMemory) -> CellMatch:
 
 
 def match_gru(algebra: Algebra, h: BodyMemory) -> CellMatch:
-    """Matches a gated recurrent unit or minimal gated unit; raises `DifferentError` for anything else."""
+    """Matches a gated recurrent unit or minimal gated unit; raises `DifferentError`, with the reason, for
+    anything else. algebra: makes polynomials. h: the memory and its next value, as polynomials.
+    """
     reason = DifferentError("its next memory is not z h + (1 - z) n, for any gate z", 1)
     for z, update, n in updates(h):
         activation, argument = activation_of(n)
@@ -116,7 +120,7 @@ def match_gru(algebra: Algebra, h: BodyMemory) -> CellMatch:
 
 def updates(h: BodyMemory) -> Iterator[tuple[Gate, str, Polynomial]]:
     """Yields each way to write h' = z h + (1 - z) n or its reverse: gate z, update ("keep" or "write" for the
-    role of z), and candidate n.
+    role of z), and candidate n. h: the memory and its next value, as polynomials of the step's inputs.
     """
     for z in gates_in(h.after):
         quotient = z.divided(h.after)
@@ -156,7 +160,9 @@ def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomia
 
 
 def match_lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
-    """Matches a long short-term memory with output h and cell c; raises `DifferentError` for others."""
+    """Matches a long short-term memory with output h and cell c; raises `DifferentError`, with the reason,
+    for others. h, c: both memories and their next values, as polynomials.
+    """
     projection_clip, output = unclipped(h.after)
     projection, output = unprojected(algebra, output)
     o, output_activation = output_gate(output, c.after)

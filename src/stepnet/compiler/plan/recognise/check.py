@@ -92,7 +92,7 @@ def step(
 
 
 def agree(known: Recognised, name: str, actual: Array, expected: Array) -> None:
-    """Raises `NetError` unless two arrays agree up to rounding in the body's dtype.
+    """Raises `NetError` unless two arrays agree up to rounding in the dtype of the recurrence.
 
     known: the recognised cell. name: that of the value, for the message. actual, expected: the value computed
         by the recurrence, and by the cell.

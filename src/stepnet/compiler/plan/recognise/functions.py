@@ -113,8 +113,8 @@ class Rule:
         """Tells whether a value (a polynomial) may be this rule's activation, written out as the rule spells
         it: a quick test, before the two are compared.
 
-        names: the functions in the value's terms. They have to be those of the rule; if the activation
-            multiplies its argument, the argument may bring others.
+        names: the names of the functions in the value's terms. They have to be those of the rule; if the
+            activation multiplies its argument, the argument may bring others.
         """
         return self.names <= names if self.multiplies else self.names == names
 
@@ -189,7 +189,9 @@ class Algebra:
         return self.collapsed(self.atom(Function(name, tuple(operands), pairs)), True)
 
     def activation(self, name: str, argument: Polynomial) -> Polynomial:
-        """Returns an activation of an argument in normal form; name: "sigmoid", "linear" and so on."""
+        """Applies an activation, such as "sigmoid" or "linear", to a polynomial; returns the result in normal
+        form, to be compared with values of a step.
+        """
         match name:
             case "linear":
                 return argument
@@ -206,7 +208,7 @@ class Algebra:
         If several match, the one with the simplest coefficients is chosen, as hard_sigmoid_fifth(a) before
         hard_sigmoid(1.2 a).
 
-        single: whether the value is a single function; only spellings of that kind are tried.
+        single: whether to try the spellings that are a single function, or those that are sums and products.
         """
         names = names_in(value)
         best: tuple[int, Rule, Polynomial] | None = None
@@ -349,7 +351,9 @@ def rules(dtype: str) -> tuple[Rule, ...]:
 
 
 def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
-    """Traces a spelling of an activation, a way to write it, to a net with one input, its argument."""
+    """Traces one way to write an activation (a spelling), such as 1 / (1 + exp(-a)), to a net whose input is
+    the argument.
+    """
     builder = Builder()
     argument = Traced(builder, builder.input(Type(ROWS, (), dtype), "a"))
     return builder.net([spelling(argument).number])

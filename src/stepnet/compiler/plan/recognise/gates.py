@@ -40,8 +40,8 @@ class Gate:
         return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
 
     def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """Rewrites rest + atom * factor with the gate instead of its atom, where gate = slope * atom +
-        offset. Returns a and b such that the value is a + gate * b.
+        """Rewrites rest + atom * factor with a gate in place of its atom (a factor that stands for a function
+        value), where gate = slope * atom + offset. Returns a and b such that the value is a + gate * b.
         """
         inner = factor.scaled(1 / self.slope)
         return rest - inner.scaled(self.offset), inner
@@ -136,7 +136,9 @@ class Sum:
     peephole: Polynomial = ZERO
 
     def negated(self) -> "Sum":
-        """Returns the argument negated, which is the argument of 1 - f for a gate f."""
+        """Returns minus this argument of a gate: for a symmetric activation f(-a) = 1 - f(a), it is the
+        argument of 1 - f.
+        """
         x, h = (
             tuple(GateTerm(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
             for terms in (self.x, self.h)
@@ -192,8 +194,8 @@ def reading(term: GateTerm) -> str:
 
 
 def term_of(others: list[Atom], factor: float, fixed: Monomial) -> GateTerm | None:
-    """Makes a term of an argument from one monomial: a leaf (input features), or its product with a matrix;
-    None for anything else.
+    """Makes a term of the sum that a gate's activation function is applied to, from one monomial: a leaf
+    (input features), or its product with a matrix; None for anything else.
 
     others, factor, fixed: the atoms that depend on inputs, the coefficient, and the atoms of parameters.
     """

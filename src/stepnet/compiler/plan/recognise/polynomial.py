@@ -163,7 +163,9 @@ class Polynomial:
 
     @classmethod
     def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
-        """Makes a polynomial from coefficients by monomial; raises `DifferentError` if there are too many."""
+        """Makes a polynomial from coefficients by monomial (a product of atoms), without zeros and in a
+        normal order; raises `DifferentError` if there are too many.
+        """
         if len(terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
         nonzero = [
@@ -237,7 +239,9 @@ class Polynomial:
         return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def divided(self, atom: Atom) -> "tuple[Polynomial, Polynomial] | None":
-        """Returns rest and factor in self = rest + atom * factor; None if a power of the atom occurs."""
+        """Divides the polynomial by an atom: returns (rest, factor) with self = rest + atom * factor; None if
+        a power of the atom occurs.
+        """
         rest: dict[Monomial, float] = {}
         factor: dict[Monomial, float] = {}
         for monomial, coefficient in self.terms:

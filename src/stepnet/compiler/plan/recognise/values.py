@@ -67,7 +67,9 @@ class Values:
         return self.at(number, np.arange(self.recur.body.nodes[number].types[0].size, dtype=np.int64))
 
     def at(self, number: int, indices: Array) -> Polynomial:
-        """Returns features of node `number`, at these flat indices, as one polynomial of vectors. Cached."""
+        """Returns features of node `number`, at these flat indices, as one polynomial, whose atoms are
+        vectors with an element for each. For a view they are features of the node that it shows. Cached.
+        """
         view = self.views[number]
         if view.root != number:
             return self.at(view.root, view.indices(indices))
@@ -197,7 +199,7 @@ class Values:
 
     def labels(self, number: int, indices: Array) -> Array:
         """Labels the features of a node at the flat indices `indices`. Those with equal labels read the same
-        piece of every concatenation, so that one polynomial can stand for them.
+        piece (operand) of every concatenation, so that one polynomial can stand for them.
         """
         if number not in self.joined:
             return np.zeros(len(indices), np.int64)

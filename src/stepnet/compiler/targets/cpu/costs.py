@@ -4,11 +4,16 @@ The sizes of caches are those that Linux reports. The rates scale with the size 
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.groups import PairsGroup
 from stepnet.compiler.plan.load import BlockCosts, CostModel, FiberCosts, Machine
+from stepnet.compiler.values.fork_guard import run_without_fork
 
 CACHES = "sys/devices/system/cpu/cpu0/cache"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -36,11 +41,27 @@ COSTS = CostModel(
     BlockCosts(sizes=(2, 4, 8), operation=1.0, small=9.0, byte=2.5, stream=1.7, streams=10, worth=0.9),
 )
 """Costs measured on a Zen 5 with vectors of 512 bits: those of the machine by `bench/partition.py`, those of
-blocks for outputs and gradients (docs/benchmarks.md, "Steps in blocks"). The estimate of blocks is imprecise:
-blocks of two steps of a matrix of 16 x 16 take 1.25 times as long where it is 0.97.
+blocks for outputs and gradients (docs/measurements.md, "Steps in blocks"). The estimate of blocks is
+imprecise: blocks of two steps of a matrix of 16 x 16 take 1.25 times as long where it is 0.97.
 """
 MEASURED_BYTES = 64
 """The vector size in bytes of that processor."""
+
+
+def find_pairs(net: Net) -> Mapping[int, PairsGroup]:
+    """Finds the operations at pairs of steps that the llvm engine runs as one part, by the node of their
+    result. The module that finds them is imported when there are some.
+    """
+    if all(node.operation != "mix" for node in net.nodes):
+        return {}
+    found: Mapping[int, PairsGroup] = run_without_fork(
+        lambda: import_module("stepnet.compiler.plan.pairs")
+    ).pairs_groups(net)
+    return found
+
+
+LLVM_COSTS = replace(COSTS, find_pairs=find_pairs)
+"""The costs of the llvm engine, which runs operations at pairs of steps as one part."""
 
 
 @cache

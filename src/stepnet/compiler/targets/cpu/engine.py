@@ -15,7 +15,7 @@ from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array, Kernel, LowPrecisionCell, first_refusal, narrow_cell
 from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, CompiledPlan, CompiledPlans
 from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_plan
-from stepnet.compiler.targets.cpu.costs import COSTS, machine_for
+from stepnet.compiler.targets.cpu.costs import LLVM_COSTS, machine_for
 from stepnet.compiler.targets.cpu.machine.lazy import late_import, lazy_import
 from stepnet.compiler.targets.cpu.machine.processor import (
     Processor,
@@ -42,7 +42,7 @@ class LlvmEngine:
     processor: Processor | None = None
     name: str = "llvm"
     pipeline: Pipeline = PIPELINE
-    costs: CostModel = COSTS
+    costs: CostModel = LLVM_COSTS
     memory: AnyMemory = HOST
     runs_gradients: bool = True
     has_same_bits: bool = True
@@ -128,7 +128,7 @@ class LlvmEngine:
         return name
 
     def paired(self, across: Across, operands: Sequence[Array], positions: Sequence[Positions]) -> Array:
-        """Computes an operation at pairs of steps, which runs alone, by the machine code that chains run."""
+        """Computes operations at pairs of steps, which run alone, by the machine code that chains run."""
         return late_import("running.pairs").computed(
             across, operands, positions, self.processor or host_processor()
         )

@@ -5,6 +5,7 @@ If the library is missing or unsuitable, the engine refuses with the reason; the
 
 import ctypes
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from ctypes import byref, c_int, c_void_p
@@ -37,14 +38,29 @@ from stepnet.compiler.targets.onednn.interface import (
     Dims,
 )
 from stepnet.compiler.values.arguments import file_path
-from stepnet.errors import LibraryError, RefusedError
+from stepnet.errors import LibraryError, RefusedError, pip_command
 
 VARIABLE = "STEPNET_ONEDNN"
 WHEEL = "onednn-cpu-gomp"
 NAMES = {"linux": "libdnnl.so.3", "darwin": "libdnnl.3.dylib", "win32": "dnnl.dll"}
-MISSING = (
-    f"oneDNN is not installed: pip install stepnet[onednn], or set {VARIABLE} to the path of libdnnl.so.3"
-)
+NAME = NAMES.get(sys.platform, NAMES["linux"])
+HAS_WHEEL = sys.platform == "linux" and platform.machine() == "x86_64"
+"""True if the package index has a oneDNN for this machine that stepnet can use."""
+
+
+def how_to_install(has_wheel: bool, name: str) -> str:
+    """Returns the command that installs oneDNN, or what else to do for it.
+
+    has_wheel: whether the package index has it for the machine. name: the file name of the library there.
+    """
+    if has_wheel:
+        return pip_command("stepnet[onednn]")
+    there_is_none = f"build oneDNN {MAJOR}, of which there is no package for this machine"
+    return f"{there_is_none}, and set {VARIABLE} to the path of its {name}"
+
+
+INSTALL = how_to_install(HAS_WHEEL, NAME)
+MISSING = f"oneDNN is not installed: {INSTALL}" + f", or set {VARIABLE} to the path of {NAME}" * HAS_WHEEL
 
 
 FORKED: list[bool] = []
@@ -152,13 +168,14 @@ if hasattr(os, "register_at_fork"):
 
 def candidates() -> Iterator[str]:
     """Yields the paths of installed libraries that exist: the Python wheel's, then the environment's."""
-    name = NAMES.get(sys.platform, NAMES["linux"])
     try:
         files = distribution(WHEEL).files or ()
-        paths = [Path(str(file.locate())) for file in files if file.name == name]
+        paths = [Path(str(file.locate())) for file in files if file.name == NAME]
     except PackageNotFoundError:
         paths = []
-    for path in (*paths, Path(sys.prefix, "lib", name)):
+    # On Windows wheels and conda have libraries in another folder of the environment.
+    folders = Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")
+    for path in (*paths, *(folder / NAME for folder in folders)):
         if path.exists():
             yield str(path.resolve())
 
@@ -172,7 +189,8 @@ def open_library(path: str) -> OneDnnLibrary:
         functions = ctypes.CDLL(path)
     except OSError as error:
         raise LibraryError(
-            f"{path} cannot be loaded as oneDNN: {error}; pip install {WHEEL} has one that needs nothing else"
+            f"{path} cannot be loaded as oneDNN: {error}"
+            + f"; pip install {WHEEL} has one that needs nothing else" * HAS_WHEEL
         ) from None
     lacking = [name for name in FUNCTIONS if not hasattr(functions, name)]
     if lacking:
@@ -188,8 +206,8 @@ def open_library(path: str) -> OneDnnLibrary:
     runtime = RUNTIMES.get(version.cpu_runtime, str(version.cpu_runtime))
     if version.cpu_runtime not in USABLE_RUNTIMES:
         raise LibraryError(
-            f"{text} built for {runtime}, which finds no processor here; pip install {WHEEL}: it "
-            "has one that does"
+            f"{text} built for {runtime}, which finds no processor here"
+            + f"; pip install {WHEEL}: it has one that does" * HAS_WHEEL
         )
     engine = c_void_p()
     status = functions.dnnl_engine_create(byref(engine), CPU, 0)

@@ -95,7 +95,7 @@ def argument_descriptor(
     """Makes the memory descriptor of one argument for the request of a primitive; None if the recurrence does
     not have the argument. oneDNN chooses the format of weights; all else, and gradients, are C-contiguous.
 
-    slot: the name of the argument.
+    slot: the name of the argument, as "weights_iter". steps, rows: the numbers of steps and of sequences.
     prefix: "" for the argument, "diff_" for its gradient, which is float32.
     """
     if slot in OPTIONAL and slot not in recurrence.slots:

@@ -187,7 +187,9 @@ class OneDnnRecurrence:
         return self.dtype if slot in LOW else "float32"
 
     def refuse(self, library: OneDnnLibrary) -> str | None:
-        """Returns the reason why oneDNN cannot run this recurrence; None if it can."""
+        """Returns the reason (its dtype, settings, sizes, or the version of the library) why oneDNN cannot
+        run this recurrence; None if it can.
+        """
         row = self.row
         dtypes = [dtype for dtype in row.dtypes if not self.training or dtype in TRAINED]
         if self.dtype not in dtypes:

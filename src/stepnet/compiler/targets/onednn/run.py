@@ -50,7 +50,9 @@ class Start:
 
     @classmethod
     def of(cls, recurrence: OneDnnRecurrence, initial: Sequence[Array | None]) -> "Start":
-        """Makes the initial memories from [h] or [h, c]; missing ones, and None, are zeros."""
+        """Makes the initial memories of a run of oneDNN from [h] or [h, c]; missing ones, and None, are
+        zeros.
+        """
         slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
 
@@ -114,7 +116,8 @@ def run_recurrence(
     last_c: bool = False,
     all_c: bool = False,
 ) -> RecurrenceResults:
-    """Runs a recurrence over sequences, float32, on oneDNN, and returns its results.
+    """Runs a recurrence over sequences, float32, on oneDNN, and returns its results. weights: its weights in
+    oneDNN's format.
 
     x: the inputs in the layout that `padding` describes, [total, inputs].
     initial: h and c, [rows, ...] each; None for zeros.

@@ -166,7 +166,8 @@ class Training:
     ) -> RecurrenceGradients:
         """Computes gradients with respect to the inputs, initial memories and weights. residuals: the arrays
         that the forward pass has saved. outputs, h, c: the cotangents of the outputs [total, output] and of
-        the final memories; None for zeros. The gradient of a padding feature is left out.
+        the final memories; None for zeros. The gradient of the padding feature, which holds the gates open or
+        closed in padding, is left out.
         """
         recurrence, padded_layout = self.recurrence, self.padding
         if not padded_layout.steps:

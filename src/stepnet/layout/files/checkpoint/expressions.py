@@ -3,7 +3,9 @@
     AddV2(MatMul(item, A), MatMul(h, B)), BiasAdd(.., C)  ->  sum of two products and the constant C
 
 The graph is not run. Each node becomes an expression of constants, of the item that a loop reads at a step,
-and of the memories that it carries. cells.py compares these with the expressions of Keras' cells.
+and of the memories that it carries. cells.py compares these with the expressions of Keras' cells. (The known
+cells of `compiler.plan.recognise` are found in nets. A net of such a graph would take an operator for each of
+TensorFlow's, and says no more of where the weights are.)
 
 Source: while_v2.py of TensorFlow 2.21.
 """
@@ -227,8 +229,8 @@ class ExpressionGraph:
         )
 
     def times(self, left: int, right: int) -> int:
-        """Returns the number of the product of two expressions, given by their numbers, whose order does not
-        matter.
+        """Returns the number, in this graph of expressions, of the product of two expressions, given by their
+        numbers; products in either order have the same number.
         """
         return self.number("Mul", *sorted((left, right)))
 

@@ -17,8 +17,7 @@ core/lib/strings/ordered_code.cc.
 import math
 import os
 import re
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +30,7 @@ from stepnet.errors import FileError
 from stepnet.layout.files import checksums
 from stepnet.layout.files.checkpoint.protobuf import Message, message
 from stepnet.layout.files.checkpoint.sstable import FOOTER, is_table, table
-from stepnet.layout.files.paths import existing
+from stepnet.layout.files.paths import existing, reading
 from stepnet.layout.files.store import OBJECT, Store
 
 Array = np.ndarray
@@ -85,7 +84,7 @@ def read(path: str | Path) -> dict[str, Array]:
     if not is_v2 and not os.path.exists(path):
         raise FileError(f"{path}: there is no such file, nor {prefix}.index")
     file = existing(f"{prefix}.index" if is_v2 else path)
-    with named(file, prefix):
+    with reading(file, prefix):
         if not ends_as_table(file):
             beside = "" if is_v2 else f", and there is no {prefix}.index"
             raise FileError(f"this is not a TensorFlow checkpoint: it does not end as one{beside}")
@@ -99,7 +98,7 @@ def is_checkpoint(path: str | Path) -> bool:
     """Returns True if a path is a checkpoint's: the name that it was saved under, or one of its files."""
     if os.path.isfile(f"{OF_DATA.sub('', str(path))}.index"):
         return True
-    with named(path):
+    with reading(path):
         return os.path.isfile(path) and ends_as_table(path)
 
 
@@ -108,20 +107,6 @@ def ends_as_table(path: str | Path) -> bool:
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - FOOTER))
         return is_table(file.read(FOOTER))
-
-
-@contextmanager
-def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
-    """Puts the path of a checkpoint in front of errors raised in the block, unless they already begin with
-    `prefix`. Turns an `OSError` into a `FileError`.
-    """
-    try:
-        yield
-    except FileError as error:
-        has_path = prefix is not None and str(error).startswith(prefix)
-        raise FileError(str(error) if has_path else f"{path}: {error}") from None
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 # The places of variables and their pieces
@@ -263,7 +248,7 @@ class Shards:
         if shard >= self.count or size != described.bytes or described.kind is None:
             raise FileError(f"{name!a} cannot be {size} bytes of file {shard} of {self.count}")
         file = existing(f"{self.prefix}.data-{shard:05d}-of-{self.count:05d}")
-        with named(file):
+        with reading(file):
             length = file.stat().st_size
             self.left[file] = self.left.get(file, length) - size
             if start + size > length:
@@ -322,8 +307,9 @@ def signed_code(number: int) -> bytes:
 
 
 def single_table(data: memoryview, store: Store) -> dict[str, Array]:
-    """Reads the variables of a checkpoint that is a single table, without those that hold no numbers;
-    assembles each from its pieces. data: the whole file. store: the limit on memory.
+    """Reads the variables of a checkpoint of TensorFlow that is a single sorted string table (the format
+    before index and data files), without those that hold no numbers; assembles each from its pieces. data:
+    the whole file. store: the limit on memory.
     """
     described: dict[str, VariableEntry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}
@@ -366,7 +352,8 @@ def values(name: str, kind: Kind, proto: Message) -> Array:
 
 
 def varints(data: bytes) -> Iterator[Array]:
-    """Decodes varints, numbers stored in groups of seven bits; yields them in pieces, as int64.
+    """Decodes varints, numbers stored in groups of seven bits; yields them in pieces, as int64. Raises
+    `FileError` for one that does not end.
 
     >>> [part.tolist() for part in varints(bytes.fromhex("01 9601"))]
     [[1, 150]]

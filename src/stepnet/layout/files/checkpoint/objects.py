@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from stepnet.compiler.values.dtypes import same_bits
 from stepnet.errors import FileError
-from stepnet.layout.files.bits import same_bits
-from stepnet.layout.files.checkpoint.file import Array, has_its_checksum, named
+from stepnet.layout.files.checkpoint.file import Array, has_its_checksum
 from stepnet.layout.files.checkpoint.protobuf import Message, message
 from stepnet.layout.files.checkpoint.sstable import table, varint
-from stepnet.layout.files.paths import existing
+from stepnet.layout.files.paths import existing, reading
 from stepnet.layout.files.store import Store
 
 GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -68,7 +68,7 @@ def objects(prefix: str) -> list[ObjectNode]:
     of its files.
     """
     index = existing(f"{prefix}.index")
-    with named(index):
+    with reading(index):
         data = memoryview(index.read_bytes())
         store = Store(None, len(data))
         entries = dict(table(data, store))

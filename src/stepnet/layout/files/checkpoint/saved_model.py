@@ -158,7 +158,7 @@ def outermost(layers: Mapping[KeyPath, LayerMetadata]) -> Iterator[tuple[KeyPath
 def with_variables(
     sublayer: Sublayer, nodes: Sequence[ObjectNode], paths: Iterable[KeyPath], called: Mapping[str, str]
 ) -> Sublayer:
-    """Returns a part of a Keras layer, such as a cell, with the names of its variables: kernel,
+    """Returns a part (`sublayer`) of a Keras layer, such as a cell, with the names of its variables: kernel,
     recurrent_kernel and bias among the attributes of its object or of its cell. Raises `FileError` if one is
     not in the checkpoint.
 

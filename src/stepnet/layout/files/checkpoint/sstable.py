@@ -116,7 +116,8 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def unsnapped(data: memoryview, store: Store) -> bytes:
-    """Decompresses a block of data that is compressed by Snappy. store: the limit on memory.
+    """Decompresses a block of data that is compressed by Snappy; raises `FileError` if it is damaged. store:
+    the limit on memory.
 
     >>> unsnapped(memoryview(b"\\x09\\x08abc\\x09\\x03\\x00"), Store(None, 8))
     b'abcabcabc'

@@ -56,7 +56,7 @@ def activated(call: KerasCall, x: Placed) -> Placed:
 
 
 def gated(x: Placed) -> Placed:
-    """Computes one half of the features times the sigmoid of the other half."""
+    """Computes Keras' glu: the first half of the features times the sigmoid of the second half."""
     last, width = len(x.axes) - 1, x.sizes[-1]
     x.feature(last)
     values, gates = (selecting.slice_axis(x, last, at, at + width // 2, 1) for at in (0, width // 2))
@@ -105,7 +105,9 @@ OVER_FEATURES: Mapping[str, Callable[[Placed], Placed]] = {
 
 
 def relu(call: KerasCall) -> Placed:
-    """Computes the result of ReLU, perhaps with a slope below 0 and a largest value."""
+    """Computes the result of Keras' ReLU, perhaps with a slope below a threshold (0 by default) and a largest
+    value, as the configuration says.
+    """
     slope, most = call.setting("negative_slope", 0.0), call.config.get("max_value")
     x, dtype = call.x, pointwise.dtype_of(call.x)
     threshold = constant(np.asarray(call.setting("threshold", 0.0), dtype))
@@ -123,13 +125,15 @@ def relu(call: KerasCall) -> Placed:
 
 
 def leaky_relu(call: KerasCall) -> Placed:
-    """Computes the result of LeakyReLU, whose slope had the name alpha in Keras 2."""
+    """Computes the result of Keras' LeakyReLU, whose slope had the name alpha in Keras 2."""
     slope = call.setting("negative_slope", call.setting("alpha", 0.3))
     return pointwise.elementwise("leaky_relu", call.x, numbers=[slope])
 
 
 def prelu(call: KerasCall) -> Placed:
-    """Computes the result of PReLU, whose slopes are an array."""
+    """Computes the result of Keras' PReLU: below 0 a number is multiplied by a slope, which is an array over
+    the axes after that of the sequences; of size 1 along the setting "shared_axes".
+    """
     count = len(rows(call.config.get("shared_axes")))
     shared = {call.x.axis(axis) for axis in call.wholes("shared_axes", count)} if count else set[int]()
     shape = tuple(1 if axis in shared else call.width(axis) for axis in range(1, len(call.x.axes)))
@@ -137,7 +141,7 @@ def prelu(call: KerasCall) -> Placed:
 
 
 def softmax_layer(call: KerasCall) -> Placed:
-    """Computes the result of Softmax; raises `ModelError` for a mask, for which Keras has an error."""
+    """Computes the result of Keras' Softmax; raises `ModelError` for a mask, for which Keras has an error."""
     if call.mask is not None:
         raise ModelError("it takes the mask of its operand, which Keras does not fit to the features")
     return softmax(call)

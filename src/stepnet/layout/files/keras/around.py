@@ -79,8 +79,8 @@ def titled(name: str, class_name: str, config: Config) -> str:
 
 
 def is_held(name: str, part: Sublayer, recurrent: Collection[str]) -> bool:
-    """Returns True if a part of the Keras layer `name`, such as a cell, is a recurrent module or lies in one.
-    recurrent: the names of all recurrent modules.
+    """Returns True if a part of the Keras layer `name`, such as a cell, was read as a recurrent module, or
+    lies in one. recurrent: the names of all recurrent modules.
     """
     ends = range(len(part.path) + 1)
     return any("/".join((name, *part.path[:end])) in recurrent for end in ends)

@@ -39,7 +39,9 @@ CAUSAL = "use_causal_mask"
 
 
 def attention(call: KerasCall) -> Placed:
-    """Computes the result of Attention: products of queries and keys, or sums of their tanh."""
+    """Computes the result of Keras' Attention: the mean of the values by the softmax of scores. A score is a
+    product of query and key, or a sum over the tanh of query + key (the setting "concat").
+    """
     call.only("score_mode", "dot", "concat")
     query, key, value = operands_of(call)
     names = ["scale"] * call.setting("use_scale", False)
@@ -56,7 +58,7 @@ def attention(call: KerasCall) -> Placed:
 
 
 def additive_attention(call: KerasCall) -> Placed:
-    """Computes the result of AdditiveAttention: scores are sums of the tanh of query and key, scaled."""
+    """Computes the result of Keras' AdditiveAttention: a score is the sum of scale tanh(query + key)."""
     query, key, value = operands_of(call)
     grown = pointwise.elementwise("tanh", sums(call, query, key))
     if call.setting("use_scale", True):
@@ -65,7 +67,9 @@ def additive_attention(call: KerasCall) -> Placed:
 
 
 def multi_head_attention(call: KerasCall) -> Placed:
-    """Computes the result of MultiHeadAttention: products of queries and keys, for each of several heads."""
+    """Computes the result of Keras' MultiHeadAttention: products of queries and keys, for each of several
+    heads.
+    """
     call.only("attention_axes", [1], None)
     heads, width = call.wholes("num_heads", 1)[0], call.wholes("key_dim", 1)[0]
     own = call.wholes("value_dim", 1, width)[0]
@@ -73,7 +77,7 @@ def multi_head_attention(call: KerasCall) -> Placed:
 
 
 def grouped_query_attention(call: KerasCall) -> Placed:
-    """Computes the result of GroupQueryAttention: several heads of queries share one of keys."""
+    """Computes the result of Keras' GroupQueryAttention: several heads of queries share one of keys."""
     heads, own = call.wholes("num_query_heads", 1)[0], call.wholes("num_key_value_heads", 1)[0]
     if own < 1 or heads % own:
         raise ModelError(f"its {heads} heads of queries are no multiple of {own} heads of keys")
@@ -116,8 +120,8 @@ def of_heads(call: KerasCall, heads: tuple[int, int], widths: tuple[int, int], o
 
 
 def products(call: KerasCall, query: Placed, key: Placed) -> Placed:
-    """Returns the products of queries and keys, [..., queries, keys]; those of a causal call only of queries
-    with the keys up to their own index.
+    """Returns the products of an attention's queries and keys, [..., queries, keys]; those of a causal call
+    only of queries with the keys up to their own index.
     """
     if CAUSAL in call.keys:
         return scores_at_pairs(query, shaping.swapped(key), causal=True)
@@ -125,7 +129,10 @@ def products(call: KerasCall, query: Placed, key: Placed) -> Placed:
 
 
 def projected(call: KerasCall, role: str, x: Placed, equation: str, shape: list[Any]) -> Placed:
-    """Computes a product with the arrays of a part of MultiHeadAttention. role: the part, as in `PARTS`."""
+    """Computes the product of x with the arrays of a projection in MultiHeadAttention, such as that of the
+    queries. role: the projection, by which `PARTS` has the names of its arrays. equation, shape: of the
+    product, as EinsumDense has them.
+    """
     arrays = {
         name.partition("/")[2]: array
         for name, array in call.stored.items()
@@ -164,7 +171,9 @@ def times(x: Placed, factor: Placed) -> Placed:
 
 
 def sums(call: KerasCall, query: Placed, key: Placed) -> Placed:
-    """Returns the sums of each query and each key, [sequences, queries, keys, features]."""
+    """Returns the sums of each query and each key, [sequences, queries, keys, features]; in a causal call
+    only with the keys up to the query's own index.
+    """
     left, right = shaping.unsqueeze(query, [2]), shaping.unsqueeze(key, [1])
     steps, own = time_of(query.axes), time_of(key.axes)
     if steps and own:
@@ -173,7 +182,9 @@ def sums(call: KerasCall, query: Placed, key: Placed) -> Placed:
 
 
 def masked_softmax(call: KerasCall, scores: Placed) -> Placed:
-    """Returns the softmax of scores [sequences, ..., queries, keys] over the keys that masks leave."""
+    """Returns the softmax of scores [sequences, ..., queries, keys] over the keys that are True in the masks
+    of keys and values.
+    """
     for mask in call.masks[1:]:
         if mask is not None:
             wide = shaping.unsqueeze(mask, range(1, len(scores.axes) - 1))
@@ -183,7 +194,9 @@ def masked_softmax(call: KerasCall, scores: Placed) -> Placed:
 
 
 def weighted(call: KerasCall, scores: Placed, value: Placed) -> Placed:
-    """Returns the mean of the values by the softmax of scores; zeros for a query that its mask leaves out."""
+    """Returns the mean of the values by the softmax of scores; zeros for a query where the mask of queries is
+    False.
+    """
     made = matmul(masked_softmax(replace(call, masks=call.masks[:2]), scores), value, padded=False)
     if call.mask is None:
         return made

@@ -104,7 +104,7 @@ class KerasCall:
         return arrays
 
     def width(self, axis: int = -1) -> int:
-        """Returns the size of an axis of the operand; raises `AxesError` unless it is a feature."""
+        """Returns the size of an axis of features of the operand; raises `AxesError` for another axis."""
         place = self.x.axis(axis)
         self.x.feature(place)
         return self.x.sizes[place]

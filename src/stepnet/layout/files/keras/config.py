@@ -276,8 +276,8 @@ def layer_of(
     many inputs.
 
     node: the layer's configuration. around: the context of its model. calls: the layer's calls in the model.
-    group: the group of its arrays in files of Keras 3, relative to the group of the model.
-    fed: for each call and argument, the layer outputs that the argument stands for, as (layer, output) pairs.
+        fed: for each call and argument, the layer outputs that the argument stands for, as (layer, output)
+        pairs. group: the group of its arrays in files of Keras 3, relative to the group of the model.
     store: the limit on memory.
     """
     own, full_group, inputs = name_of(node), f"{around.group_prefix}{group}", layers_in(merged_calls(fed))

@@ -52,8 +52,9 @@ class ConvLstmStep:
         return h, {"h": h, "c": c}
 
     def windows(self, h: Any) -> Any:
-        """Returns the windows in the middle of each place, with zeros outside: [rows, places ..., sizes x
-        filters].
+        """Returns what the kernel reads at each place of a state [rows, places ..., filters]: the numbers
+        around it, with zeros beyond the ends, as [rows, places ..., sizes x filters]. Places are the axes
+        that the kernel goes over, such as those of an image.
         """
         places = h.shape[1:-1]
         for axis, size in enumerate(self.sizes, 1):
@@ -73,10 +74,14 @@ class ConvLstmStep:
 
 
 def conv_lstm(places: int) -> Callable[[KerasCall], list[Placed]]:
-    """Makes the rule of ConvLSTM1D and ConvLSTM2D. places: the number of axes that their kernels go over."""
+    """Makes the rule (a function that computes a Keras layer) of ConvLSTM1D and ConvLSTM2D. places: the
+    number of axes that their kernels go over.
+    """
 
     def rule(call: KerasCall) -> list[Placed]:
-        """Runs the layer from zeros; returns its outputs, and its final states if it returns these."""
+        """Runs a ConvLSTM layer over the steps of each sequence, from states of zeros; returns its outputs,
+        and its final states if it returns these.
+        """
         x = checked(call, places)
         sizes, (filters,) = tuple(call.wholes("kernel_size", places)), call.wholes("filters", 1)
         shapes = {
@@ -123,7 +128,9 @@ def checked(call: KerasCall, places: int) -> Placed:
 
 
 def function(call: KerasCall, name: str, usual: str) -> Callable[[Any], Any]:
-    """Returns the function of a setting that names an activation."""
+    """Returns the function that a setting of the layer names as an activation. usual: the name if the file
+    does not have the setting.
+    """
     stated = call.setting(name, usual)
     if stated == "hard_sigmoid":
         return lambda x: OPERATORS[stated].function(x, SLOPES[call.version], 0.5)

@@ -79,8 +79,9 @@ def has_doubles(model: Config) -> bool:
 
 
 def literal(value: float, beside: np.dtype[Any]) -> np.ndarray:
-    """Returns a number of a call as an array: of the dtype of the tensor `beside` it if that is one of
-    floats, or one of integers and the number is whole. Raises `ModelError` for one beyond that dtype.
+    """Returns a number in the arguments of a call as an array. It gets the dtype of the tensor `beside` it in
+    the call if that is one of floats, or one of integers and the number is whole; else float32 or int32.
+    Raises `ModelError` for one beyond that dtype.
     """
     if beside.kind == "f":
         return np.asarray(value, beside)
@@ -98,7 +99,8 @@ def in_dtypes_of_keras(
     """Returns the operands of a layer in the dtypes in which Keras computes it; raises `ModelError` for those
     that are not supported.
 
-    row: its row in the table. version: the major version of Keras. model: the whole model.
+    row: the name of the layer's class or operation in the table of operators. version: the major version of
+    Keras. model: the whole model.
     """
     stated = set[str]() if row.startswith("ops.") else {*policies(node)}
     if len(stated) > 1:
@@ -138,7 +140,9 @@ def cast_input(x: Placed, dtype: str) -> Placed:
 
 
 def check_input(node: Config, feed: Placed) -> None:
-    """Raises `ModelError` if an input of a model in the model has another dtype than what it is called on."""
+    """Raises `ModelError` if an input of a model that is a layer of another model has another dtype than the
+    value that it is called on. node: the configuration of the input.
+    """
     stated = policy_of(node)
     if class_of(node) == INPUT and stated and not isinstance(feed.value, Unusable):
         dtype = pointwise.dtype_of(feed).name

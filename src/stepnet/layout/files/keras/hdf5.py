@@ -28,7 +28,7 @@ from stepnet.compiler.values.dtypes import native
 from stepnet.errors import FileError
 from stepnet.layout.files.keras import hdf5_parts as parts
 from stepnet.layout.files.keras.hdf5_parts import ElementKind, FileBytes, HeaderMessage, broken
-from stepnet.layout.files.paths import existing
+from stepnet.layout.files.paths import existing, reading
 from stepnet.layout.files.store import OBJECT, Store
 from stepnet.layout.files.zips import ByteRange
 
@@ -64,15 +64,11 @@ def named(path: str | Path) -> Generator[None]:
     """Puts the path of the HDF5 file in front of errors that are raised in the block; turns other errors of
     reading and parsing into a `FileError`.
     """
-    try:
-        yield
-    except FileError as error:
-        prefix = f"{path}: "
-        raise FileError(prefix + str(error).removeprefix(prefix)) from None
-    except (struct.error, IndexError) as error:
-        raise FileError(f"{path}: {broken('a part of it ends too soon')}") from error
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    with reading(path):
+        try:
+            yield
+        except (struct.error, IndexError) as error:
+            raise FileError(broken("a part of it ends too soon")) from error
 
 
 def content(

@@ -18,6 +18,7 @@ from stepnet.errors import ModelError
 from stepnet.importers import pointwise
 from stepnet.importers.axes import AxesError, text_of, time_of
 from stepnet.importers.placed import Placed, constant
+from stepnet.importers.shaping import last_first
 from stepnet.layout.files.keras.call import KerasCall
 from stepnet.layout.files.keras.names import GROUPED, LOOKED_THROUGH
 from stepnet.layout.files.keras.nodes import Config
@@ -46,7 +47,7 @@ class MaskedValue:
 
     mask: a bool for each step, True at steps that count; None for none. given: whether the call that takes
     the value states the mask, as calls in files of Keras 3 do. backwards: whether its steps are last first in
-    Keras, as outputs of a layer with go_backwards are; here they are in order.
+    Keras, as outputs of a layer with go_backwards are; here they are in order, until `in_order_of_keras`.
     """
 
     placed: Placed
@@ -62,7 +63,11 @@ class MaskedValue:
             return self
         if pointwise.dtype_of(mask.placed).kind != "b":
             raise ModelError("its mask is not of bools")
-        return replace(self, mask=mask.placed, given=True)
+        return replace(self.in_order_of_keras(), mask=mask.placed, given=True)
+
+    def in_order_of_keras(self) -> "MaskedValue":
+        """Returns the value with its steps in the order of Keras: last first if they are `backwards`."""
+        return replace(self, placed=last_first(self.placed), backwards=False) if self.backwards else self
 
     def step_mask(self) -> Placed | None:
         """Returns the mask for a recurrent layer; raises `AxesError` unless it is a bool per step."""
@@ -73,26 +78,26 @@ class MaskedValue:
         return self.mask
 
 
-def order_of_steps(row: str, operands: Sequence[MaskedValue], config: Config) -> bool:
-    """Tells whether the steps of a layer's result are last first, by those of its operands. Raises
-    `ModelError` for a layer that reads the order of steps, and for operands that differ.
+def order_of_steps(
+    row: str, operands: Sequence[MaskedValue], config: Config
+) -> tuple[list[MaskedValue], bool]:
+    """Returns the operands of a layer and whether the steps of its result are last first. For a layer that
+    reads the order of steps, and for operands that differ, they are in the order of Keras.
 
-    row: the row of its class in the table. config: its configuration.
+    row: the name of the layer's class in the table of operators. config: its configuration.
     """
     with_steps = {each.backwards for each in operands if time_of(each.placed.axes)}
     if row == "ops.Flip" and config.get("axis") in (1, [1]) and with_steps:
-        return not operands[0].backwards
-    if True not in with_steps:
-        return False
-    if row not in (*PASSED, *MERGING, *ANY_ORDER, "Concatenate"):
-        raise ModelError("it reads steps last first, as go_backwards returned them")
-    if len(with_steps) > 1:
-        raise ModelError("it combines steps last first, as go_backwards returned them, with steps in order")
-    return row not in ANY_ORDER
+        return [*operands], not operands[0].backwards
+    if row in (*PASSED, *MERGING, *ANY_ORDER, "Concatenate") and len(with_steps) < 2:
+        return [*operands], True in with_steps and row not in ANY_ORDER
+    return [each.in_order_of_keras() for each in operands], False
 
 
 def mask_after(row: str, call: KerasCall) -> Placed | None:
-    """Returns the mask of a layer's result; None for none. row: the row of its class in the table."""
+    """Returns the mask (a bool per step) that Keras gives a layer's result; None for none. row: the name of
+    the layer's class in the table of operators.
+    """
     if row == "Embedding":
         return differs_from_zero(call.x) if call.setting("mask_zero", False) else None
     if row == "Masking":
@@ -122,7 +127,7 @@ def merged(masks: Sequence[Placed], version: str) -> Placed:
 
 def joined(masks: Sequence[Placed], call: KerasCall) -> Placed:
     """Combines the masks of a Concatenate of features, where all steps of an operand without a mask count;
-    raises `ModelError` for one along another axis.
+    raises `ModelError` for one along another axis than the features.
     """
     rank = max(len(operand.axes) for operand in call.operands)
     if call.wholes("axis", 1, -1)[0] not in (-1, rank - 1) or any(

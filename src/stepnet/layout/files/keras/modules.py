@@ -69,8 +69,9 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
     """Adds to the contents of a Keras file what its configuration says of the model: texts that name the
-    layers which are no modules, with those that return their input unchanged, the names of its inputs, and a
-    reason if the file does not specify a whole model. file: the layers of the file.
+    layers which were not read as modules (recurrent layers), with those that return their input unchanged,
+    the names of its inputs, and a reason if the file does not specify a whole model. file: the layers of the
+    file.
     """
     configured = file.configured
     return replace(
@@ -83,7 +84,9 @@ def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
 
 
 def unspecified(file: KerasFile) -> str:
-    """Returns why a file does not specify a whole model of one of Keras' own classes; "" if it does."""
+    """Returns why a file does not specify a whole model (it has weights alone, or a model of a class that is
+    not Keras' own); "" if it does.
+    """
     if file.config is None:
         return WEIGHTS
     own = class_of(file.config)
@@ -218,8 +221,9 @@ def module_of_sublayer(
 
 
 def alone_of(use: Use, timed: str) -> str:
-    """Returns why a part of a Keras layer cannot run alone as an ordinary layer; "" if it can. use: how the
-    model uses the layer. timed: the name of the TimeDistributed that runs it once per step, or "".
+    """Returns why a part of a Keras layer, such as a cell, cannot be run by itself on the inputs of the
+    layer; "" if it can. use: how the model uses the layer. timed: the name of the TimeDistributed that runs
+    it once per step, or "".
     """
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
     if use.besides:
@@ -366,8 +370,9 @@ def merged_directions(
 
 
 def is_merged(sublayer: Sublayer, forward: Module, backward: Module) -> bool:
-    """Returns True if the outputs of two modules are merged to one, and the modules differ only in direction.
-    sublayer: a part of the Bidirectional that they are of.
+    """Tells whether two modules (recurrent layers) are both directions of a Keras Bidirectional that merges
+    their outputs to one: they differ only in direction. sublayer: the configuration of one of them in that
+    Bidirectional, which says whether it returns the outputs apart.
     """
     return not returns_both(sublayer) and are_directions(forward, backward)
 
@@ -501,9 +506,11 @@ WRITERS = {
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes the modules as layers of a Keras model: a .keras file, or the weights of an .h5 file.
+    """Writes modules (recurrent layers) as layers of a Keras model: a .keras file, or the weights of an .h5
+    file.
 
-    Raises `FileError` for other layouts than Keras' own, and for `rest`, arrays of other layers.
+    Raises `FileError` for other layouts than Keras' own, and if there are arrays of other layers (`rest`).
+    force: whether to replace an existing file.
     """
     if rest:
         remedy = option("rest", rest="drop")
@@ -516,8 +523,8 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def names(modules: Iterable[Module]) -> list[str]:
-    """Returns the names that the layers of modules get in a new Keras file of weights, in the order of the
-    model.
+    """Returns the names that the layers of modules (recurrent layers) get in a new Keras file of weights, in
+    the order of the model.
     """
     names_so_far: list[str] = []
     for module in modules:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
-from stepnet.importers import pointwise, reductions, shaping
+from stepnet.importers import pointwise, reductions
 from stepnet.importers.placed import Placed, constant
 from stepnet.layout.files.keras.call import KerasCall
 from stepnet.layout.files.keras.nodes import rows
@@ -18,14 +18,18 @@ Array = np.ndarray
 
 def layer_norm(call: KerasCall) -> Placed:
     """Computes the result of LayerNormalization over the last axes."""
-    names = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
-    names = ["gamma"] if call.setting("rms_scaling", False) else names
+    names = ["gamma"] if call.setting("rms_scaling", False) else used_arrays(call)
     first, shape = last_features(call)
     arrays = dict(zip(names, map(constant, call.arrays(dict.fromkeys(names, shape))), strict=True))
     epsilon = float(call.setting("epsilon", 1e-3))
     if call.setting("rms_scaling", False):
         return scaled_by_deviation(call.x, first, epsilon, arrays["gamma"])
     return reductions.layer_norm(call.x, first, epsilon, arrays.get("gamma"), arrays.get("beta"))
+
+
+def used_arrays(call: KerasCall) -> list[str]:
+    """Returns the names of the arrays that scale and shift, of which a layer may have both, one or none."""
+    return [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
 
 
 def scaled_by_deviation(x: Placed, first: int, epsilon: float, scale: Placed) -> Placed:
@@ -39,7 +43,7 @@ def scaled_by_deviation(x: Placed, first: int, epsilon: float, scale: Placed) ->
 
 
 def rms_norm(call: KerasCall) -> Placed:
-    """Computes the result of RMSNormalization over the last axes: the mean is not subtracted."""
+    """Computes the result of Keras' RMSNormalization over the last axes: the mean is not subtracted."""
     first, shape = last_features(call)
     (scale,) = call.arrays({"scale": shape})
     square = pointwise.elementwise("square", call.x)
@@ -66,38 +70,29 @@ def last_features(call: KerasCall) -> tuple[int, tuple[int, ...]]:
 
 
 def group_norm(call: KerasCall) -> Placed:
-    """Computes the result of GroupNormalization: each group of features is normalised over itself and all
-    steps of the sequence.
+    """Computes the result of Keras' GroupNormalization: each group of features is normalised over itself and
+    all steps of the sequence.
     """
-    x, last, width = call.x, len(call.x.axes) - 1, call.width()
-    if call.axis() != last:
+    axis, width = call.axis(), call.width()
+    if axis != len(call.x.axes) - 1:
         raise ModelError("it normalises groups of another axis than the last")
     groups = width if call.setting("groups", 32) == -1 else call.setting("groups", 32)
-    if groups < 1 or width % groups:
-        raise ModelError(f"its {groups} groups do not divide {width} features")
-    names = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
+    names = used_arrays(call)
     arrays = dict(zip(names, call.arrays(dict.fromkeys(names, (width,))), strict=True))
-    grouped = shaping.reshape(x, [*x.sizes[:last], groups, width // groups])
-    axes = [axis for axis in range(1, last + 2) if axis != last]
-    centred = pointwise.elementwise("subtract", grouped, reductions.reduce(grouped, axes, "mean", True))
-    square = pointwise.elementwise("square", centred)
-    variance = reductions.reduce(square, axes, "mean", True)
-    shape = (groups, width // groups)
-    scale = constant(arrays.get("gamma", np.ones(width, pointwise.dtype_of(x))).reshape(shape))
-    made = divided_by_root(centred, variance, float(call.setting("epsilon", 1e-3)), scale)
-    if "beta" in arrays:
-        made = pointwise.elementwise("add", made, constant(arrays["beta"].reshape(shape)))
-    return shaping.reshape(made, x.sizes)
+    epsilon = float(call.setting("epsilon", 1e-3))
+    return reductions.group_norm(call.x, groups, epsilon, arrays.get("gamma"), arrays.get("beta"), axis=axis)
 
 
 def unit_norm(call: KerasCall) -> Placed:
-    """Computes the result of UnitNormalization: the operand divided by its length along axes."""
+    """Computes the result of Keras' UnitNormalization: the operand divided by its length along axes."""
     axes = call.wholes("axis", len(rows(call.config.get("axis"))) or 1, -1)
     return of_length_one(call.x, axes, 1e-12)
 
 
 def of_length_one(x: Placed, axes: Sequence[int], epsilon: float) -> Placed:
-    """Divides a value by its length along axes; by `epsilon` where it is shorter."""
+    """Divides the vectors along some axes of a value by their Euclidean lengths; by `epsilon` where they are
+    shorter.
+    """
     square = reductions.reduce(pointwise.elementwise("square", x), axes, "sum", True)
     most = constant(np.asarray(1 / epsilon, pointwise.dtype_of(x)))
     factor = pointwise.elementwise("minimum", pointwise.elementwise("rsqrt", square), most)
@@ -106,14 +101,13 @@ def of_length_one(x: Placed, axes: Sequence[int], epsilon: float) -> Placed:
 
 def batch_norm(call: KerasCall) -> Placed:
     """Computes the result of BatchNormalization in use, by its moving mean and variance."""
-    own = [name for name, use in (("gamma", "scale"), ("beta", "center")) if call.setting(use, True)]
-    names = (*own, "moving_mean", "moving_variance")
+    names = (*used_arrays(call), "moving_mean", "moving_variance")
     found = call.arrays(dict.fromkeys(names, (call.width(call.axis()),)))
     arrays = dict(zip(names, found, strict=True))
-    variance = arrays["moving_variance"]
-    deviation = np.sqrt(variance + variance.dtype.type(call.setting("epsilon", 1e-3)))
+    mean, variance = arrays["moving_mean"], arrays["moving_variance"]
     scale, shift = arrays.get("gamma", np.ones_like(variance)), arrays.get("beta", np.zeros_like(variance))
-    return reductions.batch_norm(call.x, call.axis(), scale, shift, arrays["moving_mean"], deviation)
+    epsilon = float(call.setting("epsilon", 1e-3))
+    return reductions.batch_norm(call.x, call.axis(), scale, shift, mean, variance, epsilon)
 
 
 LEAST = 1e-7
@@ -121,8 +115,8 @@ LEAST = 1e-7
 
 
 def normalization(call: KerasCall) -> Placed:
-    """Computes the result of Normalization over the last axis, by the mean and variance of its configuration
-    or of its arrays; with the setting "invert" what undoes that.
+    """Computes the result of Keras' Normalization over the last axis, by the mean and variance of its
+    configuration or of its arrays; with the setting "invert" what undoes that.
     """
     if call.axis() != len(call.x.axes) - 1:
         raise ModelError("it normalises over another axis than the last")
@@ -166,6 +160,6 @@ def numbers(value: Any) -> Array:
 
 
 def rescaling(call: KerasCall) -> Placed:
-    """Computes the result of Rescaling: the operand times a scale, plus an offset."""
+    """Computes the result of Keras' Rescaling: the operand times a scale, plus an offset."""
     scale, offset = (constant(numbers(call.config.get(name, 0.0))) for name in ("scale", "offset"))
     return pointwise.elementwise("add", pointwise.elementwise("multiply", call.x, scale), offset)

@@ -25,10 +25,12 @@ from stepnet.layout.files.keras.rules import any_along, concatenate, filled, pai
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule of a reduction of keras.ops over axes. how: its name in `importers.reductions`."""
+    """Makes the rule (a function that computes a Keras layer) of a reduction of keras.ops over axes. how: its
+    name in `importers.reductions`.
+    """
 
     def rule(call: KerasCall) -> Placed:
-        """Reduces over the axes of the configuration."""
+        """Computes a reduction of keras.ops: reduces the operand over the axes of the configuration."""
         x, stated = call.x, call.config.get("axis")
         call.only("initial", None)
         axes = call.wholes("axis", len(rows(cast(object, stated))) or 1)
@@ -66,8 +68,8 @@ def clip(call: KerasCall) -> Placed:
 
 
 def flip(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.flip over the axes of the configuration; over steps `masks.py` says
-    that they are last first now.
+    """Computes the result of keras.ops.flip: reverses the feature axes among those of the configuration. An
+    axis of steps stays as it is here: `masks.py` records for each value that Keras has its steps in reverse.
     """
     x = call.x
     for axis in map(x.axis, call.wholes("axis", len(rows(call.config.get("axis"))) or 1)):
@@ -99,7 +101,9 @@ def transpose(call: KerasCall) -> Placed:
 
 
 def split(call: KerasCall) -> list[Placed]:
-    """Computes the results of keras.ops.split: parts of a feature, of equal sizes or between indices."""
+    """Computes the results of keras.ops.split: parts of an axis of features, of equal sizes or between
+    indices, as its arguments say.
+    """
     axis, stated = call.x.axis(call.wholes("axis", 1, 0)[0]), call.config.get("indices_or_sections")
     size = call.width(axis)
     if isinstance(stated, list):
@@ -183,7 +187,9 @@ def cast_to(call: KerasCall) -> Placed:
 
 
 def scaled_log(factor: float) -> Rule:
-    """Makes the rule of a logarithm of another base. factor: 1 / ln of the base."""
+    """Makes the rule (a function that computes a Keras layer) of a logarithm to another base than e. factor:
+    1 / ln of the base.
+    """
 
     def rule(call: KerasCall) -> Placed:
         """Computes the logarithm."""
@@ -194,10 +200,14 @@ def scaled_log(factor: float) -> Rule:
 
 
 def activation(name: str, **settings: Any) -> Rule:
-    """Makes the rule of an operation that is an activation with a name, whose settings have these values."""
+    """Makes the rule (a function that computes a Keras layer) of an operation that is the activation called
+    `name`; it raises `ModelError` where the call states other settings than these.
+    """
 
     def rule(call: KerasCall) -> Placed:
-        """Applies the activation."""
+        """Applies the activation of an operation of keras.ops, such as celu; raises `ModelError` for other
+        settings.
+        """
         for key, value in settings.items():
             call.only(key, value)
         return activated(replace(call, config={"activation": name}), call.x)
@@ -215,7 +225,9 @@ WHOLE_AXIS: Config = {"class_name": "__slice__", "config": {}}
 
 
 def get_item(call: KerasCall) -> Placed:
-    """Computes the result of an index: slices of features, and the first or last step of each sequence."""
+    """Computes the result of indexing a tensor in a Keras model: slices of features, and the first or last
+    step of each sequence.
+    """
     x, key = call.x, rows(call.keys[0]) if call.keys else []
     at = next((at for at, index in enumerate(key) if class_of(table(index)) == "__ellipsis__"), None)
     if at is not None:

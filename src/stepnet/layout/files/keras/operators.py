@@ -73,7 +73,7 @@ from stepnet.layout.files.keras.windows import (
 
 
 def dense(call: KerasCall) -> Placed:
-    """Computes the result of Dense: a product with the kernel, perhaps a bias, and the activation.
+    """Computes the result of Keras' Dense: a product with the kernel, perhaps a bias, and the activation.
 
     Its operand may have the steps as its last axis if the file states their number.
     """
@@ -89,7 +89,7 @@ def dense(call: KerasCall) -> Placed:
 
 
 def embedding(call: KerasCall) -> Placed:
-    """Computes the result of Embedding: rows of a table at the whole numbers of the operand."""
+    """Computes the result of Keras' Embedding: rows of a table at the whole numbers of the operand."""
     shape = (*call.wholes("input_dim", 1), *call.wholes("output_dim", 1))
     x, (rows_of_table,) = call.x, call.arrays({"embeddings": shape})
     whole = pointwise.dtype_of(x).kind in "iu"
@@ -97,8 +97,8 @@ def embedding(call: KerasCall) -> Placed:
 
 
 def global_mean(call: KerasCall) -> Placed:
-    """Computes the result of GlobalAveragePooling1D: the mean of all steps, or of those that a mask leaves;
-    NaN where it leaves none.
+    """Computes the result of Keras' GlobalAveragePooling1D: the mean of all steps, or of those that a mask
+    leaves; NaN where it leaves none.
     """
     if call.mask is None:
         return global_pooling("mean")(call)
@@ -113,8 +113,8 @@ def global_mean(call: KerasCall) -> Placed:
 
 
 def multiply(call: KerasCall) -> Placed:
-    """Computes the result of Multiply. In Keras 3, a factor is 1 at the steps that its mask leaves out, and
-    the product 0 where all factors are left out.
+    """Computes the result of Keras' Multiply. In Keras 3, a factor is 1 at the steps where its mask is False,
+    and the product 0 where the masks of all factors are.
     """
     if call.version == "2" or not any(call.masks):
         return pointwise.folded("multiply", call.several)
@@ -132,11 +132,13 @@ def multiply(call: KerasCall) -> Placed:
 
 
 def extreme(operator: str) -> Rule:
-    """Makes the rule of Maximum and Minimum. operator: its name in `importers.pointwise`."""
+    """Makes the rule (a function that computes a Keras layer) of Maximum and Minimum. operator: its name in
+    `importers.pointwise`.
+    """
 
     def rule(call: KerasCall) -> Placed:
-        """Computes the extreme of all operands, from left to right. In Keras 3, where the mask of one side
-        leaves a step out, the other side stands in for it.
+        """Computes the elementwise maximum or minimum of all operands, from left to right. In Keras 3, at a
+        step where the mask of one operand is False, the result is the other operand.
         """
         first, *others = call.several
         masks = [None] * len(call.operands) if call.version == "2" else call.masks
@@ -153,16 +155,16 @@ def extreme(operator: str) -> Rule:
 
 
 def masking(call: KerasCall) -> Placed:
-    """Computes the result of Masking: its operand, with zeros at the steps that it masks."""
+    """Computes the result of Keras' Masking: its operand, with zeros at the steps that it masks."""
     return pointwise.where(per_feature(steps_that_differ(call)), call.x, zero_like(call.x))
 
 
 def repeat_vector(call: KerasCall) -> Placed:
-    """Computes the result of RepeatVector: a sequence of n steps, each of which is the operand.
+    """Computes the result of Keras' RepeatVector: a sequence of n steps, each of which is the operand.
 
     A number at each step gets n features ahead of the steps. Otherwise the steps are an axis that is derived
-    from those of the inputs: one of each sequence, n times. A sequence
-    without steps has none here either.
+    from those of the inputs: one of each sequence, n times. A sequence without steps has none in the result
+    either.
     """
     (count,) = call.wholes("n", 1)
     if not 0 < count <= LARGEST:
@@ -177,7 +179,7 @@ def repeat_vector(call: KerasCall) -> Placed:
 
 
 def dot(call: KerasCall) -> Placed:
-    """Computes the result of Dot: products that are summed along an axis of each operand."""
+    """Computes the result of Keras' Dot: products of two operands that are summed along an axis of each."""
     if len(call.operands) != 2:
         raise ModelError(f"it is called on {len(call.operands)} tensors, where two are expected")
     axes = [x.axis(axis) for x, axis in zip(call.operands, call.wholes("axes", 2), strict=True)]
@@ -196,13 +198,13 @@ def dot(call: KerasCall) -> Placed:
 
 
 def permute(call: KerasCall) -> Placed:
-    """Computes the result of Permute: the axes after the first in another order, counted from 1."""
+    """Computes the result of Keras' Permute: the axes after the first in another order, counted from 1."""
     return shaping.transpose(call.x, [0, *call.wholes("dims", len(call.x.axes) - 1)])
 
 
 def reshape(call: KerasCall) -> Placed:
-    """Computes the result of Reshape: the axes after the first in another shape, in which several steps may
-    be one, or one several.
+    """Computes the result of Keras' Reshape: the axes after the first in another shape, in which several
+    steps may be one, or one several.
     """
     target = call.wholes("target_shape", max(1, len(rows(call.config.get("target_shape")))))
     return regrouped_steps(call.x, target) or shaping.reshape(call.x, [call.x.sizes[0], *target])
@@ -225,7 +227,7 @@ def regrouped_steps(x: Placed, target: Sequence[int]) -> Placed | None:
 
 
 def flatten(call: KerasCall) -> Placed:
-    """Computes the result of Flatten: all axes after the first joined to one."""
+    """Computes the result of Keras' Flatten: all axes after the first joined to one."""
     call.only("data_format", "channels_last", None)
     x = call.x
     time = time_of(x.axes)
@@ -304,14 +306,13 @@ ON_FEATURES = {
 
 
 def row_of(node: Config) -> str:
-    """Returns the name that the row of a layer or operation has in the table, by its configuration.
+    """Returns the name by which the table of operators has a layer, such as "Dense", or an operation, such as
+    "ops.Add", from its configuration.
 
     >>> row_of({"class_name": "Add", "module": "keras.layers"})
     'Add'
     >>> row_of({"class_name": "Add", "module": "keras.src.ops.numpy", "registered_name": "Add"})
     'ops.Add'
-
-    An .h5 file of Keras 3 does not state modules. There an operation has calls, and no setting of layers.
     """
     parts = str(node.get("module") or "").split(".")
     calls, layer = rows(node.get("inbound_nodes")), {"trainable", "dtype"} & table(node.get("config")).keys()

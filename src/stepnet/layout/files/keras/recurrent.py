@@ -67,8 +67,8 @@ def run(
     outputs, and its final states if it returns these. Raises `ModelError` for facts about the layer that a
     graph does not express.
 
-    Under a mask, the outputs at all steps have it too. A layer with initial states does not read it in Keras
-    3 unless its call states the mask.
+    With a mask, masked steps are skipped, and outputs for all steps have the same mask. A layer with initial
+    states does not read its operand's mask in Keras 3 unless its call states the mask.
     """
     if isinstance(layer, RecurrentLayer):
         return one_layer(layer, operands, version, zero=layer.directions > 1)
@@ -88,10 +88,12 @@ def run(
 def one_layer(
     layer: RecurrentLayer, operands: Sequence[MaskedValue], version: str, zero: bool
 ) -> list[MaskedValue]:
-    """Runs one recurrent layer, as `run` does. zero: whether its outputs at masked steps are zeros, and not
-    those of the steps before.
+    """Runs one recurrent layer over the first operand, from the states that are the others; returns its
+    outputs, and its final states if it returns these. version: that of Keras. zero: whether its outputs at
+    masked steps are zeros, and not those of the steps before.
 
-    Over steps last first it runs in the other direction, and so do its outputs lie.
+    If Keras has the steps of the operand last first, the layer runs over them in the other direction, and
+    Keras has those of its outputs last first too.
     """
     facts = [fact for module in layer.modules for fact in (*module.notes, *module.use)]
     last = layer.top.last_only
@@ -105,8 +107,6 @@ def one_layer(
     layer = layer.turned() if backwards else layer
     x, initial = as_sequences(operands[0].placed, batch_first=True), [state.placed for state in operands[1:]]
     mask, backwards = operands[0].step_mask(), backwards != layer.top.flipped
-    if mask is not None and backwards and not last:
-        raise ModelError("it returns its outputs last step first, and its mask in the order of steps")
     is_read = not initial or version == "2" or operands[0].given
     read = mask.value if mask is not None and is_read else None
     if read is not None and any(layout.startswith("keras.cudnn") for layout in layer.top.layouts):
@@ -116,14 +116,12 @@ def one_layer(
             raise AxesError(f"an initial state has the axes [{axis_names(state.letters)}]")
     begun, masked = [state.value for state in initial], "zero" if zero else "repeat"
     outputs, states = layer.run(x.value, begun, last, layer.top.states, read, masked)
-    return [
-        MaskedValue(
-            x.lettered(outputs, "N_" if last else "NT_"),
-            None if last else mask,
-            backwards=backwards and not last,
-        ),
-        *(MaskedValue(x.lettered(state, "N_")) for state in states),
-    ]
+    first = MaskedValue(
+        x.lettered(outputs, "N_" if last else "NT_"), None if last else mask, backwards=backwards and not last
+    )
+    if mask is not None:  # which Keras has in the order of the layer's input
+        first = first.in_order_of_keras()
+    return [first, *(MaskedValue(x.lettered(state, "N_")) for state in states)]
 
 
 MOST_IN_ROW = 64
@@ -154,8 +152,8 @@ def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer | 
     """Reads the recurrent layers of a Keras file, by name, without those that have a part of a class that is
     not Keras' own.
 
-    What the model does around a layer is no fact about it here, as the model is read whole: only its dropouts
-    are.
+    How the model uses a layer is left out of its record, but for dropout in training: the model is read
+    whole, and does these things itself.
     """
     layers = tuple(
         replace(
@@ -195,7 +193,9 @@ def two_layers(path: Path, layer: KerasLayer, modules: Sequence[Module]) -> TwoL
 
 
 def of_direction(name: str, way: str, modules: Sequence[Module]) -> Iterator[Module]:
-    """Yields the modules of one direction of the Bidirectional `name`, ready to run."""
+    """Yields the modules (cells) of one direction of the Bidirectional `name`, without the reason why they
+    cannot run alone. way: "forward" or "backward".
+    """
     for module in modules:
         if f"{module.name}/".startswith(f"{name}/{way}/"):
             yield replace(module, alone="")

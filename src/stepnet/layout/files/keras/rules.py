@@ -15,10 +15,10 @@ Array = np.ndarray
 
 
 def unary(operator: str, **defaults: float) -> Rule:
-    """Makes the rule of a class that is elementwise in its operand.
+    """Makes the rule of a Keras class, layer or operation, that applies a function to each element.
 
-    operator: its name in `importers.pointwise`. defaults: the settings with their defaults, in the order of
-    the function's parameters.
+    operator: the name of the function in `importers.pointwise`. defaults: the settings of the class that the
+    function takes, with Keras' defaults, in the order of its parameters.
     """
     return lambda call: pointwise.elementwise(
         operator, call.x, numbers=[call.setting(name, usual) for name, usual in defaults.items()]
@@ -26,15 +26,17 @@ def unary(operator: str, **defaults: float) -> Rule:
 
 
 def folded(operator: str) -> Rule:
-    """Makes the rule of a class that applies the elementwise `operator` to its operands, left to right."""
+    """Makes the rule of a Keras class that folds its operands by an elementwise operator, left to right."""
     return lambda call: pointwise.folded(operator, call.several)
 
 
 def pair(operator: str) -> Rule:
-    """Makes the rule of a class of two operands that is the elementwise `operator` of `importers`."""
+    """Makes the rule of a Keras class of two operands, combined by an elementwise operator of `importers`."""
 
     def rule(call: KerasCall) -> Placed:
-        """Computes the elementwise `operator` of both operands."""
+        """Computes a Keras layer of two operands, the elementwise `operator` of them; raises `ModelError` for
+        another number of them.
+        """
         if len(call.operands) != 2:
             raise ModelError(f"it is called on {len(call.operands)} tensors, where two are expected")
         return pointwise.elementwise(operator, *call.operands)
@@ -58,14 +60,16 @@ def with_bias(call: KerasCall, shapes: Shapes, outputs: int) -> tuple[list[Array
 
 
 def global_pooling(how: str) -> Rule:
-    """Makes the rule of a class that reduces all axes between sequences and features, such as
-    GlobalMaxPooling1D.
+    """Makes the rule of a Keras class that reduces all axes between the sequences (first) and the features
+    (last), such as GlobalMaxPooling1D.
 
     how: the name of the reduction in `importers.reductions`.
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Reduces over the axes between."""
+        """Computes Keras' pooling over all places: reduces the operand over all axes but the first and the
+        last.
+        """
         call.only("data_format", "channels_last", None)
         axes, keep = range(1, len(call.x.axes) - 1), bool(call.setting("keepdims", False))
         return reductions.reduce(call.x, axes, how, keep)
@@ -79,7 +83,9 @@ def per_feature(mask: Placed) -> Placed:
 
 
 def steps_that_differ(call: KerasCall) -> Placed:
-    """Returns the mask of Masking: whether any feature of a step differs from the setting "mask_value"."""
+    """Returns the mask that Keras' Masking gives its output: whether any feature of a step differs from the
+    setting "mask_value".
+    """
     dtype, value = pointwise.dtype_of(call.x), call.setting("mask_value", 0.0)
     if dtype.kind in "iu" and not (-(2**31) <= value < 2**31 and float(value).is_integer()):
         raise ModelError(f"its mask_value is {short_repr(value)}, and it is called on integers")
@@ -100,10 +106,12 @@ def zero_like(x: Placed) -> Placed:
 
 
 def filled(number: int) -> Rule:
-    """Makes the rule of a class that repeats a number in the shape of its operand."""
+    """Makes the rule (a function that computes a Keras layer) of a class that repeats a number in the shape
+    of its operand.
+    """
 
     def rule(call: KerasCall) -> Placed:
-        """Repeats the number, in the dtype of the configuration or of the operand."""
+        """Returns `number` in the operand's shape, in the configuration's dtype or that of the operand."""
         x, dtype = call.x, call.setting("dtype", pointwise.dtype_of(call.x).name)
         if dtype not in ("bool", "float32", "float64", "int32", "int64"):
             raise ModelError(f"its dtype {short_repr(dtype)} is not supported")
@@ -114,7 +122,7 @@ def filled(number: int) -> Rule:
 
 
 def concatenate(call: KerasCall) -> Placed:
-    """Computes the result of Concatenate: the operands joined along an axis."""
+    """Computes the result of Keras' Concatenate: the operands joined along an axis."""
     return selecting.concatenate(call.operands, call.wholes("axis", 1, -1)[0])
 
 

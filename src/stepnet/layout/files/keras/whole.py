@@ -8,9 +8,8 @@ as that layer.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -45,13 +44,9 @@ from stepnet.layout.files.recurrent import RecurrentLayer
 from stepnet.model.graph.array_model import (
     ArrayModel,
     axes_of_rank,
-    check_agree,
     check_factor,
-    first_fitting,
-    graph_of,
+    fitting_graph,
     located,
-    outputs_of,
-    with_axes,
 )
 from stepnet.model.graph.graph import Graph
 
@@ -72,7 +67,8 @@ READABLE = ("2", "3")
 
 def graph(path: Path) -> Graph | None:
     """Reads a Keras file as a graph of the whole model. None if the file does not specify a whole model, or
-    has a class without a row in `operators.py`, cells of the user's, or directions that differ.
+    has a class that the table in `operators.py` does not have, cells of the user's, or a Bidirectional of two
+    different layers.
 
     Raises `ModelError` for a layer whose settings are not supported, with its name.
     """
@@ -87,28 +83,23 @@ def graph(path: Path) -> Graph | None:
     if {layer.name for layer in file.configured if layer.class_name in RECURRENT} - layers.keys():
         return None
     arrays = {layer.name: {name: file.arrays[key] for name, key in layer.arrays} for layer in file.layers}
-
-    def build(chosen: Sequence[str]) -> Graph:
-        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
-        placed = tuple(
-            with_axes(each.name, each.sizes, each.dtype, axes)
-            for each, axes in zip(inputs, chosen, strict=True)
-        )
-        check_agree(placed)
-        return graph_of(KerasModel(str(path), placed, config, arrays, layers, version))
-
-    return first_fitting(str(path), product(*(axes_to_try(each.sizes) for each in inputs)), build, remedy="")
+    return fitting_graph(
+        str(path),
+        inputs,
+        lambda placed: KerasModel(str(path), placed, config, arrays, layers, version),
+        axes_to_try,
+    )
 
 
 def is_supported(model: Config) -> bool:
     """Tells whether a model and the models in it are of Keras' own classes, and have only layers that are
-    recurrent or have a row in the table, in dtypes that do not round.
+    recurrent or in the table of operators, in dtypes that do not round.
     """
     return class_of(model) in MODELS and all(map(is_supported_layer, nodes_of(model)))
 
 
 def is_supported_layer(node: Config) -> bool:
-    """Tells whether a layer of a model is supported, by its class and its dtypes."""
+    """Tells whether a layer of a Keras model is supported, by its class and its dtypes."""
     name, inner = class_of(node), table(table(node.get("config")).get("layer"))
     if name == INPUT:
         return input_dtype(node) in DTYPES
@@ -124,8 +115,7 @@ def is_supported_layer(node: Config) -> bool:
 DTYPES = ("float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 
 
-@dataclass(frozen=True)
-class KerasInput:
+class KerasInput(NamedTuple):
     """Input of a Keras model: its name, the sizes of its axes, 0 for one that is not stated, and its dtype.
 
     It has no sizes if the file states no shape.
@@ -137,8 +127,8 @@ class KerasInput:
 
 
 def inputs_of(model: Config) -> Iterator[KerasInput]:
-    """Yields the inputs of a model in order; of a Sequential without an input layer, that of the first
-    layer.
+    """Yields the inputs of a Keras model (from its configuration) in order; of a Sequential without an input
+    layer, that of the first layer.
     """
     config, nodes = table(model.get("config")), nodes_of(model)
     by_name = {name_of(node): node for node in nodes}
@@ -164,7 +154,9 @@ def axes_to_try(sizes: Sequence[int]) -> list[str]:
 
 
 def check_outputs(path: str, outputs: Mapping[str, Placed]) -> None:
-    """Raises `AxesError` for an output whose steps are not its axis after the sequences, as of a Permute."""
+    """Raises `AxesError` for an output whose axis of steps is not the one after the sequences, as of a
+    Permute.
+    """
     for name, output in outputs.items():
         places = [place for place, axis in enumerate(output.axes) if is_time(axis)]
         if places not in ([], [1]):
@@ -195,7 +187,7 @@ class KerasArguments:
 
     @classmethod
     def of(cls, call: object) -> "KerasArguments":
-        """Parses the arguments of a call, without those that a model in use has no need of.
+        """Parses the arguments of a call, without those that inference does not need, such as "training".
 
         >>> tensor = {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}
         >>> KerasArguments.of({"args": [tensor, 2.0], "kwargs": {"training": False}})
@@ -265,25 +257,17 @@ class KerasModel(ArrayModel):
     version: str
     runs: list[str] = field(default_factory=list[str])
 
-    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Computes the outputs of the model, by the names of their layers if there are several.
-
-        x: the inputs with steps, by name if there are several.
-        params: not used, as the arrays of layers are constants.
-        statics: the inputs without steps, by name if there are several.
-        """
+    def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> dict[str, Placed]:
+        """Computes the outputs of the model, by the names of their layers, from its inputs by name."""
         self.runs.clear()
-        placed = self.placed(x, statics)
-        feeds = [MaskedValue(cast_input(placed[each.name], each.dtype)) for each in self.inputs]
+        feeds = [MaskedValue(cast_input(inputs[each.name], each.dtype)) for each in self.inputs]
         made = self.of_model(self.config, feeds, "")
         names = [name for name, *_ in tensors(table(self.config.get("config")).get("output_layers"))]
         names = distinct(names or [name_of(nodes_of(self.config)[-1])] * len(made))
-        for name, value in zip(names, made, strict=True):
-            if value.backwards:
-                raise ModelError(f"{self.path}: output {name!r} has its steps last first")
-        named = {name: as_steps(value.placed) for name, value in zip(names, made, strict=True)}
+        given = (value.in_order_of_keras().placed for value in made)
+        named = {name: as_steps(value) for name, value in zip(names, given, strict=True)}
         check_outputs(self.path, named)
-        return outputs_of(self.path, named)
+        return named
 
     def of_model(self, model: Config, feeds: Sequence[MaskedValue], prefix: str) -> list[MaskedValue]:
         """Computes the outputs of the model, or of a model in it, from its inputs `feeds`; prefix: the names
@@ -304,7 +288,8 @@ class KerasModel(ArrayModel):
     def results(
         self, node: Config, prefix: str, operands: Sequence[MaskedValue], keys: tuple[Any, ...] = ()
     ) -> list[MaskedValue]:
-        """Computes a layer by the rule of its class; errors name the layer and the file.
+        """Computes a layer of a Keras model, or a model in it, by the rule of its class; errors name the
+        layer and the file.
 
         keys: the arguments of the call that are no values.
         """
@@ -320,7 +305,11 @@ class KerasModel(ArrayModel):
     def by_rule(
         self, node: Config, name: str, operands: Sequence[MaskedValue], keys: tuple[Any, ...]
     ) -> list[MaskedValue]:
-        """Computes a layer by the rule of its class. name: with the models around it."""
+        """Computes a layer by the rule of its class in the table of operators, with the dtypes and masks that
+        Keras has; raises `ModelError` for arguments that the rule does not take.
+
+        name: with the names of the models around it. keys: the arguments of the call that are no values.
+        """
         class_name, row, config = class_of(node), row_of(node), table(node.get("config"))
         if keys and row not in TAKING_KEYS:
             raise ModelError(f"it is called with an argument that is no tensor: {str(keys[0])[:100]}")
@@ -339,7 +328,7 @@ class KerasModel(ArrayModel):
         if class_name == SPECTRAL:
             inner = table(config.get("layer"))
             return self.by_rule(inner, f"{name}/{name_of(inner)}", operands, keys)
-        backwards = order_of_steps(row, operands, config)
+        operands, backwards = order_of_steps(row, operands, config)
         values, masks = [each.placed for each in operands], tuple(each.mask for each in operands)
         values = tuple(aligned(values) if row in COMBINING else values)
         call = KerasCall(config, values, self.arrays.get(name, {}), keys, self.version, masks)
@@ -386,7 +375,9 @@ class FunctionalRun:
 
     @classmethod
     def of(cls, model: KerasModel, config: Config, prefix: str) -> "FunctionalRun":
-        """Prepares to run a functional model. config: of this model, which may lie in another one."""
+        """Prepares to run a functional model of Keras (a graph of calls of layers). config: the configuration
+        of this model, which may be a layer of another one. prefix: the names of the models around its layers.
+        """
         nodes = {name_of(node): node for node in nodes_of(config)}
         own = table(config.get("config"))
         return cls(
@@ -430,7 +421,9 @@ class FunctionalRun:
         return [self.value(call, output) for call, output in ends]
 
     def results(self, call: Call, arguments: KerasArguments) -> list[MaskedValue]:
-        """Computes the results of a call, whose operands are computed already."""
+        """Computes the results of a call of a layer, whose operands are computed already. call: the layer's
+        name, and the number among its calls.
+        """
         name, number = call
         own = [self.value(self.call_of(tensor), tensor[2]) for tensor in arguments.tensors]
         facts = call_of(self.calls[name][number])
@@ -473,7 +466,7 @@ class FunctionalRun:
         return name, place
 
     def value(self, call: Call, output: int) -> MaskedValue:
-        """Returns an output of a call that was computed; raises `ModelError` if it has fewer."""
+        """Returns an output of a call of a layer that was computed; raises `ModelError` if it has fewer."""
         results = self.values[call]
         if output >= len(results):
             raise ModelError(

@@ -17,7 +17,6 @@ from stepnet.importers.convolving import (
     pool_adaptively,
     repeated,
     window_of,
-    with_zeros,
 )
 from stepnet.importers.grids import convolve_grid, pool_grid
 from stepnet.importers.placed import Placed, constant
@@ -31,10 +30,14 @@ Array = np.ndarray
 
 
 def convolution(places: int) -> Rule:
-    """Makes the rule of Conv1D and Conv2D. places: the number of axes that the kernel goes over."""
+    """Makes the rule (a function that computes a Keras layer) of Conv1D and Conv2D. places: the number of
+    axes that the kernel goes over.
+    """
 
     def rule(call: KerasCall) -> Placed:
-        """Convolves over the axes after that of the sequences."""
+        """Convolves the operand over the axes after that of the sequences, and applies the activation; raises
+        `ModelError` for groups that do not divide the features.
+        """
         sizes, (filters,) = call.wholes("kernel_size", places), call.wholes("filters", 1)
         inputs, groups = features_read(call), call.setting("groups", 1)
         if groups < 1 or inputs % groups or filters % groups:
@@ -46,13 +49,16 @@ def convolution(places: int) -> Rule:
 
 
 def depthwise(places: int) -> Rule:
-    """Makes the rule of DepthwiseConv1D and DepthwiseConv2D, which convolve each feature by itself.
+    """Makes the rule (a function that computes a Keras layer) of DepthwiseConv1D and DepthwiseConv2D, which
+    convolve each feature by itself.
 
     places: the number of axes that the kernel goes over.
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Convolves each feature over the axes after that of the sequences."""
+        """Computes a depthwise convolution of Keras: convolves each feature over the axes after that of the
+        sequences.
+        """
         name = "depthwise_kernel" if "depthwise_kernel" in call.stored else "kernel"
         shape = by_feature_shape(call, places)
         (kernel,), bias = with_bias(call, {name: shape}, shape[-2] * shape[-1])
@@ -62,13 +68,16 @@ def depthwise(places: int) -> Rule:
 
 
 def separable(places: int) -> Rule:
-    """Makes the rule of SeparableConv1D and SeparableConv2D: a convolution of each feature, and a product.
+    """Makes the rule (a function that computes a Keras layer) of SeparableConv1D and SeparableConv2D: a
+    convolution of each feature, and a product.
 
     places: the number of axes that the kernel goes over.
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Convolves each feature over the axes after that of the sequences, and mixes the features."""
+        """Computes a separable convolution of Keras: convolves each feature over the axes after that of the
+        sequences, and mixes the features.
+        """
         (filters,), shape = call.wholes("filters", 1), by_feature_shape(call, places)
         across_shape = (*[1] * places, shape[-2] * shape[-1], filters)
         shapes = {"depthwise_kernel": shape, "pointwise_kernel": across_shape}
@@ -123,8 +132,8 @@ def windows_of(
     """Returns what the kernel of a layer reads along each axis, by its settings "strides", "dilation_rate"
     and "padding".
 
-    sizes: those of the kernel. strides: those of a layer without the setting. zeros: the steps of zeros
-    around the operand, which are along the first of the axes.
+    sizes: those of the kernel. strides: those for a layer without the setting. zeros: the steps of zeros that
+    a ZeroPadding1D put around the operand, along the first of the axes.
     """
     count, around = len(sizes), [(zeros.before, zeros.after), *[(0, 0)] * (len(sizes) - 1)]
     own = strides if call.config.get("strides") is None else call.wholes("strides", count)
@@ -135,7 +144,7 @@ def windows_of(
 def window_along(call: KerasCall, size: int, stride: int, dilation: int, zeros: tuple[int, int]) -> Window:
     """Returns what a kernel of this size reads along one axis, by the setting "padding".
 
-    zeros: the numbers of zeros around the operand.
+    zeros: the numbers of zeros that a ZeroPadding1D put before and after the operand along this axis.
     """
     kind, reach = call.setting("padding", "valid"), (size - 1) * dilation
     if kind not in ("valid", "same", "causal"):
@@ -149,10 +158,10 @@ def window_along(call: KerasCall, size: int, stride: int, dilation: int, zeros: 
 
 
 def convolution_transposed(call: KerasCall) -> Placed:
-    """Computes the result of Conv1DTranspose over the steps of sequences.
+    """Computes the result of Keras' Conv1DTranspose over the steps of sequences.
 
-    Keras leaves the results at the ends out with the padding "same", so that there are `stride` for each
-    step; with "valid" there are at least as many.
+    With the padding "same" Keras cuts results off at both ends, so that there are `stride` for each step;
+    with "valid" it keeps all of them.
     """
     call.only("data_format", "channels_last", None)
     call.only("output_padding", None)
@@ -176,13 +185,16 @@ def convolution_transposed(call: KerasCall) -> Placed:
 
 
 def pooling(places: int, how: str) -> Rule:
-    """Makes the rule of a class that pools windows, such as MaxPooling1D.
+    """Makes the rule (a function that computes a Keras layer) of a class that pools windows, such as
+    MaxPooling1D.
 
     places: the number of axes that the windows go over. how: "max" or "mean".
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Pools windows of the axes after that of the sequences."""
+        """Computes a pooling layer of Keras: the maximum or mean (`how`) over windows of the axes after that
+        of the sequences.
+        """
         call.only("data_format", "channels_last", None)
         sizes = call.wholes("pool_size", places, 2)
         return pool_grid(call.x, windows_of(call, sizes, sizes, zeros_of(call.x)), how)
@@ -191,13 +203,16 @@ def pooling(places: int, how: str) -> Rule:
 
 
 def adaptive_pooling(places: int, how: str) -> Rule:
-    """Makes the rule of a class that pools to a number of parts, such as AdaptiveMaxPooling1D.
+    """Makes the rule (a function that computes a Keras layer) of a class that divides each axis into a number
+    of parts and pools each part, such as AdaptiveMaxPooling1D.
 
     places: the number of axes that are pooled. how: "max" or "mean".
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Pools each axis after that of the sequences."""
+        """Computes an adaptive pooling layer of Keras: divides each axis after that of the sequences into
+        parts, and pools each part.
+        """
         call.only("data_format", "channels_last", None)
         x = call.x
         for axis, count in enumerate(call.wholes("output_size", places), 1):
@@ -214,7 +229,7 @@ MOST_PARTS = 256
 
 
 def cropped(call: KerasCall) -> Placed:
-    """Computes the result of Cropping1D and Cropping2D: each axis without some entries at both ends."""
+    """Computes the result of Keras' Cropping1D and Cropping2D: axes without some entries at both ends."""
     x = call.x
     for axis, (before, after) in enumerate(pairs(call, "cropping"), 1):
         x = selecting.cut(x, axis, before, after)
@@ -234,10 +249,12 @@ def pairs(call: KerasCall, name: str) -> list[list[int]]:
 
 
 def repeated_steps(places: int) -> Rule:
-    """Makes the rule of UpSampling1D and UpSampling2D, which repeat each entry. places: their axes."""
+    """Makes the rule (a function that computes a Keras layer) of UpSampling1D and UpSampling2D, which repeat
+    each entry. places: the number of axes along which they do.
+    """
 
     def rule(call: KerasCall) -> Placed:
-        """Repeats each entry of the axes after that of the sequences."""
+        """Computes upsampling in Keras: repeats each entry of the axes after that of the sequences."""
         call.only("data_format", "channels_last", None)
         call.only("interpolation", "nearest")
         x = call.x
@@ -249,12 +266,10 @@ def repeated_steps(places: int) -> Rule:
 
 
 def zeros_around(call: KerasCall) -> Placed:
-    """Returns the result of ZeroPadding1D and ZeroPadding2D. Steps of zeros are a placeholder, which a
-    convolution reads as it is.
+    """Computes the result of Keras' ZeroPadding1D and ZeroPadding2D. Zeros around features are written; steps
+    of zeros are kept beside the value as a placeholder, since a convolution that follows has them as its own
+    padding.
     """
     call.only("data_format", "channels_last", None)
-    (before, after), *others = pairs(call, "padding")
-    x = selecting.pad(call.x, [(axis, first, last) for axis, (first, last) in enumerate(others, 2)], 0)
-    if is_feature(x.axes[1]):
-        return selecting.pad(x, [(1, before, after)], 0)
-    return with_zeros(x, before, after)
+    pads = [(axis, before, after) for axis, (before, after) in enumerate(pairs(call, "padding"), 1)]
+    return selecting.pad(selecting.pad(call.x, pads[1:], 0), pads[:1], 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.errors import FileError
+from stepnet.errors import FileError, StepnetError
 from stepnet.layout.files.onnx import messages
 from stepnet.layout.files.onnx.folds import FOLDS, MOVES
 from stepnet.layout.files.onnx.graph import (
@@ -24,7 +24,7 @@ from stepnet.layout.files.onnx.graph import (
     value_of,
 )
 from stepnet.layout.files.onnx.node import GATES, INPUTS, LIMIT, OUTPUTS, STATES, OnnxNode, filled, misfit
-from stepnet.layout.files.onnx.states import InitialState, lengths, state
+from stepnet.layout.files.onnx.states import InputSource, lengths, state
 from stepnet.layout.files.onnx.tensor import Array, Proto, array_of
 from stepnet.layout.files.onnx.unrolled import unrolled
 from stepnet.layout.files.paths import existing, library
@@ -161,7 +161,7 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: ConstantFolder) -> Onn
     which of them become weights.
     """
     arrays: dict[str, Array] = {}
-    begins: dict[str, InitialState] = {}
+    begins: dict[str, InputSource] = {}
     for slot, value in zip(INPUTS[node.op][1:], node.inputs[1:], strict=False):
         if not value:
             continue
@@ -189,6 +189,8 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: ConstantFolder) -> Onn
         reason = misfit(node.op, arrays, attributes)
         if reason is not None:
             raise ValueError(reason)
+    except StepnetError:
+        raise
     except (ValueError, TypeError, OverflowError) as error:
         raise FileError(f"{folder.store.path}: {node.op} {name!r} is no such node: {error}") from error
     constants = {

@@ -75,7 +75,7 @@ class Operands:
 
 
 def constant(operands: Operands) -> Array:
-    """Computes an ONNX Constant: the array or the numbers in its attributes."""
+    """Computes an ONNX Constant: the array or the numbers in its attributes, as an array."""
     if "value" in operands.attributes:
         return operands.tensor("value")
     for name, dtype in (
@@ -146,7 +146,9 @@ def gather(operands: Operands) -> Array:
 
 
 def split(operands: Operands) -> Sequence[Array]:
-    """Computes an ONNX Split of the first input along an axis: into the stated sizes, else equal parts."""
+    """Computes an ONNX Split of the first input along an axis: into parts of the sizes in the second input or
+    the attribute `split`, else into equal parts.
+    """
     axis = operands.attributes.get("axis", 0)
     size = operands.x.shape[axis]
     sizes = operands.numbers(1, "split") or (-(-size // operands.outputs),) * operands.outputs

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.errors import FileError
+from stepnet.errors import FileError, StepnetError
 from stepnet.layout.files.onnx.folds import FOLDS, LISTED, MOVES, REPEATS, Operands
 from stepnet.layout.files.onnx.tensor import DIMENSIONS, Array, Proto, array_of, text
 from stepnet.layout.files.store import Store
@@ -133,8 +133,8 @@ class Walk:
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
     def used(self) -> set[Key]:
-        """Returns the ONNX values, as (scope, name), that a node takes or a graph returns: an output of a
-        node that is not among them is unused.
+        """Returns the values of an ONNX model, as (scope, name), that a node takes or a graph returns.
+        Outputs of nodes that are not among them are unused.
         """
         reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
@@ -296,6 +296,8 @@ class ConstantFolder:
             operands = Operands(inputs, attributes, len(node.outputs), self.store, node.scope.opset)
             with np.errstate(all="ignore"):
                 outputs = FOLDS[node.op](operands)
+        except StepnetError:
+            raise
         except (ValueError, IndexError, KeyError, TypeError, OverflowError):
             return ()  # the operation fails: no constant
         arrays = [array for array in inputs if array is not None]

@@ -21,7 +21,7 @@ CONSTANT, GIVEN, COMPUTED = "constant", "given", "computed"
 
 
 @dataclass(frozen=True)
-class InitialState:
+class InputSource:
     """An input of a recurrent ONNX node that is an initial state, or the lengths.
 
     kind: its source: "constant", "given" (an input of the model) or "computed" (by other nodes); "" if it has
@@ -35,48 +35,48 @@ class InitialState:
     array: Array | None = None
 
 
-def state(scope: GraphScope, name: str, folder: ConstantFolder) -> InitialState:
+def state(scope: GraphScope, name: str, folder: ConstantFolder) -> InputSource:
     """Finds the source of a recurrent ONNX node's initial state, the value `name` of the scope `scope`:
     constants, inputs of the model or other nodes. Zeros of any shape have no effect, and count as no source.
     folder: computes constants.
     """
     if folder.is_zero(scope, name):
         folder.use(scope, name)
-        return InitialState()
+        return InputSource()
     beginning = source_of(scope, name, folder)
     constants = {key: array for key, array in beginning.constants.items() if array.any()}
-    return InitialState(beginning.kind, constants, beginning.array)
+    return InputSource(beginning.kind, constants, beginning.array)
 
 
-def lengths(node: GraphNode, name: str, walk: Walk, folder: ConstantFolder) -> InitialState:
+def lengths(node: GraphNode, name: str, walk: Walk, folder: ConstantFolder) -> InputSource:
     """Finds the source of the sequence lengths of a recurrent ONNX node, the value `name`: constants, inputs
-    of the model or other nodes. Constants that equal the declared number of steps have no effect, and count
-    as no source. walk: has the declared shapes. folder: computes constants.
+    of the model or other nodes. Constants that equal the declared number of steps have no effect: they give
+    an `InputSource` of no kind. walk: has the declared shapes. folder: computes constants.
     """
     beginning = source_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
     by_batch = "layout" in node.attributes and node.attributes["layout"].i == 1
     steps = sizes[by_batch] if len(sizes) == 3 else 0
     is_all = all(np.all(array == steps) for array in beginning.constants.values())
-    return InitialState() if beginning.kind == CONSTANT and steps and is_all else beginning
+    return InputSource() if beginning.kind == CONSTANT and steps and is_all else beginning
 
 
-def source_of(scope: GraphScope, name: str, folder: ConstantFolder) -> InitialState:
+def source_of(scope: GraphScope, name: str, folder: ConstantFolder) -> InputSource:
     """Finds the source of an initial state or of sequence lengths, the ONNX value `name` of the scope
     `scope`: the constants from which it is computed by nodes that only move or repeat numbers, and its kind:
     "constant" if it is computed from constants alone, "given" if all its other sources are inputs of the
-    model, else "computed". folder: computes constants.
+    model, else "computed". The constants are arrays, by name. folder: computes constants.
     """
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
     others = [source for source, array in sources.values() if array is None]
     if others:
-        return InitialState(GIVEN if others == [None] * len(others) else COMPUTED, constants)
+        return InputSource(GIVEN if others == [None] * len(others) else COMPUTED, constants)
     folder.use(scope, name)
     array, source = folder.value(scope, name), find(scope, name)[2]
     if array is None and isinstance(source, Output) and source.node.op == "Expand":
         array = folder.value(source.node.scope, source.node.inputs[0])
-    return InitialState(CONSTANT, constants, array)
+    return InputSource(CONSTANT, constants, array)
 
 
 def origins(scope: GraphScope, name: str, folder: ConstantFolder) -> dict[Key, tuple[Source, Array | None]]:

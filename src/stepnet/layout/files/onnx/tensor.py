@@ -3,13 +3,14 @@
 import math
 import os
 import re
-from pathlib import PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from stepnet.errors import FileError
+from stepnet.layout.files.paths import reading
 from stepnet.layout.files.store import Store
 
 Array = np.ndarray
@@ -109,19 +110,16 @@ def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype
     file = inside(entries.get("location", ""), name, store)
     offset = decimal(entries.get("offset", "0"), name, store)
     length = decimal(entries.get("length", str(count * dtype.itemsize)), name, store)
-    try:
-        with open(file, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if length != count * dtype.itemsize or offset + length > size:
-                raise FileError(
-                    f"{store.path}: tensor {name!r} takes {count * dtype.itemsize} bytes, and is said to lie"
-                    f" in {length} from {offset} of {file}, which has {size}"
-                )
-            store.beside(file, size)
-            stream.seek(offset)
-            array = np.fromfile(stream, dtype, count)
-    except OSError as error:
-        raise FileError(f"{file}: the file cannot be read ({error.strerror or error})") from error
+    with reading(file, f"{store.path}: "), open(file, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if length != count * dtype.itemsize or offset + length > size:
+            raise FileError(
+                f"{store.path}: tensor {name!r} takes {count * dtype.itemsize} bytes, and is said to lie"
+                f" in {length} from {offset} of {file}, which has {size}"
+            )
+        store.beside(file, size)
+        stream.seek(offset)
+        array = np.fromfile(stream, dtype, count)
     if array.size != count:
         raise FileError(f"{file}: the file became shorter while it was read")
     return array
@@ -138,7 +136,7 @@ def inside(location: str, name: str, store: Store) -> str:
     strays = any(path.root or path.drive or ".." in path.parts for path in paths)
     folder = os.path.realpath(store.path.parent)
     file = os.path.realpath(store.path.parent / location) if "\0" not in location else ""
-    if strays or not location or os.path.commonpath((folder, file or "/")) != folder:
+    if strays or not location or not file or not Path(file).is_relative_to(folder):
         raise FileError(
             f"{store.path}: tensor {name!r} is said to lie in {location!r}, outside the model's folder;"
             " put it beside the model"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.errors import InputError
+from stepnet.errors import InputError, StepnetError
 from stepnet.layout.files.onnx.drawing import GraphBuilder
 from stepnet.layout.files.onnx.node import FLAGS, GATES, STATES, OnnxNode, filled, misfit
 from stepnet.layout.files.onnx.tensor import Proto
@@ -129,6 +129,8 @@ def checked(layer: OnnxNode) -> OnnxNode:
             )
         if reason is not None:
             raise ValueError(reason)
+    except StepnetError:
+        raise
     except (ValueError, TypeError) as error:
         raise InputError(f"layer {layer.name!r} ({layer.op}) cannot be written: {error}") from error
     return OnnxNode(layer.name, layer.op, arrays, attributes)

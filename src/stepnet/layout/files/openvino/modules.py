@@ -23,6 +23,7 @@ from stepnet.layout.files.openvino.names import (
     STRAIGHT,
     WEIGHTS,
 )
+from stepnet.layout.files.paths import reading
 from stepnet.layout.registry import record
 
 FAR = 64  # the most layers between an operator and the source of its input
@@ -33,7 +34,7 @@ def read(path: Path) -> FileContents:
 
     Raises `FileError`, with the path.
     """
-    try:
+    with reading(path, str(path.parent / path.stem)):
         layers, data = ir.read(path)
         names = dict(unique_names(layers))
         modules = tuple(module(layer, names, data) for layer in layers if layer.type in OPERATORS)
@@ -46,11 +47,6 @@ def read(path: Path) -> FileContents:
             and names[id(layer)] not in used
         }
         return FileContents(str(path), modules, rest, tuple(others(layers, names, data)), unspecified="")
-    except FileError as error:
-        has_path = str(error).startswith(str(path.parent / path.stem))
-        raise FileError(str(error) if has_path else f"{path}: {error}") from None
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 def unique_names(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:

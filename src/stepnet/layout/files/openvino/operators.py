@@ -32,15 +32,18 @@ Array = np.ndarray
 
 
 def elementwise(operator: str, **attributes: float) -> Callable[[OpenVinoCall], Placed]:
-    """Makes the rule of an operator that is elementwise in all of its operands.
+    """Makes the rule (a function that computes an OpenVINO operator) of an operator that is elementwise in
+    all of its operands.
 
-    operator: its name in `importers.pointwise`. attributes: those that are numbers with their defaults, in
-    the order of the function's parameters.
+    operator: its name in `importers.pointwise`. attributes: the layer's attributes that the function takes,
+    with their defaults, in the order of its parameters.
     """
     counts = pointwise.OPERATORS[operator].counts
 
     def rule(call: OpenVinoCall) -> Placed:
-        """Computes the elementwise `operator`, with the attributes of the layer."""
+        """Computes the elementwise `operator`, with the numbers in the layer's attributes. Where it computes
+        with numbers of steps, these become the length of each sequence.
+        """
         numbers = [call.number(name, usual) for name, usual in attributes.items()]
         operands = with_counts(call.operands, call.like) if counts else call.operands
         return pointwise.elementwise(operator, *filter(None, operands), numbers=numbers)
@@ -49,7 +52,8 @@ def elementwise(operator: str, **attributes: float) -> Callable[[OpenVinoCall], 
 
 
 def of_numbers(operator: str, *usual: float) -> Rule:
-    """Makes the rule of an operator that is elementwise in its first operand, whose others are constants.
+    """Makes the rule (a function that computes an OpenVINO operator) of an operator that is elementwise in
+    its first operand, and has the function's numbers as further, constant operands.
 
     usual: the values of further operands that may be left out.
     """
@@ -63,17 +67,17 @@ def of_numbers(operator: str, *usual: float) -> Rule:
 
 
 def clamp(call: OpenVinoCall) -> Placed:
-    """Computes the result of Clamp: the operand limited to two bounds."""
+    """Computes the result of OpenVINO's Clamp: the operand limited to two bounds."""
     return pointwise.clip(call.x, call.number("min", -np.inf), call.number("max", np.inf))
 
 
 def gelu(call: OpenVinoCall) -> Placed:
-    """Computes the result of Gelu, exactly or approximated by tanh."""
+    """Computes the result of OpenVINO's Gelu, exactly or approximated by tanh."""
     return pointwise.elementwise("gelu", call.x, numbers=[call.text("approximation_mode") == "tanh"])
 
 
 def swish(call: OpenVinoCall) -> Placed:
-    """Computes the result of Swish, x sigmoid(beta x)."""
+    """Computes the result of OpenVINO's Swish, x sigmoid(beta x)."""
     if len(call.operands) == 1:
         return pointwise.elementwise("silu", call.x)
     inside = pointwise.elementwise("multiply", call.x, call.operand(1))
@@ -81,19 +85,16 @@ def swish(call: OpenVinoCall) -> Placed:
 
 
 def divide(call: OpenVinoCall) -> Placed:
-    """Computes the result of Divide; of whole numbers only where they are sizes or other constants."""
+    """Computes the result of OpenVINO's Divide; of whole numbers only where they are sizes or other
+    constants.
+    """
     if any(pointwise.dtype_of(x).kind in "iu" and not x.is_constant for x in call.operands):
         raise ModelError("it divides whole numbers that are computed")
     return elementwise("quotient")(call)
 
 
-def squared_difference(call: OpenVinoCall) -> Placed:
-    """Computes the result of SquaredDifference, (x - y) squared."""
-    return pointwise.elementwise("square", pointwise.elementwise("subtract", call.x, call.operand(1)))
-
-
 def convert(call: OpenVinoCall) -> Placed:
-    """Computes the result of Convert: the operand in another dtype, but for half precision."""
+    """Computes the result of OpenVINO's Convert: the operand in another dtype, but for half precision."""
     kind = KINDS.get(call.text("destination_type"))
     if kind is None or kind.name in ("float16", "bfloat16"):
         raise ModelError(f"its destination_type {short_repr(call.text('destination_type'))} is not supported")
@@ -101,12 +102,12 @@ def convert(call: OpenVinoCall) -> Placed:
 
 
 def like(call: OpenVinoCall) -> Placed:
-    """Computes the result of ConvertLike: the operand in the dtype of another."""
+    """Computes the result of OpenVINO's ConvertLike: the operand in the dtype of another."""
     return pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)
 
 
 def select(call: OpenVinoCall) -> Placed:
-    """Computes the result of Select: a choice between two operands by a condition."""
+    """Computes the result of OpenVINO's Select: a choice between two operands by a condition."""
     return pointwise.where(call.operand(0), call.operand(1), call.operand(2))
 
 
@@ -114,7 +115,7 @@ def select(call: OpenVinoCall) -> Placed:
 
 
 def product(call: OpenVinoCall) -> Placed:
-    """Computes the result of MatMul, a product of matrices, each of which may be transposed."""
+    """Computes the result of OpenVINO's MatMul, a product of matrices, each of which may be transposed."""
     a, b = (
         shaping.swapped(operand) if call.flag(name) else operand
         for name, operand in (("transpose_a", call.operand(0)), ("transpose_b", call.operand(1)))
@@ -126,46 +127,54 @@ def product(call: OpenVinoCall) -> Placed:
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule of a reduction over constant axes. how: its name in `importers.reductions`."""
+    """Makes the rule (a function that computes an OpenVINO operator) of a reduction over constant axes. how:
+    its name in `importers.reductions`.
+    """
     return lambda call: reductions.reduce(
         call.x, call.constants(1), how, call.flag("keep_dims"), like=call.like
     )
 
 
 def over_axis(function: Callable[[Placed, int], Placed], usual: int) -> Rule:
-    """Makes the rule of softmax or log_softmax along the axis of an attribute. usual: its default."""
+    """Makes the rule (a function that computes an OpenVINO operator) of softmax or log_softmax along the axis
+    of an attribute. usual: its default.
+    """
     return lambda call: function(call.x, call.x.axis(call.whole("axis", usual)))
 
 
 def cumulated(call: OpenVinoCall) -> Placed:
-    """Computes the result of CumSum: the sum of each number and those before it along an axis."""
+    """Computes the result of OpenVINO's CumSum: the sum of each number and those before it along an axis."""
     axis = call.x.axis(call.constants(1)[0] if len(call.operands) > 1 else 0)
     return reductions.cumulate(call.x, axis, call.flag("reverse"), call.flag("exclusive"), call.like)
 
 
 def transpose(call: OpenVinoCall) -> Placed:
-    """Computes the result of Transpose: the axes in another order, by default reversed."""
+    """Computes the result of OpenVINO's Transpose: the axes in another order, by default reversed."""
     order = call.constants(1) or range(len(call.x.axes))[::-1]
     return shaping.transpose(call.x, list(order))
 
 
 def reshape(call: OpenVinoCall) -> Placed:
-    """Computes the result of Reshape: the operand in another shape, in which 0 may stand for its size."""
+    """Computes the result of OpenVINO's Reshape: the operand in another shape, in which 0 may stand for its
+    size.
+    """
     return shaping.reshape(call.x, call.numbers(1), call.flag("special_zero"))
 
 
 def squeeze(call: OpenVinoCall) -> Placed:
-    """Computes the result of Squeeze: the operand without axes of size one, by default all of them."""
+    """Computes the result of OpenVINO's Squeeze: the operand without axes of size one, by default all of
+    them.
+    """
     return shaping.squeeze(call.x, call.constants(1) if len(call.operands) > 1 else None)
 
 
 def unsqueeze(call: OpenVinoCall) -> Placed:
-    """Computes the result of Unsqueeze: the operand with new axes of size one."""
+    """Computes the result of OpenVINO's Unsqueeze: the operand with new axes of size one."""
     return shaping.unsqueeze(call.x, call.constants(1))
 
 
 def tile(call: OpenVinoCall) -> Placed:
-    """Computes the result of Tile: features several times, one after the other."""
+    """Computes the result of OpenVINO's Tile: features several times, one after the other."""
     x = call.x
     for axis, count in enumerate(call.constants(1), len(x.axes) - len(call.constants(1))):
         x = x if count == 1 else selecting.concatenate([x] * count, axis)
@@ -173,7 +182,7 @@ def tile(call: OpenVinoCall) -> Placed:
 
 
 def normalised(call: OpenVinoCall) -> Placed:
-    """Computes the result of MVN: the mean subtracted over axes, and divided by the deviation."""
+    """Computes the result of OpenVINO's MVN: the mean subtracted over axes, and divided by the deviation."""
     x, axes = call.x, call.constants(1)
     centred = pointwise.elementwise("subtract", x, reductions.reduce(x, axes, "mean", True))
     if not call.flag("normalize_variance", True):
@@ -188,7 +197,9 @@ def normalised(call: OpenVinoCall) -> Placed:
 
 
 def strided_slice(call: OpenVinoCall) -> Placed:
-    """Computes the result of StridedSlice by its masks, without new axes and ellipses."""
+    """Computes the result of OpenVINO's StridedSlice by its masks, which say for each axis if its begin or
+    end is left out and if the axis is removed; raises `ModelError` for new axes and ellipses.
+    """
     x = call.x
     if any(call.wholes("new_axis_mask")) or any(call.wholes("ellipsis_mask")):
         raise ModelError("it has a new axis or an ellipsis")
@@ -207,31 +218,33 @@ def strided_slice(call: OpenVinoCall) -> Placed:
 
 
 def broadcast(call: OpenVinoCall) -> Placed:
-    """Computes the result of Broadcast: the operand repeated to a shape, by NumPy's rules."""
+    """Computes the result of OpenVINO's Broadcast: the operand repeated to a shape, by NumPy's rules."""
     if call.text("mode", "numpy") not in ("numpy", "bidirectional"):
         raise ModelError(f"its mode {short_repr(call.text('mode'))} is not supported")
     return shaping.expand(call.x, call.numbers(1))
 
 
 def shape(call: OpenVinoCall) -> Placed:
-    """Computes the result of ShapeOf: the sizes of the operand's axes, which may be symbolic."""
+    """Computes the result of OpenVINO's ShapeOf: the sizes of the operand's axes, which may be symbolic."""
     return shaping.shape_of_axes(call.x)
 
 
 def concat(call: OpenVinoCall) -> Placed:
-    """Computes the result of Concat: the operands joined along an axis."""
+    """Computes the result of OpenVINO's Concat: the operands joined along an axis."""
     return selecting.concatenate(call.operands, call.whole("axis", 0))
 
 
 def gather(call: OpenVinoCall) -> Placed:
-    """Computes the result of Gather: elements along a constant axis at indices, as of an embedding."""
+    """Computes the result of OpenVINO's Gather: elements along a constant axis at indices, as of an
+    embedding.
+    """
     if call.whole("batch_dims", 0):
         raise ModelError("its batch_dims is not 0")
     return selecting.gather(call.x, call.operand(1), call.x.axis(call.constants(2)[0]))
 
 
 def sliced(call: OpenVinoCall) -> Placed:
-    """Computes the result of Slice: of features or shapes, or the first or last step of sequences."""
+    """Computes the result of OpenVINO's Slice: of features or shapes, or one end step of each sequence."""
     starts, ends, steps = (call.numbers(index) for index in (1, 2, 3))
     axes = call.constants(4) if len(call.operands) > 4 else list(range(len(starts)))
     if not len(starts) == len(ends) == len(steps) == len(axes):
@@ -240,7 +253,7 @@ def sliced(call: OpenVinoCall) -> Placed:
 
 
 def split(call: OpenVinoCall) -> list[Placed]:
-    """Computes the results of Split: equal parts of the operand along an axis."""
+    """Computes the results of OpenVINO's Split: equal parts of the operand along an axis."""
     axis, count = call.x.axis(call.constants(1)[0]), call.whole("num_splits", 1)
     if count < 1:
         raise ModelError(f"its num_splits is {count}")
@@ -248,7 +261,9 @@ def split(call: OpenVinoCall) -> list[Placed]:
 
 
 def parts(call: OpenVinoCall) -> list[Placed]:
-    """Computes the results of VariadicSplit: parts of stated sizes, of which -1 is the rest."""
+    """Computes the results of OpenVINO's VariadicSplit: parts along an axis, of the sizes in its third
+    operand, where -1 is the rest.
+    """
     axis, sizes = call.x.axis(call.constants(1)[0]), call.constants(2)
     rest = call.x.sizes[axis] - sum(size for size in sizes if size != -1)
     return selecting.split(call.x, axis, [rest if size == -1 else size for size in sizes])
@@ -346,7 +361,7 @@ OPENVINO: Mapping[str, Rule] = {
     "SoftPlus": elementwise("softplus"),
     "Split": split,
     "Sqrt": elementwise("sqrt"),
-    "SquaredDifference": squared_difference,
+    "SquaredDifference": elementwise("squared_difference"),
     "Squeeze": squeeze,
     "StridedSlice": strided_slice,
     "Subtract": elementwise("subtract"),

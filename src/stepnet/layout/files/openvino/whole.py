@@ -17,7 +17,7 @@ from stepnet.layout.files.openvino.modules import module, unique_names
 from stepnet.layout.files.openvino.names import CONST, OPERATORS, RESULT
 from stepnet.layout.files.openvino.operators import OPENVINO
 from stepnet.layout.files.recurrent import RecurrentLayer
-from stepnet.model.graph.array_model import OperatorModel, check_factor, fitting_graph, located
+from stepnet.model.graph.array_model import ArrayModel, check_factor, fitting_graph, located
 from stepnet.model.graph.graph import Graph
 
 INPUT = "Parameter"
@@ -25,8 +25,8 @@ Output = tuple[int, int]  # the id of a layer, and the number of its output
 
 
 def graph(path: Path) -> Graph | None:
-    """Reads an OpenVINO model as a graph; None if its outputs depend on an operator without a row in
-    `operators.py`.
+    """Reads an OpenVINO model as a graph; None if its outputs depend on an operator that the table in
+    `operators.py` does not have.
 
     Raises `ModelError` for a layer whose settings are not supported, with its name.
     """
@@ -85,7 +85,7 @@ def is_readable(layer: OpenVinoLayer) -> bool:
 
 
 @dataclass(frozen=True)
-class OpenVinoModel(OperatorModel):
+class OpenVinoModel(ArrayModel):
     """OpenVINO model as a function of its inputs, which `sn.Graph` traces.
 
     layers: those that its results need, in order. data: the bytes of its constants. names: the unique names
@@ -97,7 +97,7 @@ class OpenVinoModel(OperatorModel):
     names: Mapping[int, str]
     recurrent: Mapping[int, RecurrentLayer]
 
-    def computed(self, inputs: Mapping[str, Placed]) -> dict[str, Placed]:
+    def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> dict[str, Placed]:
         """Computes the outputs of the model, by the names of their layers, from its inputs by name."""
         like, values = self.like(inputs), dict[Output, Placed]()
         outputs = dict[str, Placed]()
@@ -120,7 +120,9 @@ class OpenVinoModel(OperatorModel):
         return array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
 
     def value(self, layer: OpenVinoLayer, port: int, values: Mapping[Output, Placed]) -> Placed:
-        """Returns the value at an input port of a layer; raises `ModelError` if it has none."""
+        """Returns the value, of those computed so far, at an input port of a layer; raises `ModelError` if it
+        has none.
+        """
         source = layer.inputs[port]
         output = layer.ports[port] - len(source.inputs)
         if (id(source), output) not in values:
@@ -130,7 +132,9 @@ class OpenVinoModel(OperatorModel):
         return values[id(source), output]
 
     def results(self, layer: OpenVinoLayer, values: Mapping[Output, Placed], like: Any) -> Sequence[Placed]:
-        """Computes a layer by the rule of its operator; errors name the layer and the file."""
+        """Computes a layer of an OpenVINO model by the rule of its operator; errors name the layer and the
+        file.
+        """
         where = f"{self.names[id(layer)]} ({layer.type}) of {self.path}"
         with located(where):
             operands = tuple(self.value(layer, port, values) for port in sorted(layer.inputs))

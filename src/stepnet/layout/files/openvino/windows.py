@@ -16,12 +16,12 @@ from stepnet.layout.files.openvino.call import OpenVinoCall, Rule
 
 
 def convolution(call: OpenVinoCall) -> Placed:
-    """Computes the result of Convolution, whose weight is [out, in, sizes ...]."""
+    """Computes the result of OpenVINO's Convolution, whose weight is [out, in, sizes ...]."""
     return convolved(call, call.operand(1), 1)
 
 
 def grouped_convolution(call: OpenVinoCall) -> Placed:
-    """Computes the result of GroupConvolution, whose weight has the groups as its first axis."""
+    """Computes the result of OpenVINO's GroupConvolution, whose weight has the groups as its first axis."""
     weight = call.operand(1)
     groups, out, into, *sizes = weight.features
     return convolved(call, shaping.reshape(weight, [groups * out, into, *sizes]), groups)
@@ -39,8 +39,8 @@ def convolved(call: OpenVinoCall, weight: Placed, groups: int) -> Placed:
 
 
 def transposed(call: OpenVinoCall) -> Placed:
-    """Computes the result of ConvolutionBackpropData over the steps of sequences: its weight is [in, out,
-    size].
+    """Computes the result of OpenVINO's ConvolutionBackpropData over the steps of sequences: its weight is
+    [in, out, size].
     """
     weight = call.operand(1)
     if len(weight.axes) != 3 or len(call.operands) > 2 or call.text("auto_pad", "explicit") != "explicit":
@@ -52,7 +52,9 @@ def transposed(call: OpenVinoCall) -> Placed:
 
 
 def windows_of(call: OpenVinoCall, sizes: tuple[int, ...]) -> list[Window]:
-    """Returns what a kernel of these sizes reads along each axis, by the strides and pads of an operator."""
+    """Returns which entries a kernel of these sizes reads along each axis that it goes over, by the
+    attributes "strides", "dilations", "pads_begin", "pads_end" and "auto_pad" of an operator.
+    """
     count, kind = len(sizes), call.text("auto_pad", "explicit")
     strides, dilations = call.several("strides", count, 1), call.several("dilations", count, 1)
     own = [*zip(sizes, strides, dilations, strict=True)]
@@ -68,10 +70,14 @@ PADS = ("pads_begin", "pads_end")
 
 
 def pooling(how: str) -> Rule:
-    """Makes the rule of MaxPool and AvgPool. how: "max" or "mean"."""
+    """Makes the rule (a function that computes an OpenVINO operator) of MaxPool and AvgPool. how: "max" or
+    "mean".
+    """
 
     def rule(call: OpenVinoCall) -> Placed:
-        """Pools windows of all axes behind the features."""
+        """Computes OpenVINO's MaxPool or AvgPool (`how`): over windows of all axes after those of the
+        sequences and the features.
+        """
         if call.text("rounding_type", "floor") != "floor":
             raise ModelError(f"its rounding_type is {short_repr(call.text('rounding_type'))}")
         x, sizes = call.x, tuple(call.wholes("kernel"))
@@ -84,7 +90,7 @@ def pooling(how: str) -> Rule:
 
 
 def padded(call: OpenVinoCall) -> Placed:
-    """Computes the result of Pad with a constant, zero unless stated."""
+    """Computes the result of OpenVINO's Pad with a constant, zero unless stated."""
     if call.text("pad_mode", "constant") != "constant":
         raise ModelError(f"its pad_mode is {short_repr(call.text('pad_mode'))}: only constant is supported")
     number = call.operand(3).array.item() if len(call.operands) > 3 else 0

@@ -129,7 +129,8 @@ def pieces(array_format: ArrayFormat, data: bytes, store: Store) -> Iterator[tup
 
 def chunk(array_format: ArrayFormat, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
     """Decodes the bytes of one Zarr chunk to an array of a shape; raises `FileError` if it is damaged.
-    array_format: of the whole array, with the compression to undo.
+    array_format: of the whole array, with the compression to undo. store: the limit on memory, from which the
+        chunk's bytes are counted off.
     """
     size = math.prod(shape) * array_format.kind.itemsize
     store.take(size, f"a chunk of {shape}")

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from stepnet.errors import FileError
+from stepnet.errors import FileError, StepnetError
 from stepnet.layout.files import jsons
 from stepnet.layout.files.paddle.program import PaddleOperation, PaddleProgram, Variable
 from stepnet.layout.files.store import Store
@@ -124,7 +124,9 @@ OLDER: Mapping[str, Older] = {
 
 
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
-    """Reads the program in a .json file of PIR; raises `FileError`, without the path, for another text."""
+    """Reads the program in a .json file of PIR; raises `FileError`, without the path, for another text. path:
+    that of the file, for messages about the program. store: the limit on memory.
+    """
     value = jsons.parsed(data, "program", store)
     try:
         if value["base_code"]["magic"] != "pir":
@@ -133,6 +135,8 @@ def read(data: bytes, path: str, store: Store) -> PaddleProgram:
         if len(blocks) != 1:
             raise FileError(f"its program has {len(blocks)} blocks, and stepnet reads programs of one block")
         return program(blocks[0]["ops"], path)
+    except StepnetError:
+        raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise FileError(
             f"this is not a complete program of Paddle ({type(error).__name__}: {error})"

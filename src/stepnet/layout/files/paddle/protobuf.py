@@ -64,7 +64,7 @@ SCALAR, SCALARS_LIST = 16, 17
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
     """Reads the Paddle program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes,
     and for a program with a loop or a condition. The operations that feed and fetch become inputs and
-    outputs.
+    outputs. path: that of the file, for messages about the program. store: the limit on memory.
     """
     blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:

@@ -18,6 +18,7 @@ from stepnet.errors import FileError
 from stepnet.layout.files import jsons
 from stepnet.layout.files.model import Array
 from stepnet.layout.files.part import open_range
+from stepnet.layout.files.paths import reading
 from stepnet.layout.files.pickles.machine import FileRange
 from stepnet.layout.files.pickles.objects import attributes
 from stepnet.layout.files.pickles.opcodes import load
@@ -44,7 +45,7 @@ def read(path: str | Path) -> dict[str, Array]:
     Raises `FileError`, with the path, for files that are missing, truncated or foreign.
     """
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
-    try:
+    with reading(path):
         file = jsons.within(folder, METADATA)
         size = file.stat().st_size
         if size > LARGEST:
@@ -68,10 +69,6 @@ def read(path: str | Path) -> dict[str, Array]:
             for name, shape in shapes.items()
             if shape is not None
         }
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 def fields(value: object) -> dict[str, object]:
@@ -119,8 +116,9 @@ def checked_offsets(name: str, value: object) -> Offsets:
 
 def piece(folder: Path, name: str, description: dict[str, object], store: Store) -> Array:
     """Reads the numbers of one piece of the tensor `name`, which is a file of torch.save within a file of the
-    folder. description: file, offset and length, from the metadata. Raises `FileError` if it is missing or
-    cut off.
+    folder. description: file, offset and length, from the metadata. store: the limit on the memory for the
+    files of the model, from which the bytes are counted off. Raises `FileError` if it is missing or cut off,
+    or over this limit.
     """
     match description:
         case {"relative_path": file, "offset": int(start), "length": int(length)} if start >= 0 <= length:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepnet.errors import FileError, printable
+from stepnet.errors import FileError, StepnetError, printable
 from stepnet.importers.aten.arguments import misplaced
 from stepnet.importers.aten.graph import (
     ARGUMENT,
@@ -81,6 +81,8 @@ def output_names(module: Json, values: list[str]) -> tuple[str, ...]:
             spec = table(json.loads(text)[1])
         if spec.get("type") == "builtins.dict":
             keys = checked_entries(json.loads(spec["context"]))
+    except StepnetError:
+        raise
     except (ValueError, LookupError, TypeError, RecursionError):
         pass  # it is no dict, so that outputs have the names of values
     texts = [key for key in keys if isinstance(key, str) and key.isprintable()]
@@ -94,7 +96,8 @@ TOKENS = re.compile(r"\s*(?:(\w+)\(|([),])|(-?\d+)|('\w+')|(\w+=\w+)|(\w+)|([*])
 
 
 def polynomial(text: str) -> Polynomial | None:
-    """Reads an expression of sizes: the factor of each product of symbols; None for any other text.
+    """Reads the text of an expression of symbolic sizes, such as "2*s0 + 1", as a polynomial: the factor of
+    each product of symbols. None for any other text.
 
     >>> polynomial("Add(Mul(Integer(2), Symbol('s15', positive=True, integer=True)), Integer(-1))")
     {('s15',): 2, (): -1}
@@ -131,7 +134,9 @@ def polynomial(text: str) -> Polynomial | None:
 
 
 def combined(function: str, values: list[Polynomial]) -> Polynomial | None:
-    """Computes a call in an expression of sizes; None for an unknown function, or too many terms."""
+    """Computes a call of a function, such as Add or Mul, in an expression of symbolic sizes, on polynomials;
+    None for an unknown function, or too many terms.
+    """
     if function in ("Integer", "Symbol") and len(values) == 1:
         return values[0]
     if function not in ("Add", "Mul"):
@@ -153,7 +158,9 @@ def combined(function: str, values: list[Polynomial]) -> Polynomial | None:
 
 
 def summed(terms: list[tuple[tuple[str, ...], int]]) -> Polynomial:
-    """Adds the factors of equal products; those that are 0 are left out."""
+    """Adds the factors of equal products of symbols, in the terms of a polynomial of sizes; those that add up
+    to 0 are left out.
+    """
     total: Polynomial = {}
     for symbols, count in terms:
         total[symbols] = total.get(symbols, 0) + count
@@ -200,7 +207,10 @@ class ExportReader:
         return AtenGraph(tuple(made), tuple(self.argument(output) for output in outputs))
 
     def node(self, node: Json, place: int, written: "InPlaceChanges") -> Iterator[AtenNode]:
-        """Yields the call of an operation, and a node for each of its results."""
+        """Yields the node for the call of an operation in a program of torch.export, and a node for each of
+        its results. place: its position in the program. written: which values the program changes in place;
+        an operation that does so may be read as one that returns a new value.
+        """
         operator, given = written.operator(node, place), rows(node.get("inputs"))
         arguments = {str(each.get("name"))[:100]: self.argument(each.get("arg")) for each in given}
         outputs = rows(node.get("outputs"))
@@ -229,7 +239,9 @@ class ExportReader:
             yield item
 
     def result_names(self, output: Json) -> list[str]:
-        """Returns the names of the results in an output of an operation: one, or those of a list."""
+        """Returns the names of the results in one output of an operation: of a tensor, or of all tensors of a
+        list.
+        """
         if "as_tensors" in output:
             return [str(each.get("name")) for each in rows(output["as_tensors"])]
         name = table(output.get("as_tensor")).get("name")
@@ -238,7 +250,9 @@ class ExportReader:
         return [name]
 
     def tensor(self, name: str) -> InferredTensor:
-        """Returns what the file says of a tensor; raises `FileError` if that is nothing, or too large."""
+        """Returns the shape and dtype that the file states for a tensor; raises `FileError` if it states
+        none, or too large ones.
+        """
         meta = table(table(self.graph.get("tensor_values")).get(name))
         sizes = tuple(self.size(size) for size in rows(meta.get("sizes")))
         dtype = DTYPES.get(cast(Any, meta.get("dtype"))) if isinstance(meta.get("dtype"), int) else None
@@ -252,7 +266,9 @@ class ExportReader:
         return InferredTensor(sizes, dtype)
 
     def size(self, value: Json) -> Any:
-        """Reads a size or another number in JSON: an integer, or a `SymbolicSize`."""
+        """Reads a size or another number of a torch.export program from JSON: returns the number, or a
+        `SymbolicSize` for an expression of symbols, such as "s0 + 1".
+        """
         known = next((value[key] for key in ("as_int", "as_float", "as_bool") if key in value), None)
         if known is not None:
             return checked_number(known)
@@ -281,7 +297,9 @@ class ExportReader:
         return SymbolicSize(" + ".join(terms), size, linear, of_values=not known_names)
 
     def argument(self, value: Any) -> Any:
-        """Reads an argument of an operation; nodes stand for tensors."""
+        """Reads an argument of an operation from its JSON, which names its kind: a number, a text, a list, or
+        the node of a tensor.
+        """
         fields = table(value)
         if len(fields) != 1:
             raise FileError(f"an operation has the argument {str(value)[:100]!a}, which is no value")
@@ -291,7 +309,9 @@ class ExportReader:
         return KINDS[kind](self, inner)
 
     def named(self, value: Any) -> Any:
-        """Returns the node of a tensor, or a size, by its name in JSON."""
+        """Returns the node of a tensor, or a size, to which an argument in JSON refers; raises `FileError`
+        for a tensor that no earlier operation computes.
+        """
         fields = table(value)
         if "as_none" in fields:
             return None
@@ -370,8 +390,9 @@ class InPlaceChanges:
         self.last.update(dict.fromkeys(names(outputs), len(nodes)))
 
     def needed(self) -> Iterator[tuple[int, Json]]:
-        """Yields the nodes, with their places, on which the outputs depend, or which change values in a way
-        that is not read; without checks and computations of sizes.
+        """Yields the nodes, with their places, on which the outputs of the program depend, and those that
+        change values in a way that is not read; checks of sizes are left out, and all other nodes that no
+        output needs.
         """
         for place, (node, live) in enumerate(zip(self.nodes, self.live, strict=True)):
             operator = self.operator(node, place)

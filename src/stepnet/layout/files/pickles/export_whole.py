@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-
-from stepnet.compiler.trace.feature_axes import listed
+from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.dtypes import COMPUTED
-from stepnet.errors import ModelError, StepError, named, printable
+from stepnet.errors import ModelError, StepError, StepnetError, named, printable
 from stepnet.importers.aten.backwards import in_any_order
 from stepnet.importers.aten.graph import AtenGraph
 from stepnet.importers.aten.kept import EXPORTED, MOST_MADE
 from stepnet.importers.aten.replay import GraphReplay, NoValue, ReplayedNode, Rule
+from stepnet.importers.aten.written_numbers import numbers_of
 from stepnet.importers.axes import LETTERS, AxesError
 from stepnet.importers.convolving import ZerosAround
+from stepnet.importers.example_steps import written_in
 from stepnet.importers.padding import MISFITS
 from stepnet.importers.placed import Placed, ReversedSteps, Unusable
 from stepnet.layout.files import zips
@@ -50,15 +50,14 @@ from stepnet.layout.files.pickles.program import (
 )
 from stepnet.layout.options import option
 from stepnet.model.graph.array_model import (
+    Apart,
     ArrayModel,
     ModelInput,
+    agreed,
     axes_of_sizes,
-    check_agree,
-    check_factor,
     check_names,
     first_fitting,
     graph_of,
-    outputs_of,
     with_axes,
 )
 from stepnet.model.graph.graph import Graph
@@ -66,8 +65,6 @@ from stepnet.model.graph.graph import Graph
 Json = dict[str, Any]
 MOST_CHOICES = 24
 """The largest number of combinations of axes that are tried."""
-FACTORS = ("mul.", "div.", "full.")
-"""The operations whose number may have been computed from the number of steps."""
 STEPWISE = re.compile(r"(^|[.])weight_hh_l\d+(_reverse)?$")
 """The names of weights of layers of torch.nn that run over steps."""
 MAKERS = re.compile(r"(eye|arange|full|zeros|ones|empty\w*|new_\w+|\w+_like)[.]")
@@ -75,11 +72,12 @@ MAKERS = re.compile(r"(eye|arange|full|zeros|ones|empty\w*|new_\w+|\w+_like)[.]"
 CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "convolution.default")
 
 
-def graph(path: Path, *, axes: Any = None, title: str | None = None) -> Graph | None:
+def graph(path: Path, *, axes: Any = None, title: str | None = None, any_steps: bool = False) -> Graph | None:
     """Reads a program of torch.export as a graph; None if the file has no program, or several.
 
     axes: the axes of inputs by name, or of all, such as "NT"; None for the usual ones. title: what messages
-    call the program; the path if that is None.
+    call the program; the path if that is None. any_steps: whether the user states that no number in it
+    depends on the number of steps that it fixes.
 
     Raises `ModelError` for operations that are not supported, with their names, and `FileError` for a
     damaged file.
@@ -97,12 +95,11 @@ def graph(path: Path, *, axes: Any = None, title: str | None = None) -> Graph | 
     if missing:
         raise ModelError(unsupported_text(program, missing))
 
-    def build(chosen: Sequence[str]) -> Graph:
+    def build(chosen: Sequence[str], apart: Apart) -> Graph:
         """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
         with named(name):
-            placed = tuple(map(program.model_input, program.inputs, chosen))
-            check_agree(placed)
-            model = ExportedModel(name, placed, program, program.graph(placed))
+            placed = agreed([*map(program.model_input, program.inputs, chosen)], apart)
+            model = ExportedModel(name, placed, program, any_steps=any_steps)
         try:
             return graph_of(model, program.weights)
         except (StepError, ModelError) as error:
@@ -117,7 +114,9 @@ def graph(path: Path, *, axes: Any = None, title: str | None = None) -> Graph | 
 
 
 def unsupported_text(program: "ExportProgram", missing: list[str]) -> str:
-    """Formats the error for a program with operations that are not supported: lists them."""
+    """Formats the error for a program with operations that are not supported: lists up to five of them
+    (`missing`), and advises how to export the program so that it has none.
+    """
     shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
     are = "are operations" if len(missing) > 1 else "is an operation"
     others = len([*program.written.needed()]) - len(missing)
@@ -190,7 +189,9 @@ class ExportProgram:
         return [node for node in rows(self.json.get("nodes")) if operator_of(node) in RECURRENT]
 
     def unsupported(self) -> Iterator[str]:
-        """Yields the names of operations without a row in `importers.aten.kept`, as messages have them."""
+        """Yields the names of the operations that the table in `importers.aten.kept` does not have, for a
+        message.
+        """
         for place, node in self.written.needed():
             if self.written.operator(node, place) not in EXPORTED:
                 yield printable(title(node))
@@ -235,7 +236,9 @@ class ExportProgram:
         return usual
 
     def is_convolved(self, name: str) -> bool:
-        """Tells whether a convolution reads an input as it is, so that its last axis is the steps."""
+        """Tells whether a convolution reads an input of the program directly, so that the input's last axis
+        is that of the steps.
+        """
         operands = (
             [*names(each.get("arg") for each in rows(node.get("inputs"))[:1])]
             for node in rows(self.json.get("nodes"))
@@ -244,7 +247,9 @@ class ExportProgram:
         return [name] in operands
 
     def model_input(self, name: str, axes: str) -> ModelInput:
-        """Makes an input with the chosen axes, such as "NT_"; raises `AxesError` if they do not fit."""
+        """Makes an input of the model from what the program states of it, with the chosen axes, such as
+        "NT_". Raises `AxesError` if they do not fit, and `ModelError` for an unsupported dtype.
+        """
         sizes = [size.get("as_int", 0) for size in self.sizes(name)]
         meta = table(table(self.json.get("tensor_values")).get(name))
         kind = meta.get("dtype")
@@ -258,14 +263,18 @@ class ExportProgram:
         return with_axes(name, sizes, dtype, axes)
 
     def graph(self, inputs: Sequence[ModelInput]) -> AtenGraph:
-        """Reads the graph, with the chosen axes of the inputs."""
+        """Reads the program's graph of operations, in which symbolic sizes are named by the chosen axes of
+        the inputs: sequences or steps.
+        """
         symbols = dict[str, str]()
         for each in inputs:
             for size, letter in zip(self.sizes(each.name), each.axes, strict=True):
                 symbol = symbol_of(size)
-                if symbol and letter in LETTERS and symbols.setdefault(symbol, word(letter)) != word(letter):
+                axis = each.steps if letter == "T" else word(letter) if letter in LETTERS else ""
+                if symbol and axis and symbols.setdefault(symbol, axis) != axis:
                     raise AxesError(
-                        f"one symbol is the number of sequences and of steps of {each.name[:100]!a}"
+                        f"the file has one number for the {symbols[symbol]} and the {axis} of "
+                        f"{each.name[:100]!a}"
                     )
         return ExportReader(self.path, self.json, symbols).read(self.arguments, [*self.outputs])
 
@@ -297,54 +306,62 @@ def weight(arrays: Mapping[str, Array], name: str) -> Array:
 class ExportedModel(ArrayModel):
     """Program of torch.export as a function of its inputs, which `sn.Graph` traces.
 
-    program: the program. graph: its graph, with the axes of the inputs.
+    program: the program, whose graph is read for the axes of the steps of each call.
     """
 
+    has_dtypes: ClassVar[bool] = True
     program: ExportProgram
-    graph: AtenGraph
 
-    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Computes the outputs of the program, by name if there are several.
+    def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Traced]) -> dict[str, Placed]:
+        """Computes the outputs of the program by name, from its inputs by name.
 
-        x: the inputs with steps, by name if there are several. params: the weights by name.
-        statics: the inputs without steps, by name if there are several.
+        params: the weights by name.
         """
-        placed = self.placed(x, statics)
-        like = placed[self.sequences[0].name].value
+        self.numbers.clear()
+        taken = self.taking({name: own.value for name, own in inputs.items()})
+        with named(self.path):
+            graph = self.program.graph(taken)
+        like = self.like(inputs)
         builder = like.builder
-        held: dict[str, Traced] = {
+        held = {
             name: Traced(builder, builder.constant(array)) for name, array in self.program.constants.items()
-        } | dict(params or {})
+        } | dict(params)
         values = [
-            *(placed[name] for name in self.program.inputs),
+            *(inputs[name] for name in self.program.inputs),
             *(
                 Placed(held[own], tuple((size,) for size in held[own].type.shape))
                 for own in self.program.held.values()
             ),
         ]
-        stated = dict(pair for each in self.inputs for pair in each.stated)
+        stated = dict(pair for each in taken for pair in each.stated_sizes)
         rules = {name: self.guarded(rule) for name, rule in EXPORTED.items()}
-        results = GraphReplay.of("model", self.graph, values, rules, stated=stated, like=like).results(
-            self.path
-        )
+        results = GraphReplay.of("model", graph, values, rules, stated=stated, like=like).results(self.path)
         outputs = {
             name: self.output(name, value)
             for name, value in zip(self.program.output_names, results, strict=True)
         }
-        return outputs_of(self.path, outputs)
+        for name, array in self.program.constants.items():
+            self.note(f"the constant {name}", written_in(array))
+        return self.only_at_steps(outputs, inputs)
 
     def output(self, name: str, value: Any) -> Placed:
-        """Returns an output; raises `ModelError` if it is no value."""
+        """Returns an output of the model; raises `ModelError` if it is a number, or a result that no net
+        computes.
+        """
         if isinstance(value, Placed):
             return value
         what = value.what if isinstance(value, NoValue) else "a number"
         raise ModelError(f"{self.path}: output {name!r} is {what}, which is not a value of a model")
 
     def guarded(self, rule: Rule) -> Rule:
-        """Wraps the rule of an operation with checks for arguments of files, which may be damaged."""
+        """Wraps the rule of an operation with checks of its arguments, since a file may be damaged:
+        placeholders that the operation cannot read, arrays that are too large, and arguments of wrong types.
+        """
 
         def run(call: ReplayedNode) -> Any:
-            """Calls the rule; raises `StepError` for arguments that it cannot have."""
+            """Calls the rule of an operation; raises `StepError` if an argument is a placeholder (such as
+            steps in reversed order) that only other operations may read.
+            """
             values = [part for value in call.arguments.values() for part in listed(value)]
             placeholders = [*filter(None, map(placeholder_of, values))]
             backwards = any(isinstance(each, ReversedSteps) for each in placeholders)
@@ -355,13 +372,14 @@ class ExportedModel(ArrayModel):
             sizes = [size for tensor in call.tensors for size in tensor.shape if isinstance(size, int)]
             if MAKERS.match(call.name) and prod(sizes) > MOST_MADE:
                 raise refuse(f"it makes an array of {prod(sizes)} numbers; the most is {MOST_MADE}")
-            if call.name.startswith(FACTORS):
-                for value in call.arguments.values():
-                    if isinstance(value, int | float):
-                        check_factor(np.asarray(value), self.inputs)
             try:
-                return in_any_order(rule, call) if backwards and call.name not in RECURRENT else rule(call)
+                made = in_any_order(rule, call) if backwards and call.name not in RECURRENT else rule(call)
+                if not backwards and self.steps is not None:
+                    self.note(call.title, numbers_of(call, made))
+            except StepnetError:
+                raise
             except (AssertionError, AttributeError, *MISFITS) as error:
                 raise refuse(f"its operands or arguments do not fit: {str(error)[:200]}") from error
+            return made
 
         return run

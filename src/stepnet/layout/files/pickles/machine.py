@@ -70,7 +70,9 @@ class StackMachine:
     spent: int = 0
 
     def pop(self) -> object:
-        """Pops the value at the top of the pickle's stack; raises `FileError` at the latest mark."""
+        """Pops the value at the top of the pickle's stack; raises `FileError` if there is none above the
+        latest mark (a recorded height of the stack).
+        """
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
             raise FileError("its pickle takes a value where there is none")
         return self.stack.pop()
@@ -89,7 +91,9 @@ class StackMachine:
         return value
 
     def pop_marked(self) -> list[object]:
-        """Pops the latest mark and all values above it from the pickle's stack; returns the values."""
+        """Pops all values above the latest mark (a recorded height of the stack) from the pickle's stack;
+        returns them, and removes the mark.
+        """
         if not self.marks:
             raise FileError("its pickle closes a mark that is not open")
         mark = self.marks.pop()

@@ -23,7 +23,8 @@ PIECE = 1 << 20  # bytes that are unpacked at a time
 
 
 def read(path: str | Path) -> dict[str, Array]:
-    """Reads the tensors of a .nemo file by name; raises `FileError`, with the path.
+    """Reads the tensors of a .nemo file (a tar with the weights of a PyTorch model in it) by name; raises
+    `FileError`, with the path, for any other file.
 
     >>> read("model.nemo")
     Traceback (most recent call last):

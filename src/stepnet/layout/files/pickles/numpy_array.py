@@ -73,9 +73,8 @@ def dtype_of(name: str, call: PickledCall, dtypes: Mapping[str, object]) -> np.d
 def array_of(
     name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, data: object
 ) -> Array:
-    """Makes an array of a pickle's bytes, or of a Python 2 text of them, without a copy if possible.
-
-    order: of the axes, "C" or "F". name: for messages.
+    """Makes an array from the bytes that a pickle has for it, or from a text of them by Python 2, without a
+    copy if possible. order: of the axes, "C" or "F". name: for messages.
     """
     if isinstance(data, str):
         try:

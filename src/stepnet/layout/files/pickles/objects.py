@@ -168,7 +168,9 @@ def everything() -> Inside:
     seen: set[int] = set()
 
     def inside(value: object) -> Iterable[tuple[object, object]]:
-        """Returns (key, value) of all that an object holds, for `leaves`; [] if it was seen before."""
+        """Returns (key, value) of all that an object of a pickle holds, to search the pickle's tree with
+        `leaves`; [] for an object that was searched before.
+        """
         if id(value) in seen:
             return []
         seen.add(id(value))

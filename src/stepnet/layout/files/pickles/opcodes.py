@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
-from stepnet.errors import FileError
+from stepnet.errors import FileError, StepnetError
 from stepnet.layout.files.pickles.containers import MAKERS, Arguments, add
 from stepnet.layout.files.pickles.machine import FileRange, StackMachine
 from stepnet.layout.files.pickles.values import Name, Pairs, PickledCall
@@ -90,6 +90,8 @@ def load(
             raise FileError(f"its pickle has opcode {name} at byte {start}, which arrays do without")
         try:
             ACTIONS[code](machine)
+        except StepnetError:
+            raise
         except ValueError as error:  # a broken number, or a text that its encoding does not allow
             raise FileError(f"its pickle has a broken {name} at byte {start}") from error
     raise FileError(f"its pickle has more than {OPCODES} opcodes, which no state dict needs")
@@ -160,7 +162,9 @@ def drop(value: object) -> None:
 
 
 def mark(machine: StackMachine) -> None:
-    """Opcode action: marks the current height of the stack, so that later opcodes can take all above it."""
+    """Opcode action: records the current height of the stack (a mark in pickle's terms), so that later
+    opcodes can take all values above it.
+    """
     if len(machine.marks) == MARKS:
         raise FileError(f"its pickle nests deeper than {MARKS}")
     machine.marks.append(len(machine.stack))
@@ -264,7 +268,8 @@ def call(machine: StackMachine) -> None:
 
 def call_with_names(machine: StackMachine) -> None:
     """Opcode action: pops named arguments, other arguments and a class, and pushes the record of this call,
-    with the named arguments as its state, or the container that the call makes.
+    with the named arguments as its state, or the container (a dict or list) that the call makes. machine: the
+    stack machine that interprets the pickle.
     """
     named_arguments = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))
@@ -306,7 +311,8 @@ def called(machine: StackMachine, arguments: Arguments) -> object:
 
 def build(machine: StackMachine) -> None:
     """Opcode action: pops the state of an object, and sets it in the record of the call that makes the
-    object, next on the stack. A container there stays as it is, without a state.
+    object, next on the stack. A container there (a dict or list) stays as it is, without a state. machine:
+    the stack machine that interprets the pickle; nothing of it is run.
     """
     state = machine.pop()
     target = machine.pop()

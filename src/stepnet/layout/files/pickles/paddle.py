@@ -12,7 +12,6 @@ Source: python/paddle/framework/io.py and io_utils.py, and python/paddle/pir/cor
 """
 
 import math
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +20,9 @@ from typing import cast
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.dtypes import same_bits
 from stepnet.errors import FileError
-from stepnet.layout.files.bits import same_bits
-from stepnet.layout.files.paths import existing, new_file
+from stepnet.layout.files.paths import new_file, opened
 from stepnet.layout.files.pickles.machine import FileRange
 from stepnet.layout.files.pickles.numpy_array import NAMES, array_of, described, is_numpy
 from stepnet.layout.files.pickles.opcodes import load
@@ -32,6 +31,7 @@ from stepnet.layout.files.pickles.values import (
     Pairs,
     PickledCall,
     array_name,
+    check_writable,
     dump,
     is_shape,
     leaves,
@@ -75,20 +75,10 @@ def read(path: str | Path) -> dict[str, Array]:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.pdparams: there is no such file
     """
-    path = existing(path)
-    try:
-        with open(path, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if stream.peek(1)[:1] != b"\x80":
-                raise FileError(
-                    "this is not a file of paddle.save, which writes pickles of protocol 2 and later"
-                )
-            value = load(FileRange(stream, 0, size), NAMES, ADVICE, encoding="latin-1")
-        return arrays_in(value, size)
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
+    with opened(path) as (stream, size):
+        if stream.peek(1)[:1] != b"\x80":
+            raise FileError("this is not a file of paddle.save, which writes pickles of protocol 2 and later")
+        return arrays_in(load(FileRange(stream, 0, size), NAMES, ADVICE, encoding="latin-1"), size)
 
 
 def arrays_in(value: object, size: int) -> dict[str, Array]:
@@ -179,11 +169,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
     Traceback (most recent call last):
     stepnet.errors.FileError: model.pdparams: 'weight' is of dtype <U1, which Paddle does not have
     """
-    for name, array in arrays.items():
-        if not name.isprintable():
-            raise FileError(f"{path}: {name!a} cannot be a name, as it cannot be printed")
-        if array.dtype.newbyteorder("=") not in CODES:
-            raise FileError(f"{path}: {name!r} is of dtype {array.dtype}, which Paddle does not have")
+    check_writable(path, arrays, CODES, "Paddle")
     tree = Pairs([(name, array_call(array)) for name, array in arrays.items()])
     with new_file(path, force) as partial, open(partial, "wb") as stream:
         dump(tree, stream.write, 4)

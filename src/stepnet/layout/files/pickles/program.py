@@ -151,10 +151,11 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
 
 
 def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
-    """Handles a node of a torch.export program that its report need not list beside the recurrent calls: an
-    operator that makes zeros, handles sizes, or returns a value unchanged. Returns True for such a node, and
-    records in `state` which of its outputs are zeros or another value unchanged; returns False for any other
-    node.
+    """Handles a node (an operator's call, in JSON) of a torch.export program that need not be reported to the
+    user beside the recurrent
+    calls: an operator that makes zeros, handles sizes, or returns a value unchanged. Returns True for such a
+    node, and records in `state` which of its outputs are zeros or another value unchanged; returns False for
+    any other node.
     """
     operator, inputs = operator_of(node), arguments(node)
     outputs, input_names = [*names(node.get("outputs"))], [*names(inputs.get("self", inputs.get("input")))]
@@ -262,9 +263,12 @@ def is_in_order(weights: tuple[str, ...], inputs: Mapping[str, Any]) -> bool:
 
 
 def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: ComputedValues) -> Iterator[str]:
-    """Yields the names of the outputs of a torch.export program that modules do not express: all but None
-    and, once, the outputs of its last recurrent layer at all steps, whose name is `sequence`. outputs: in the
-    program's JSON.
+    """Yields the names of the outputs of a torch.export program that a row of recurrent layers does not
+    return: all but None and, once, the outputs of its last recurrent layer at all steps, whose name is
+    `sequence`.
+
+    outputs: the outputs, from the program's JSON.
+    state: the values so far; its `aliases` name the value to which a name is equal.
     """
     seen = False
     for output in outputs:

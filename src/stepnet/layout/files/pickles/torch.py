@@ -27,7 +27,15 @@ from stepnet.layout.files.pickles.machine import FileRange
 from stepnet.layout.files.pickles.objects import TorchFile
 from stepnet.layout.files.pickles.opcodes import load
 from stepnet.layout.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
-from stepnet.layout.files.pickles.values import Name, Pairs, PersistentReference, PickledCall, dump, memory
+from stepnet.layout.files.pickles.values import (
+    Name,
+    Pairs,
+    PersistentReference,
+    PickledCall,
+    check_writable,
+    dump,
+    memory,
+)
 from stepnet.layout.files.store import Store
 from stepnet.layout.files.zips import RECORD, ByteRange, byte_range_of, bytes_at, members
 
@@ -122,11 +130,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
     Traceback (most recent call last):
     stepnet.errors.FileError: model.pt: 'weight' is of dtype <U1, which PyTorch does not have
     """
-    for name, array in arrays.items():
-        if not name.isprintable():
-            raise FileError(f"{path}: {name!a} cannot be a name, as it cannot be printed")
-        if array.dtype.newbyteorder("=") not in NATIVE:
-            raise FileError(f"{path}: {name!r} is of dtype {array.dtype}, which PyTorch does not have")
+    check_writable(path, arrays, NATIVE, "PyTorch")
     pickle = BytesIO()
     tensors = [(name, tensor_call(str(key), array)) for key, (name, array) in enumerate(arrays.items())]
     dump(Pairs(list(tensors)), pickle.write, 2)

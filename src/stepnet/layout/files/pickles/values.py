@@ -7,8 +7,9 @@ thousandfold or contain themselves, so `leaves` counts its steps.
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -158,6 +159,21 @@ def array_name(keys: tuple[object, ...]) -> str:
     if not name.isprintable():
         raise FileError(f"it holds an array of the name {name!a}, which cannot be printed")
     return name
+
+
+def check_writable(
+    path: str | Path, arrays: Mapping[str, np.ndarray], dtypes: Container[np.dtype], framework: str
+) -> None:
+    """Raises `FileError`, with the path, for arrays that a framework cannot hold: for names that cannot be
+    printed, and for dtypes that it does not have.
+
+    dtypes: those that it has. framework: its name, for the message.
+    """
+    for name, array in arrays.items():
+        if not name.isprintable():
+            raise FileError(f"{path}: {name!a} cannot be a name, as it cannot be printed")
+        if array.dtype.newbyteorder("=") not in dtypes:
+            raise FileError(f"{path}: {name!r} is of dtype {array.dtype}, which {framework} does not have")
 
 
 def dump(value: object, write: Write, protocol: int) -> None:

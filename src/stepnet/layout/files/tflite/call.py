@@ -59,7 +59,9 @@ class TfliteCall:
         return [int(number) for number in np.ravel(self.operand(index).array)]
 
     def activated(self, result: Placed, field: int = 0) -> Placed:
-        """Applies the fused activation to a result; field: that of the options which names it."""
+        """Applies the activation that a TFLite operator has fused into it to the operator's result. field:
+        the number of the field in the operator's options that names the activation.
+        """
         code: int = self.option(field, "b")
         name = dict(enumerate(ACTIVATIONS)).get(code, str(code))
         if name not in FUSED:

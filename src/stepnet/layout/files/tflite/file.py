@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stepnet.errors import FileError
-from stepnet.layout.files.paths import existing
+from stepnet.errors import FileError, StepnetError
+from stepnet.layout.files.paths import existing, reading
 from stepnet.layout.files.store import OBJECT, Store
 from stepnet.layout.files.tflite.flatbuffer import Table, root
 from stepnet.layout.files.tflite.names import (
@@ -61,10 +61,8 @@ def read(path: str | Path) -> TfliteFile:
     stepnet.errors.FileError: model.tflite: there is no such file
     """
     path = existing(path)
-    try:
+    with reading(path):
         data = path.read_bytes()
-    except OSError as error:
-        raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     model, store = root(data, str(path), b"TFL3", ".tflite"), Store(path, len(data))
     codes = [max(code.get(0, "b"), code.get(3, "i")) for code in model.tables(1)]
     titles = [
@@ -242,6 +240,8 @@ def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
         if axes and index >= 0:
             try:
                 arrays[slot] = weight(graph, index)
+            except StepnetError:
+                raise
             except ValueError as error:
                 raise FileError(f"{where}: its {slot} {error}") from error
     reason = misfit(kind, arrays)

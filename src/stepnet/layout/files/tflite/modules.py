@@ -82,8 +82,8 @@ def layout_of(node: TfliteNode) -> str:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes a TFLite model that runs the modules one after another, in float32, for one sequence of any
-    length.
+    """Writes a TFLite model that runs the modules (recurrent layers) one after another, in float32, for one
+    sequence of any length.
 
     rest: arrays of other layers, which it cannot hold: `FileError` if there are any.
     """

@@ -31,10 +31,10 @@ from stepnet.layout.files.tflite.windows import WINDOWS, SpacedSteps, usable
 
 
 def elementwise(operator: str, *fields: tuple[int, Any]) -> Rule:
-    """Makes the rule of an operator that is elementwise in all of its operands.
+    """Makes the rule of a TFLite operator that is elementwise in all of its operands.
 
-    operator: its name in `importers.pointwise`. fields: the options that are its numbers: the field of each,
-    and its default.
+    operator: its name in `importers.pointwise`. fields: for each number that the operator has as an option,
+    the number of the option's field and its default.
     """
     return lambda call: pointwise.elementwise(
         operator,
@@ -44,29 +44,26 @@ def elementwise(operator: str, *fields: tuple[int, Any]) -> Rule:
 
 
 def fused(operator: str) -> Rule:
-    """Makes the rule of an operator of two operands with a fused activation as its first option."""
+    """Makes the rule of a TFLite operator that applies an elementwise operator to two operands, and then the
+    activation that its first option names (0 is none).
+    """
     return lambda call: call.activated(
         pointwise.elementwise(operator, *of_all_steps([call.operand(0), call.operand(1)]))
     )
 
 
 def gelu(call: TfliteCall) -> Placed:
-    """Computes the result of GELU, exactly or approximated by tanh."""
+    """Computes the result of TFLite's GELU, exactly or approximated by tanh."""
     return pointwise.elementwise("gelu", call.x, numbers=[bool(call.option(0, "?", False))])
 
 
-def squared_difference(call: TfliteCall) -> Placed:
-    """Computes the result of SQUARED_DIFFERENCE, (x - y) squared."""
-    return pointwise.elementwise("square", pointwise.elementwise("subtract", call.x, call.operand(1)))
-
-
 def select(call: TfliteCall) -> Placed:
-    """Computes the result of SELECT_V2: a choice between two operands by a condition."""
+    """Computes the result of TFLite's SELECT_V2: a choice between two operands by a condition."""
     return pointwise.where(call.operand(0), call.operand(1), call.operand(2))
 
 
 def cast(call: TfliteCall) -> Placed:
-    """Computes the result of CAST: the operand in another dtype."""
+    """Computes the result of TFLite's CAST: the operand in another dtype."""
     return pointwise.cast(call.x, call.dtype)
 
 
@@ -81,7 +78,7 @@ def same(call: TfliteCall) -> Placed:
 
 
 def fully_connected(call: TfliteCall) -> Placed:
-    """Computes the result of FULLY_CONNECTED: a product with weights [out, in], perhaps a bias."""
+    """Computes the result of TFLite's FULLY_CONNECTED: a product with weights [out, in], perhaps a bias."""
     x, bias = call.x, call.operands[2] if len(call.operands) > 2 else None
     if len(x.axes) > 2 and not call.option(2, "?", False):
         x = shaping.reshape(x, [product(x.sizes[:-1]), x.sizes[-1]])
@@ -90,7 +87,7 @@ def fully_connected(call: TfliteCall) -> Placed:
 
 
 def batch_product(call: TfliteCall) -> Placed:
-    """Computes the result of BATCH_MATMUL, a product of matrices, each of which may be transposed."""
+    """Computes the result of TFLite's BATCH_MATMUL, a product of matrices, which may be transposed."""
     a, b = (
         shaping.swapped(call.operand(index)) if call.option(index, "?", False) else call.operand(index)
         for index in (0, 1)
@@ -102,10 +99,14 @@ def batch_product(call: TfliteCall) -> Placed:
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule of a reduction over constant axes. how: its name in `importers.reductions`."""
+    """Makes the rule of a TFLite operator that reduces its first operand over the axes in its second, a
+    constant. how: the name of the reduction in `importers.reductions`.
+    """
 
     def rule(call: TfliteCall) -> Placed:
-        """Reduces over the axes. A batch that the file fixes to one sequence has one number to reduce."""
+        """Reduces the operand over the constant axes. Over the axis of the batch, which the file fixes to one
+        sequence, there is nothing to add up: it is only left out.
+        """
         x, keep = call.x, bool(call.option(0, "?", False))
         axes = {x.axis(axis) for axis in call.numbers(1)}
         alone = {axis for axis in axes if x.axes[axis] == BATCH and x.sizes[axis] == 1}
@@ -117,32 +118,36 @@ def reduction(how: str) -> Rule:
 
 
 def softmax(call: TfliteCall) -> Placed:
-    """Computes the result of SOFTMAX over the last axis."""
+    """Computes the result of TFLite's SOFTMAX over the last axis."""
     if call.option(0, "f", 0.0) != 1:
         raise ModelError(f"its beta is {call.option(0, 'f', 0.0):g}: only 1 is supported")
     return reductions.softmax(call.x, call.x.axis(-1))
 
 
 def log_softmax(call: TfliteCall) -> Placed:
-    """Computes the result of LOG_SOFTMAX over the last axis."""
+    """Computes the result of TFLite's LOG_SOFTMAX over the last axis."""
     return reductions.log_softmax(call.x, call.x.axis(-1))
 
 
 def cumulated(call: TfliteCall) -> Placed:
-    """Computes the result of CUMSUM: the sum of each number and those before it along an axis."""
+    """Computes the result of TFLite's CUMSUM: the sum of each number and those before it along an axis."""
     exclusive, backward = (bool(call.option(field, "?", False)) for field in (0, 1))
     return reductions.cumulate(call.x, call.x.axis(call.numbers(1)[0]), backward, exclusive, call.like)
 
 
 def reversal(call: TfliteCall) -> Placed:
-    """Returns the placeholder for the result of REVERSE_V2 over the steps."""
+    """Returns the placeholder for the result of REVERSE_V2 over the steps: a value that only recurrent
+    operators, and those that move axes, read.
+    """
     if [call.x.axes[call.x.axis(axis)] for axis in call.numbers(1)] != [TIME]:
         raise ModelError("it reverses another axis than the steps")
     return reversed_steps(call.x)
 
 
 def transpose(call: TfliteCall) -> Placed:
-    """Computes the result of TRANSPOSE: the axes in another order, also of reversed steps."""
+    """Computes the result of TFLite's TRANSPOSE: the axes in another order. The placeholder of a value whose
+    steps are reversed stays one.
+    """
     x, order = call.x, call.numbers(1)
     if isinstance(x.value, ReversedSteps):
         return reversed_steps(shaping.transpose(x.value.source, order))
@@ -150,7 +155,9 @@ def transpose(call: TfliteCall) -> Placed:
 
 
 def reshape(call: TfliteCall) -> Placed:
-    """Computes the result of RESHAPE: the operand in another shape, of a constant operand or the options."""
+    """Computes the result of TFLite's RESHAPE: the operand in another shape, of a constant operand or the
+    options.
+    """
     if isinstance(call.x.value, SpacedSteps):
         return rowed(call.x.value)
     target: list[Any] = (
@@ -164,19 +171,23 @@ def reshape(call: TfliteCall) -> Placed:
 
 
 def rowed(spaced: SpacedSteps) -> Placed:
-    """Returns steps in blocks with an axis of one row ahead of the steps, or without it if they have it."""
+    """Returns the placeholder of steps in blocks (see `SpacedSteps`) after a RESHAPE that puts an axis of
+    size one ahead of the steps, or takes it away again: a picture of one row, as CONV_2D wants it.
+    """
     source = spaced.source
     made = shaping.squeeze(source, [1]) if source.axes[1] == ONE else shaping.unsqueeze(source, [1])
     return made.with_value(replace(spaced, source=made))
 
 
 def expand_dims(call: TfliteCall) -> Placed:
-    """Computes the result of EXPAND_DIMS: the operand with a new axis of size one."""
+    """Computes the result of TFLite's EXPAND_DIMS: the operand with a new axis of size one."""
     return shaping.unsqueeze(call.x, call.numbers(1))
 
 
 def concatenation(call: TfliteCall) -> Placed:
-    """Computes the result of CONCATENATION: the operands joined along an axis; also of reversed steps."""
+    """Computes the result of TFLite's CONCATENATION: the operands joined along an axis; of placeholders of
+    values whose steps are reversed, such a placeholder.
+    """
     values = [call.operand(index) for index in range(len(call.operands))]
     axis, sources = call.option(0, "i"), [x.value for x in values]
     if all(isinstance(value, ReversedSteps) for value in sources):
@@ -186,15 +197,15 @@ def concatenation(call: TfliteCall) -> Placed:
 
 
 def gather(call: TfliteCall) -> Placed:
-    """Computes the result of GATHER: elements along an axis at indices, as of an embedding."""
+    """Computes the result of TFLite's GATHER: elements along an axis at indices, as of an embedding."""
     if call.option(1, "i"):
         raise ModelError("its batch_dims is not 0")
     return selecting.gather(call.x, call.operand(1), call.x.axis(call.option(0, "i")))
 
 
 def strided_slice(call: TfliteCall) -> Placed:
-    """Computes the result of STRIDED_SLICE: of features, or the first or last step of sequences, which may be
-    reversed.
+    """Computes the result of TFLite's STRIDED_SLICE: of features, or the first or last step of sequences,
+    which may be reversed.
     """
     begins, ends, steps = (call.numbers(index) for index in (1, 2, 3))
     begin_mask, end_mask, *others, shrink = (call.option(field, "i") for field in range(5))
@@ -213,14 +224,18 @@ def strided_slice(call: TfliteCall) -> Placed:
 
 
 def at(x: Placed, axis: int, index: int) -> Placed:
-    """Takes one element of a feature, or the first or last step of sequences, which may be reversed."""
+    """Takes one element along an axis of features, or the first or last step of sequences, whose steps may be
+    reversed.
+    """
     if isinstance(x.value, ReversedSteps) and index in (0, -1):
         return at(x.value.source, axis, -1 - index)
     return selecting.gather(usable(x), constant(np.asarray(index)), axis)
 
 
 def slice_(call: TfliteCall) -> Placed:
-    """Computes the result of SLICE: parts of features from a begin on, of stated sizes; -1 is the rest."""
+    """Computes the result of TFLite's SLICE: parts of features from a begin on, of stated sizes; -1 is the
+    rest.
+    """
     x = call.x
     for axis, (begin, size) in enumerate(zip(call.numbers(1), call.numbers(2), strict=True)):
         if begin or (size != -1 and x.sizes[axis] != size):
@@ -230,40 +245,40 @@ def slice_(call: TfliteCall) -> Placed:
 
 
 def split(call: TfliteCall) -> list[Placed]:
-    """Computes the results of SPLIT: equal parts of the second operand along an axis."""
+    """Computes the results of TFLite's SPLIT: equal parts of the second operand along an axis."""
     x, count = call.operand(1), max(call.option(0, "i"), 1)
     axis = x.axis(call.numbers(0)[0])
     return selecting.split(x, axis, [x.sizes[axis] // count] * count)
 
 
 def pack(call: TfliteCall) -> Placed:
-    """Computes the result of PACK: operands joined along a new axis."""
+    """Computes the result of TFLite's PACK: operands joined along a new axis."""
     axis = call.option(1, "i")
     values = [call.operand(index) for index in range(len(call.operands))]
     return selecting.concatenate([shaping.unsqueeze(value, [axis]) for value in values], axis)
 
 
 def unpack(call: TfliteCall) -> list[Placed]:
-    """Computes the results of UNPACK: each entry of a feature."""
+    """Computes the results of TFLite's UNPACK: each entry of a feature."""
     axis = call.x.axis(call.option(1, "i"))
     parts = selecting.split(call.x, axis, [1] * call.x.sizes[axis])
     return [shaping.squeeze(part, [axis]) for part in parts]
 
 
 def parts(call: TfliteCall) -> list[Placed]:
-    """Computes the results of SPLIT_V: parts of stated sizes along an axis."""
+    """Computes the results of TFLite's SPLIT_V: parts of stated sizes along an axis."""
     return selecting.split(call.x, call.x.axis(call.numbers(2)[0]), call.numbers(1))
 
 
 def product_of_sizes(call: TfliteCall) -> Placed:
-    """Computes the result of REDUCE_PROD of sizes, which may be symbolic."""
+    """Computes the result of TFLite's REDUCE_PROD of the sizes of a shape, which may be symbolic."""
     keep = bool(call.option(0, "?", False))
     total = constant(shaping.sizes_array([product(np.ravel(call.x.array))]))
     return total if keep else shaping.squeeze(total, [0])
 
 
 def shape(call: TfliteCall) -> Placed:
-    """Computes the result of SHAPE: the sizes of the operand's axes, which may be symbolic."""
+    """Computes the result of TFLite's SHAPE: the sizes of the operand's axes, which may be symbolic."""
     return shaping.shape_of_axes(call.x)
 
 
@@ -271,7 +286,9 @@ def shape(call: TfliteCall) -> Placed:
 
 
 def recurrence(call: TfliteCall) -> Placed:
-    """Computes the result of a recurrent operator over sequences; of reversed ones, a reversed result."""
+    """Computes the result of a recurrent operator over sequences. If its operand is reversed in time, it runs
+    from the last step, and the result is the placeholder of a reversed value.
+    """
     layer, x = call.recurrent, call.x
     assert layer is not None
     backward = isinstance(x.value, ReversedSteps)
@@ -340,7 +357,7 @@ TFLITE: Mapping[str, Rule] = {
     "SPLIT_V": parts,
     "SQRT": elementwise("sqrt"),
     "SQUARE": elementwise("square"),
-    "SQUARED_DIFFERENCE": squared_difference,
+    "SQUARED_DIFFERENCE": elementwise("squared_difference"),
     "STRIDED_SLICE": strided_slice,
     "SUB": fused("subtract"),
     "SUM": reduction("sum"),

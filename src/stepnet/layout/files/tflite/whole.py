@@ -29,7 +29,7 @@ from stepnet.layout.files.tflite.modules import module
 from stepnet.layout.files.tflite.names import KINDS, operator_name
 from stepnet.layout.files.tflite.node import TfliteNode
 from stepnet.layout.files.tflite.operators import PLACEHOLDERS, TFLITE
-from stepnet.model.graph.array_model import OperatorModel, check_factor, fitting_graph, located
+from stepnet.model.graph.array_model import ArrayModel, check_factor, fitting_graph, located
 from stepnet.model.graph.graph import Graph
 
 BOOL = 6
@@ -50,8 +50,8 @@ class TfliteOperator:
 
 
 def graph(path: Path) -> Graph | None:
-    """Reads a TFLite model as a graph; None if it has several graphs, or an operator without a row in
-    `operators.py`.
+    """Reads a TFLite model as a graph; None if it has several graphs, or an operator that the table in
+    `operators.py` does not have.
 
     Raises `ModelError` for an operator whose options are not supported, with its output's name.
     """
@@ -82,7 +82,7 @@ def graph(path: Path) -> Graph | None:
 def operator(
     path: Path, tensors: Subgraph, table: Table, codes: Sequence[int], titles: Sequence[str]
 ) -> TfliteOperator:
-    """Reads an operator from its table, with its weights if it is recurrent."""
+    """Reads an operator of a TFLite file from its FlatBuffers table, with its weights if it is recurrent."""
     index: int = table.get(0, "I")
     if codes[index] not in KINDS:
         return TfliteOperator(titles[index], table)
@@ -110,7 +110,7 @@ def input_dtype(tensors: Subgraph, index: int) -> str:
 
 
 @dataclass(frozen=True)
-class TfliteModel(OperatorModel):
+class TfliteModel(ArrayModel):
     """TFLite model as a function of its inputs, which `sn.Graph` traces.
 
     tensors: its tensors and their numbers. operators: in the order in which they run. entrances, exits: the
@@ -123,7 +123,7 @@ class TfliteModel(OperatorModel):
     exits: tuple[int, ...]
     constants: dict[int, Array | None] = field(default_factory=dict[int, Array | None])
 
-    def computed(self, inputs: Mapping[str, Placed]) -> dict[str, Placed]:
+    def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> dict[str, Placed]:
         """Computes the outputs of the model, by the names of their tensors, from its inputs by name."""
         like = self.like(inputs)
         values = {index: inputs[each.name] for index, each in zip(self.entrances, self.inputs, strict=True)}
@@ -135,7 +135,9 @@ class TfliteModel(OperatorModel):
         return {name_of(self.tensors, index): values[index] for index in self.exits}
 
     def value(self, index: int, values: Mapping[int, Placed]) -> Placed | None:
-        """Returns the value of a tensor, computed or constant; None if it has none."""
+        """Returns the value of tensor number `index` of a TFLite model, computed or constant; None if it has
+        none.
+        """
         if index in values:
             return values[index]
         if index not in self.constants:
@@ -144,8 +146,9 @@ class TfliteModel(OperatorModel):
         return None if array is None else constant(array)
 
     def results(self, operator: TfliteOperator, values: Mapping[int, Placed], like: Any) -> dict[int, Placed]:
-        """Computes an operator by its rule, by the tensors that are its results; errors name its first output
-        and the file.
+        """Computes the results of an operator by its rule; returns them by the number of the tensor that each
+        is. Errors name the operator's first output and the file. values: those of tensors so far. like: a
+        value per step of the inputs.
         """
         outputs = operands(operator.table, 2)
         where = f"{name_of(self.tensors, next(iter(outputs), -1))} ({operator.name}) of {self.path}"
@@ -165,14 +168,15 @@ class TfliteModel(OperatorModel):
         return dict(zip(outputs, [found] if isinstance(found, Placed) else found, strict=False))
 
     def dtype(self, index: int) -> str:
-        """Returns the dtype of a tensor; float32 if it is none that is read."""
+        """Returns the dtype of tensor number `index`; float32 if it is none that is read."""
         tensor = checked_item(self.tensors.tensors, index, "tensor", self.tensors.store)
         kind = tensor.get(1, "b")
         return "bool" if kind == BOOL else np.dtype(DTYPES.get(kind, "<f4")).name
 
     def check(self, operator: TfliteOperator, own: Sequence[Placed | None]) -> None:
-        """Raises `ModelError` for placeholders among the operands, and for a factor that may be the number of
-        steps for which the model was converted.
+        """Raises `ModelError` for operands that are placeholders (values, such as reversed steps, that few
+        operators can read), and for a factor that may be the number of steps for which the model was
+        converted.
         """
         for value in own:
             if value is None:

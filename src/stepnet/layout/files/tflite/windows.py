@@ -31,9 +31,11 @@ def usable(x: Placed) -> Placed:
 def windows_of(
     call: TfliteCall, sizes: Sequence[int], dilations: tuple[int, ...] = ()
 ) -> tuple[Window, Window]:
-    """Returns what a kernel reads along rows and columns, by the first options: padding and strides.
+    """Returns which entries a kernel reads along the rows and the columns of a picture, by the first three
+    options of the operator: the padding and both strides.
 
-    sizes: those of the kernel. dilations: the options of the dilations of columns and rows, if any.
+    sizes: those of the kernel. dilations: the numbers of the options with the dilations of columns and rows;
+    empty if the operator has none.
     """
     same = "upper" if call.option(0, "b") == 0 else ""
     strides = [call.option(field, "i", 1) for field in (2, 1)]
@@ -59,7 +61,11 @@ def bias_of(call: TfliteCall) -> Placed | None:
 
 
 def convolution(call: TfliteCall) -> Placed:
-    """Computes the result of CONV_2D, whose weights are [out, rows, columns, in / groups]."""
+    """Computes the result of TFLite's CONV_2D, whose weights are [out, rows, columns, in / groups].
+
+    TFLite writes a dilated convolution as one of steps that SPACE_TO_BATCH_ND has put apart; that is computed
+    as the dilated one.
+    """
     kernel = call.operand(1).array.transpose(1, 2, 3, 0)
     spaced = call.x.value if isinstance(call.x.value, SpacedSteps) else None
     x = usable(call.x) if spaced is None else spaced.source
@@ -77,8 +83,8 @@ def convolution(call: TfliteCall) -> Placed:
 
 
 def depthwise(call: TfliteCall) -> Placed:
-    """Computes the result of DEPTHWISE_CONV_2D, whose weights are [1, rows, columns, out]: each feature by
-    itself.
+    """Computes the result of TFLite's DEPTHWISE_CONV_2D, whose weights are [1, rows, columns, out]: each
+    feature by itself.
     """
     kernel = call.operand(1).array.transpose(1, 2, 0, 3)
     windows = windows_of(call, kernel.shape[:2], (5, 6))
@@ -86,7 +92,7 @@ def depthwise(call: TfliteCall) -> Placed:
 
 
 def transposed(call: TfliteCall) -> Placed:
-    """Computes the result of TRANSPOSE_CONV of pictures of one row, over the steps.
+    """Computes the result of TFLite's TRANSPOSE_CONV of pictures of one row, whose columns are steps.
 
     Its operands are the shape of the result, the weights [out, 1, size, in], the pictures and perhaps a bias.
     """
@@ -106,10 +112,12 @@ def transposed(call: TfliteCall) -> Placed:
 
 
 def pooling(how: str) -> Rule:
-    """Makes the rule of MAX_POOL_2D and AVERAGE_POOL_2D. how: "max" or "mean"."""
+    """Makes the rule (a function that computes a TFLite operator) of MAX_POOL_2D and AVERAGE_POOL_2D. how:
+    "max" or "mean".
+    """
 
     def rule(call: TfliteCall) -> Placed:
-        """Pools windows of rows and columns."""
+        """Pools windows of rows and columns of a picture."""
         sizes = [call.option(field, "i", 1) for field in (4, 3)]
         return call.activated(pool_grid(call.x, windows_of(call, sizes), how), field=5)
 
@@ -117,7 +125,7 @@ def pooling(how: str) -> Rule:
 
 
 def padded(call: TfliteCall) -> Placed:
-    """Computes the result of PAD and PADV2: numbers, zeros unless stated, around axes."""
+    """Computes the result of TFLite's PAD and PADV2: numbers, zeros unless stated, around axes."""
     x, pads = call.x, call.operand(1).array
     number = call.operand(2).array.item() if len(call.operands) > 2 else 0
     for axis, (before, after) in enumerate(pads.tolist()):
@@ -140,7 +148,9 @@ class SpacedSteps(Unusable):
 
 
 def spaced(call: TfliteCall) -> Placed:
-    """Returns the placeholder for the result of SPACE_TO_BATCH_ND over steps."""
+    """Returns the placeholder for the result of SPACE_TO_BATCH_ND over steps, which TensorFlow writes ahead
+    of a convolution with a dilation: each n-th step in a block of its own. Only a convolution reads it.
+    """
     (every,), ((before, behind),) = call.numbers(1), call.operand(2).array.tolist()
     if before or every < 1 or len(call.x.axes) < 2 or not is_time(call.x.axes[1]):
         raise ModelError("it makes blocks of another axis than the steps, or puts zeros ahead of them")
@@ -149,7 +159,9 @@ def spaced(call: TfliteCall) -> Placed:
 
 
 def in_order(call: TfliteCall) -> Placed:
-    """Returns the value whose steps BATCH_TO_SPACE_ND puts in order again."""
+    """Computes the result of TFLite's BATCH_TO_SPACE_ND, the inverse of SPACE_TO_BATCH_ND: the value whose
+    steps are in order, which the placeholder has; raises `ModelError` for another operand.
+    """
     value, (every,), ((before, behind),) = call.x.value, call.numbers(1), call.operand(2).array.tolist()
     if not isinstance(value, SpacedSteps) or (value.every, 0, value.added) != (every, before, behind):
         raise ModelError("it puts other blocks in order than a SPACE_TO_BATCH_ND made of steps")

@@ -229,7 +229,9 @@ class Decayed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, g: Any, u: Any, B: Any, C: Any, first: Any) -> Any:
-        """Runs the recurrence h = exp(g) h + u B from the state `first`; returns y = h C and the last h."""
+        """Runs, for PyTorch's autograd, the recurrence h = exp(g) h + u B from the state `first`; returns y =
+        h C at each step, and the last h. g, u, B, C: tensors per step.
+        """
         y, last = run_step(decayed, first, a=g.exp(), u=u, B=B, C=C)
         ctx.engine = ENGINE.get()
         ctx.save_for_backward(g, u, B, C, first)
@@ -237,7 +239,9 @@ class Decayed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        """Computes the gradients of g, u, B, C and the first h from those of y and the last h.
+        """Computes, for PyTorch's autograd, the gradients of the recurrence h' = exp(g) h + outer product of
+        u and B, y = h C: those of g, u, B, C and the first h, from those (`cotangents`) of y and the last h.
+        ctx: has the values that the forward pass saved.
 
         The two recurrences whose terms are summed to that of g run in float64, as these terms cancel.
         """
@@ -276,8 +280,9 @@ class Corrected(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        """Computes the gradients of q, k, v, g, beta and the first state from those of the outputs and the
-        last state.
+        """Computes, for PyTorch's autograd, the gradients of the gated delta rule: those of q, k, v, g, beta
+        and the first state, from those (`cotangents`) of the outputs and the last state. ctx: has the values
+        that the forward pass saved.
         """
         do, dlast, _ = cotangents
         q, k, v, g, beta, first, w = ctx.saved_tensors

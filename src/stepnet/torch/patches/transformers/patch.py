@@ -206,7 +206,9 @@ def with_engine(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls transformers' method while a graph is recorded, and stepnet's otherwise."""
+        """Calls transformers' method while a graph is recorded (torch.compile and the like), else stepnet's,
+        on the engine of the layer.
+        """
         if is_recorded():
             return theirs(self, *args, **kwargs)
         if self.engine == "auto":
@@ -246,7 +248,9 @@ def in_place(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def called(*args: Any, **kwargs: Any) -> Any:
-        """Calls stepnet's function with the arguments that it takes, where it can run, or transformers'."""
+        """Calls stepnet's function in place of that of transformers, with the arguments that it takes, or
+        transformers' own where stepnet's cannot run.
+        """
         if is_elsewhere(args, kwargs) or not (row.runs is None or row.runs(*args, **kwargs)):
             return theirs(*args, **kwargs)
         names = argument_names(row.ours)

@@ -106,7 +106,7 @@ class TokenLayer:
 
 
 def part_of(module: Any, path: str) -> Any:
-    """Returns the part of a layer at a path of names joined by dots; the layer itself for ""."""
+    """Returns the submodule of a layer of PyTorch at a path of names joined by dots; the layer for ""."""
     for name in path.split(".") if path else ():
         module = module._modules[name]
     return module

@@ -196,8 +196,8 @@ def cast_memory(memory: Any, dtype: Any) -> Any:
 
 
 def positions_of(rows: int, time: int) -> Positions:
-    """Returns the positions of `rows` sequences of `time` steps, or of fewer if `LENGTHS` has their
-    lengths.
+    """Returns the positions of `rows` sequences of `time` steps, or of fewer if the context variable
+    `LENGTHS` has their lengths.
     """
     positions, lengths = dense_positions(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:

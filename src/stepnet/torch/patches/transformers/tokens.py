@@ -114,7 +114,9 @@ class Token:
         )
 
     def is_bound_to(self, states: Sequence[Any]) -> bool:
-        """Tells whether the step is bound to the cache with these states and its parameters are unchanged."""
+        """Tells whether the compiled step for single tokens is bound to the arrays of the cache with these
+        states, and its parameters are unchanged.
+        """
         return (
             len(self.states) == len(states)
             and all(own() is other for own, other in zip(self.states, states, strict=True))

@@ -86,8 +86,10 @@ class Writing:
         self.programs = list[Any]()
 
     def kernels(self) -> Iterator[Kernel]:
-        """Yields the keys of the kernels that calls of the plans will need, such as packing. Before the
-        packings, the plans are lowered to loops, in `programs`, and described, in `layouts`.
+        """Yields the keys of the machine code that calls of the plans will need besides their own, so that it
+        can be compiled ahead: `DRIVER`, which runs blocks of steps; the code that hands tasks to threads, if
+        there are several; and the packing of parameters. Before the packings, the plans are lowered to loops,
+        in `programs`, and described, in `layouts`.
         """
         yield DRIVER, self.processor
         if self.processor == host_processor() and threads() > 1:

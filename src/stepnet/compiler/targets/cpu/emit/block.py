@@ -39,6 +39,7 @@ from stepnet.compiler.targets.cpu.emit.transfers import (
 )
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.loops import InnerLoop, LaneLoop, Phase
+from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, ENDS
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
@@ -66,7 +67,8 @@ def write_run(module: ir.Module, prefix: str, program: CallLoops, processor: Pro
 
 def write_block(code: Code, program: CallLoops) -> None:
     """Writes the function `block(words, frame)`, which runs a block of steps: the work before the loop for
-    all of them, the loop, the work after it, and copies of inputs and outputs.
+    all of them, the loop, the work after it (each a number of phases, loops between two barriers), and copies
+    of inputs and outputs. frame: the pointer to the thread's state.
     """
     call = CallCode(code, program)
     steps, zero = call.framed("steps"), code.number(0)
@@ -89,7 +91,9 @@ def write_block(code: Code, program: CallLoops) -> None:
 def write_phases(
     call: CallCode, net: Net, phases: Sequence[Phase], rows: StageRows, base: ir.Value | None = None
 ) -> None:
-    """Writes the phases of a stage (loops that do not depend on each other), each followed by a barrier.
+    """Writes the phases of a stage (loops that do not depend on each other), each followed by a barrier of
+    the threads. Some phases run lane by lane (one sequence's row completely before the next), or over inner
+    sequences.
 
     net, rows: the graph whose nodes the loops compute, and the addresses of the rows that they run over.
     base: for a step, the first of its rows in the block of steps; None outside the loop.
@@ -111,9 +115,17 @@ def write_phases(
 def write_steps(call: CallCode, steps: ir.Value) -> None:
     """Writes a loop over the steps of a block, unrolled by `program.unroll`, and one over the remainder.
 
-    If units depend on no other units, stretches (steps with the same rows) are written instead.
+    If units depend on no other units, stretches (steps with the same rows) are written instead. Where the
+    steps have no work, only those in which sequences begin or end are run.
     """
     code, unroll = call.code, call.program.unroll
+    if call.program.rows_are_alone:
+        with (
+            code.loop(code.number(0), steps) as step,
+            code.when(code.or_(call.changes(step, BEGINS | ENDS), call.flag["until"])),
+        ):
+            write_step(call, step)
+        return
     if call.program.units_are_alone:
         write_stretches(call, steps)
         return
@@ -128,7 +140,9 @@ def write_steps(call: CallCode, steps: ir.Value) -> None:
 
 
 def write_step(call: CallCode, step: ir.Value) -> None:
-    """Writes a step of all running sequences: begins and ends sequences, runs the loops, swaps memories."""
+    """Writes a step of the loop, for all running sequences: begins and ends sequences, runs the loops, swaps
+    memories. step: its number in the block of steps.
+    """
     code = call.code
     now, following = call.framed("now", POINTER), call.framed("next", POINTER)
     base, rows = call.read("step_base", step), call.read("step_rows", step)

@@ -35,8 +35,8 @@ class CallCode(ThreadCode):
 
     def own_rows(self, rows: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Computes which of the first `rows` rows of a block this thread copies: the first one, the end, and
-        the distance from each to the next. If rows are alone, it computes these rows too: those of its part,
-        in tiles of as many rows as the largest has.
+        the distance from each to the next. If all work is outside the loop over the steps (`rows_are_alone`),
+        these are also the rows that it computes: a range of whole register tiles.
         """
         code, one = self.code, self.code.number(1)
         if not self.program.rows_are_alone:
@@ -65,8 +65,9 @@ class CallCode(ThreadCode):
         return StageRows({"block": block, **others}, strides, count, outside)
 
     def rows_of(self, array: CallArray, base: ir.Value) -> AddressedRows:
-        """Makes the addresses of the rows of an array that is used in place. base: the first row of the block
-        of steps.
+        """Makes the addresses of the rows of an array of the call that loops read or write in place. Row
+        after row, a table has the index of its row in the array; for a window read in place, the addresses of
+        its steps are there. base: the first row of the block of steps.
         """
         pointer = self.arrays[array.argument]
         indices = self.code.at(self.pointer[array.table], self.code.mul(base, self.code.number(8)))
@@ -75,7 +76,8 @@ class CallCode(ThreadCode):
         return RowsInPlace(pointer, array.row_bytes, indices, self.pointer["nowhere"])
 
     def stage(self, net: Net, rows: StageRows, *, shares_units: bool = False) -> StageCode:
-        """Makes the context for writing the loops of a stage over these rows; they compute nodes of `net`.
+        """Makes the context for writing the loops of a stage (the work before, in or after the loop over
+        steps); they compute nodes of `net` for these rows.
 
         shares_units: whether threads divide elementwise work by units (features of a value), not by rows.
         """

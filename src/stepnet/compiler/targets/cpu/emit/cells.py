@@ -74,8 +74,8 @@ class CellCode:
         self.blocks = -(-self.loop.size // self.stage.width)
 
     def plain(self) -> None:
-        """Writes the elementwise work of a loop without products, which threads divide by rows or units. A
-        stage that may reach beyond its last row takes ABREAST rows at a time.
+        """Writes the elementwise work of a loop without products, which threads divide by rows or units
+        (features of the result). Where code may read beyond the last row, ABREAST rows are taken at a time.
         """
         if self.stage.shares_units:
             with self.stage.own_groups(self.blocks) as (row, block):
@@ -93,7 +93,8 @@ class CellCode:
     def tile(
         self, tile: Tile, row: ir.Value, block: ir.Value, gate_group: ir.Value | None = None
     ) -> list[TileCell]:
-        """Writes the products of one register tile (rows x unit blocks); returns its cells with their sums.
+        """Writes the products of one register tile (rows x unit blocks, which are vectors of units, the
+        features of the result); returns its cells with their sums.
 
         row, block: the first row and the first unit block of the tile.
         gate_group: the index of the group of gates (products per unit) to compute, of `tile.gate_groups`
@@ -172,7 +173,9 @@ class CellCode:
             return accumulate(code, tile, left, packed_words, kind, **shape, initial=initial)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
-            """Loads line 0 (initial sums) or 1 (scales of columns) before the packed words: [unit][gate]."""
+            """Loads a line of numbers that lies before the packed words of a matrix, 0 for the initial sums
+            or 1 for the scales of columns, as vectors [unit block][gate].
+            """
             type_ = register_type(dtype, width)
             offsets = [
                 [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(own_gates)]
@@ -222,8 +225,8 @@ class CellCode:
         """Computes the pointers by which a matrix product reads its left operand, for the rows of a tile,
         from `row` on. Rows of an array of the call are not a stride apart, so each has a pointer.
 
-        source: the field of the operand, which says in which memory it is. If it lies in pieces, the pointers
-            are to their addresses.
+        source: the field of the operand, which says in which memory it is. If the operand is a window of
+            steps that is read in place, the pointers are to the addresses of its steps.
         offset: the offset of its first element in the memory of a row, in bytes.
         """
         code, rows = self.code, self.stage.rows
@@ -235,7 +238,8 @@ class CellCode:
         return LeftOperand(pointers, pieces=source.pieces)
 
     def epilogues(self, cells: list[TileCell]) -> None:
-        """Writes the elementwise work and the stores of a tile's cells (row, unit block), sums in registers.
+        """Writes the elementwise work and the stores of a tile's cells (a row and a unit block each), whose
+        sums of products are in registers.
 
         All cells are computed before any is stored, so that shared operands are loaded once.
         """
@@ -255,15 +259,17 @@ class CellCode:
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
     def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
-        """Writes the stores of cells (row, unit block). results: for each store, a vector of all cells."""
+        """Writes the stores of cells (a row and a unit block, which is a vector of units). results: for each
+        store, a vector of all cells.
+        """
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, vector in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(vector, target, cell.row, cell.block)
 
     def computed(self, cells: list[TileCell]) -> dict[int, ir.Value]:
-        """Writes the elementwise nodes for some cells (row, unit block); returns, by node, the values of
-        these and of the sums of products. Each value is one long vector with all cells side by side, so that
-        their operations interleave.
+        """Writes the elementwise nodes of a loop for some cells (a row and a unit block, which is a vector of
+        units); returns, by node, the values of these and of the sums of products. Each value is one long
+        vector with all cells side by side, so that their operations interleave.
         """
         code = self.code
         values = {
@@ -276,7 +282,9 @@ class CellCode:
         return values
 
     def fetch(self, row: ir.Value, block: ir.Value) -> None:
-        """Writes prefetches of the memory that the work of one cell (row, unit block) reads and writes."""
+        """Writes prefetches of the memory that the work on one cell (a row and a unit block, which is a
+        vector of units) reads and writes, ahead of that work.
+        """
         code, width = self.code, self.stage.width
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
         loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))
@@ -299,7 +307,9 @@ class CellCode:
         )
 
     def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
-        """Writes a store of a vector to a unit block of a row. target: the position of the value in a row."""
+        """Writes a store of a vector of results to a unit block (as many units as a vector has elements) of a
+        row. target: the position of the value in a row.
+        """
         code, width = self.code, self.stage.width
         base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
         pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))

@@ -10,7 +10,8 @@ from stepnet.compiler.targets.cpu.writing.code import I32, I64, store_vector
 
 
 def emit_copy(stage: StageCode, loop: CopyLoop) -> None:
-    """Writes code that copies a value of each row (one sequence at one step) to another place in its record.
+    """Writes code that copies a value of each row (one sequence at one step) to another place in its record
+    (the memory with all values of the row).
 
     The destination may be a part of a field, followed by other features. So the remainder that does not fill
     a vector is stored number by number.
@@ -36,7 +37,8 @@ def emit_copy(stage: StageCode, loop: CopyLoop) -> None:
 def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
     """Writes code that copies, for each row, rows of a parameter table to a field, at computed indices.
 
-    An index out of bounds sets the status and reads row 0. Negative indices count from the end.
+    An index out of bounds sets the status word, for an error after the call, and reads row 0. Negative
+    indices count from the end.
     """
     code = stage.code
     target = loop.targets[0]
@@ -56,7 +58,7 @@ def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
 
 
 def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, position: ir.Value) -> ir.Value:
-    """Writes a load of one of the indices in a row's operand of a gather, as a 64-bit integer.
+    """Writes a load of one of the indices by which a gather takes rows of a table, as a 64-bit integer.
 
     position: the position of the index in the operand. It is loaded alone, although a table through which the
         operand is read may have an entry for a full vector of positions.

@@ -46,7 +46,9 @@ LATE, LATE_SECONDS = 4, 1e-3
 
 
 def write_driver(processor: Processor) -> ir.Module:
-    """Generates the LLVM module of the functions that the code of every plan calls, for a processor."""
+    """Generates the LLVM module of the functions that the machine code of every plan calls, for a processor:
+    they run a call block of steps by block of steps.
+    """
     module = ir.Module("driver")
     module.triple = ""
     called = [declared(module, name) for name in CALLED]
@@ -77,8 +79,8 @@ def write_run(code: Code) -> None:
     loop over blocks of steps. It returns 0 when the thread is done, and 1 if it is to be called again, to
     resume.
 
-    words: the pointer to the thread's argument words. The other arguments are the `PLAN_WORDS`, such as the
-        addresses of the plan's functions.
+    words: the pointer to the thread's argument words. The other arguments are the `PLAN_WORDS`, facts of the
+        plan such as the addresses of the plan's functions.
     """
     arguments, *plan = code.function.args
     frame = code.inttoptr(code.ptrtoint(code.alloca(I64, code.number(len(FRAME))), I64), POINTER)
@@ -287,7 +289,8 @@ def call_for_changes(call: ThreadCode, name: str, table: str) -> None:
 
 def write_count(code: Code) -> None:
     """Writes `driver_count(frame, step, now)`, which adds 1 to the number of steps of each sequence that has
-    not ended, for results of sequences that end early. now: the memories before the step.
+    not ended, for results of sequences that end early. frame: the thread's state. now: the memories before
+    the step.
     """
     call, (_, step, now) = ThreadCode.of_frame(code), code.function.args
     with call.by_first_thread():
@@ -297,8 +300,9 @@ def write_count(code: Code) -> None:
 
 def write_stretch(code: Code) -> None:
     """Writes `driver_stretch(frame, first)`, which returns the step that follows a stretch: steps of the
-    block, from step `first` on, that have the same rows, and of which only the first begins sequences. If
-    sequences may end early, it is one step: the first thread checks all rows between steps.
+    block (some steps that are computed together), from step `first` on, that have the same rows, and of which
+    only the first begins sequences. If sequences may end early, by a condition of the step, a stretch is one
+    step: the first thread checks all rows between steps.
     """
     call, first, one = ThreadCode.of_frame(code), code.function.args[1], code.number(1)
     steps, early, stop_cell = call.framed("steps"), call.flag["until"], code.alloca(I64)

@@ -23,8 +23,9 @@ from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 
 def write_refill(code: Code) -> None:
-    """Writes `driver_refill(frame)`, which ends finished sequences, begins waiting ones in their lanes (slots
-    for sequences), and sizes the next block of steps. It also records whether the block's outputs have room.
+    """Writes `driver_refill(frame)`, for calls whose sequences may end early. It stores the results of
+    finished sequences, begins waiting ones in their lanes (slots for sequences), and sizes the next block of
+    steps. It also records whether the block's outputs have room.
     """
     call, count_cell = ThreadCode.of_frame(code), code.alloca(I64)
     now = call.framed("now", POINTER)
@@ -42,7 +43,8 @@ def write_refill(code: Code) -> None:
 
 
 def end_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
-    """Writes code that stores the results of finished sequences and frees their lanes (slots for sequences).
+    """Writes code that stores the results (final memories, and the number of steps taken) of finished
+    sequences and frees their lanes (slots for sequences).
 
     The last active lane moves to the lane that became free. count_cell: the stack slot of the number of
     active lanes. now: the pointer to the memories of all lanes.
@@ -67,7 +69,9 @@ def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
     """Writes code that begins waiting sequences in free lanes (slots for sequences), until either runs out.
 
     Other sets of lanes take from the same queue, so its index is increased atomically. count_cell: the stack
-    slot of the number of active lanes. now: the pointer to the memories of all lanes.
+    slot of the number of active lanes. now: the pointer to the memories of all lanes. Where steps read their
+    own index (the word "index" is not below 0), the count of steps of a sequence begins at its number of
+    steps from earlier calls, "begun".
     """
     code = call.code
     waiting = code.word_pointer(code.inttoptr(read_ending(call, "waiting"), POINTER))
@@ -97,8 +101,9 @@ def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
 
 
 def move(call: ThreadCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
-    """Writes code that moves a sequence from lane (slot for sequences) `source` to `lane`: its counters, its
-    memories (recurrent states) and its statics (values that all its steps read).
+    """Writes code that moves a running sequence, as only the first lanes are active, from lane (slot for
+    sequences) `source` to `lane`: its counters, its memories (recurrent states) and its statics (values that
+    all its steps read).
 
     now: the pointer to the memories of all lanes.
     """
@@ -143,7 +148,8 @@ def count_steps(call: ThreadCode, lanes: ir.Value, now: ir.Value) -> None:
 def output_row(
     call: ThreadCode, row: ir.Value, sequence: ir.Value, left: ir.Value, place_cell: ir.Value
 ) -> ir.Value:
-    """Writes code that chooses the output row for a row of the block, if sequences may end early; returns it.
+    """Writes code that chooses the row of the output buffer for a row (a sequence's step) of the block of
+    steps, if sequences may end early; returns it.
 
     If the outputs of all steps are wanted, it is output row `row` after those of earlier blocks, and the
     tables of output rows get its sequence and step. If only last steps are wanted, it is the index of the
@@ -183,7 +189,7 @@ def set_ending(call: ThreadCode, name: str, value: ir.Value) -> None:
 
 def appends_rows(call: ThreadCode) -> ir.Value:
     """Writes a test whether every step of a sequence appends a row to the outputs. If not, a sequence has a
-    single output row, which each of its steps overwrites.
+    single output row, which each of its steps overwrites, since only the last one is wanted.
     """
     return call.code.icmp_signed("!=", read_ending(call, "room"), call.code.number(0))
 

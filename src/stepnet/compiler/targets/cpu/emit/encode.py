@@ -36,8 +36,8 @@ class EncodeCode:
         self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.processor)
 
     def emit(self) -> None:
-        """Writes a loop over this thread's rows that encodes each of them in int8 or bfloat16, and stores it.
-        For int8, a first pass over a row finds its scale.
+        """Writes a loop over this thread's rows that encodes the numbers of each in int8 or bfloat16, as the
+        left operand of a matrix product, and stores them. For int8, a first pass over a row finds its scale.
         """
         with self.stage.own_rows() as row:
             inverse = self.scale(row) if self.loop.scales is not None else None
@@ -58,8 +58,8 @@ class EncodeCode:
         return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
 
     def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
-        """Loads block (vector) `block` of a row that is encoded; with `count`, elements after the first
-        `count` are zeros.
+        """Loads vector number `block` of the numbers of a row that is encoded; with `count`, elements after
+        the first `count` are zeros.
         """
         code, width = self.code, self.stage.width
         values = self.stage.operand(self.loop.source, row, block, {})
@@ -98,7 +98,9 @@ class EncodeCode:
         least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
 
         def iteration(first: ir.Value, most: list[ir.Value]) -> list[ir.Value]:
-            """Computes the elementwise maximum of `most` and the magnitudes of one iteration's blocks."""
+            """Writes the elementwise maximum of `most` and the magnitudes of the numbers in the blocks
+            (vectors) of one iteration, from block `first` on.
+            """
             larger = most[0]
             for block in self.blocks(first):
                 larger = self.larger(larger, self.values(row, block))

@@ -62,7 +62,12 @@ def groups_of(loop: FiberLoop) -> int:
 
 
 def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes one step of the work on fibers (elements summed for a unit) of one group of units of a row."""
+    """Writes one step of the work on fibers for a group of units (as many as a vector has elements) of a row.
+    A fiber is the row of matrix elements that are summed for one unit.
+
+    loop: the work: loops over the elements, and elementwise work on the units. row, group: the indices of the
+        row and of the group.
+    """
     writer = FiberCode(stage, loop, row, group)
     writer.first_pass()
     writer.rest()
@@ -71,7 +76,8 @@ def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value
 def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
     """Writes consecutive steps of the work on fibers (elements summed for a unit) of a group of units of a
     row. The steps are tiled over the length of the fibers, or each is fused with the beginning of the next,
-    or they run one after the other, as `loop` says.
+    or they run one after the other, as `loop` says. Tiles and fusion keep elements in the cache or in
+    registers. row, group: the indices of the row and of the group of units.
     """
     if loop.tile:
         emit_tiles(steps, loop, row, group)
@@ -83,8 +89,8 @@ def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, gr
 
 def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
     """Writes consecutive steps of work on fibers (elements summed for a unit) of a group of units. The first
-    loop over the elements in each step is fused with the last of the step before, so that each is loaded
-    once.
+    loop over the elements in each step is fused with the last of the step before, so that each element is
+    loaded once.
     """
     code = steps.code
     first_step = FiberCode(steps.first, loop, row, group)
@@ -185,7 +191,9 @@ class FiberCode:
             self.end()
 
     def end(self) -> None:
-        """Writes the end of a step, after its last loop over fiber elements: work on units, and stores."""
+        """Writes the end of a step, after its last loop over the elements of fibers (summed for a unit):
+        elementwise work on units, and the stores.
+        """
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
@@ -221,8 +229,8 @@ class FiberCode:
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
     def write_pass(self, fiber_pass: FiberPass, following: "FiberCode | None" = None) -> None:
-        """Writes one pass: a loop over the elements of the fibers (each summed for a unit). It adds the sums
-        to `values`.
+        """Writes one pass: a loop over the elements of the fibers (each summed for a unit). The registers of
+        the sums are then in `self.values`, by node.
 
         following: the next step, whose first pass is fused with this one; None for none.
         """
@@ -232,7 +240,9 @@ class FiberCode:
             pass_codes.append(PassCode(following, following.loop.passes[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-            """Writes the work on the fiber elements at a depth, of all fused passes; returns the sums."""
+            """Writes the work of all fused passes (loops over fibers, the matrix elements summed for a unit)
+            on the elements at one depth; returns the sums, of which `partial` are those so far.
+            """
             sums, stored = list[ir.Value](), dict[Field, ir.Value]()
             for pass_code in pass_codes:
                 accumulators = partial[len(sums) : len(sums) + len(pass_code.fiber_pass.sums)]
@@ -282,8 +292,8 @@ class PassCode:
     def at_depth(
         self, depth: ir.Value, partial: list[ir.Value], stored: dict[Field, ir.Value]
     ) -> list[ir.Value]:
-        """Writes the work and the stores of the fiber elements at one depth; returns the accumulators after
-        it.
+        """Writes the work on the elements at one depth (position in the fibers, whose elements are summed for
+        a unit), and their stores; returns the accumulators after it.
 
         partial: the accumulators before it.
         stored: the registers that the previous step stored at this depth, by field. The stores of this depth
@@ -293,7 +303,9 @@ class PassCode:
         read = {operand: stream.at(depth, stored) for operand, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
-            """Returns the register of an operand at this depth: computed, read there, or read ahead."""
+            """Returns the register of an operand at one depth of the fibers (elements summed for a unit):
+            computed at it, loaded at it, or loaded before the loop.
+            """
             if self.is_inside(operand):
                 return values[operand.number]
             return read[operand] if isinstance(operand, Along) else self.invariant[operand]
@@ -309,7 +321,9 @@ class PassCode:
         ]
 
     def initial_sums(self) -> list[ir.Value]:
-        """Returns the accumulators before the loop: for each reduction its neutral element, in a vector."""
+        """Returns the accumulators before a loop over fibers (elements summed for a unit): for each reduction
+        its neutral element, in a vector.
+        """
         nodes = [self.writer.net.nodes[fiber_sum.number] for fiber_sum in self.fiber_pass.sums]
         return [
             neutral(self.writer.code, node.operation, register_type(node.type.dtype, self.writer.width))
@@ -317,8 +331,8 @@ class PassCode:
         ]
 
     def accumulated(self, sum_: FiberSum, total: ir.Value, terms: list[ir.Value]) -> ir.Value:
-        """Adds the terms at one depth to the accumulator of a reduction (`total`); returns the new
-        accumulator.
+        """Writes one step of a sum along fibers, the lines of a matrix memory along the axis that is summed
+        over: the addition of the terms at one depth to the accumulator `total`; returns the new one.
 
         Two terms are factors of a fused multiply-add; one term is combined with `total` by the operation.
         """
@@ -370,7 +384,9 @@ class OperandStream:
         return self.vector(element, 1 if operand.how == "spread" else self.width)
 
     def vector(self, element: ir.Value, count: int) -> ir.Value:
-        """Loads the vector at element `element` of the operand: `count` numbers, or one that is broadcast."""
+        """Loads the vector of the operand of a loop over fibers, from its element `element` on: `count`
+        numbers, or one that is broadcast.
+        """
         code = self.code
         pointer = code.at(self.base, code.mul(element, code.number(self.itemsize)))
         value = load_vector(code, self.operand.dtype, count, pointer, self.itemsize)

@@ -42,7 +42,9 @@ class InnerStepsInArray:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row's current word (inner step); a dummy buffer from row `count` on."""
+        """Computes the pointer to a row's current word (inner step); in an array of the call; for row `count`
+        and later ones, as vectors may reach, a dummy buffer.
+        """
         index = code.add(code.read_number(self.first, row), self.ahead)
         there = code.at(self.pointer, code.mul(index, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
@@ -63,7 +65,9 @@ class InnerStepsInRecords:
     reverse: bool
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row's current word (inner step); to a dummy row from row `count` on.
+        """Computes the pointer to a row's current word (inner step); in the records (memory with the values
+        of a word) that an earlier loop has written; for row `count` and later ones a dummy row. A row is a
+        sequence that runs now, and its lane the place that it has in the arrays.
 
         Rows are ordered by their number of words: `inner_rows` has the lane of each, whose records have the
         words.
@@ -206,7 +210,8 @@ def rows_at(
 
 
 def write_inner_step(call: CallCode, stage: StageCode, loop: InnerLoop, done: ir.Value) -> None:
-    """Writes a step of an inner recurrence, for all rows with words left (`stage` has these rows).
+    """Writes a step of an inner recurrence (a recurrence over inner sequences within a step), for all rows
+    with words (inner steps) left (`stage` has these rows).
 
     done: the number of steps before it, which is stored as the step index if the step reads that.
     """

@@ -20,7 +20,8 @@ from stepnet.compiler.targets.cpu.lower.loops import LaneLoop
 
 def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
     """Writes loops that run lane by lane: a lane (slot for sequences) completes all of them before the next
-    lane begins. A loop goes over the lane's row, or over the words (steps) of an inner sequence of the row.
+    lane begins, so that what they share stays in the cache. A loop goes over the lane's row, or over the
+    words (steps) of an inner sequence of the row.
 
     base: the index of the step's first row in the block of steps.
     loop: the loops, each with the axis of its inner sequence, or "" if it goes over the row.
@@ -73,9 +74,11 @@ def inner_rows(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, n
 
 
 def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
-    """Loads the index of the first word (step of an inner sequence) of a lane's row, and the number of words.
+    """Writes loads of the index of the first word (step of an inner sequence) of a lane's row, and of the
+    number of words; returns both. A lane is a slot of the loop that runs one sequence after another.
 
-    base: the step's first row in the block of steps. name: the axis of the inner sequences.
+    base: the step's first row in the block of steps. The row of the lane is `lane` rows behind it.
+    name: the axis of the inner sequences.
     """
     code = call.code
     axis = next(axis for axis in call.program.axes if axis.name == name)
@@ -89,7 +92,8 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
 def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
     """Computes the pointer to the record (values) of the first word (step of an inner sequence) of an axis.
 
-    kind: "words" for the scratch records of a thread, "kept" for the records of a lane.
+    kind: "words" for records that a thread uses again for each row, "kept" for those that each lane (slot for
+        sequences) has until the step ends.
     owner: the number of the thread or lane.
     """
     code, strides = call.code, call.program.strides

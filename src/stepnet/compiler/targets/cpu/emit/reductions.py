@@ -34,7 +34,9 @@ def emit_reduction(stage: StageCode, loop: ReduceLoop) -> None:
 
 
 def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
-    """Writes the reduction of one row's value: an argmax, or over the first or the last of its two axes."""
+    """Writes the reduction of one row's value: an argmax, or over the first or the last of its two axes.
+    loop: the operand, its shape, the operation and the fields for the result.
+    """
     code = stage.code
     source = code.at(
         stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * loop.source.itemsize
@@ -57,7 +59,7 @@ def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) ->
 
 def load_numbers(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
     """Writes a load of `width` numbers of a loop's operand from `pointer` on, and their conversion to the
-    dtype of the result: so a sum of booleans counts them.
+    dtype of the result: so a sum of booleans counts those that are true.
     """
     value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
@@ -107,7 +109,8 @@ def combine_vectors(
     width: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Reduces `size` numbers to a vector of partial results, so that few operations depend on each other.
+    """Reduces `size` numbers to a vector of partial results, one for each vector element, so that few
+    operations depend on each other.
 
     type_: the type of a vector. Its register may hold several vectors side by side, reduced separately.
     value: loads the vector of `width` numbers at an index. Elements of the last one beyond `size` are masked.
@@ -130,7 +133,7 @@ def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
     """Makes a function that writes a load of `width` numbers of a reduction's operand at an index: `index`
-    times `stride` bytes after `base`.
+    times `stride` bytes after the pointer `base`.
     """
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
@@ -151,7 +154,9 @@ def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: 
 
 
 def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
-    """Reduces the elements of a vector to one number, combining its halves repeatedly in a fixed order."""
+    """Reduces the elements of a vector to one number, combining its halves repeatedly in a fixed order. loop:
+    has the operation and the dtype.
+    """
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2
         if half == 0:
@@ -194,7 +199,9 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
         first = load_vector(code, loop.source.dtype, 1, base, size)
 
         def iteration(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
-            """Replaces the best number and its index by those at this index if the number is larger."""
+            """Writes one round of an argmax: replaces the best number and its index (`best`) by those at
+            `index` if the number there is larger.
+            """
             pointer = code.at(base, code.mul(index, code.number(to_next)))
             value = load_vector(code, loop.source.dtype, 1, pointer, size)
             replaces = larger(code, value, best[0])
@@ -214,7 +221,9 @@ def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
 
 
 def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, index: ir.Value, value: ir.Value) -> None:
-    """Stores one number of a reduction's result in a row, as element `index` of each field of the result."""
+    """Writes a store of one number of a reduction's result to a row's values, as element `index` of each
+    field that gets the result.
+    """
     code = stage.code
     for target in loop.targets:
         pointer = code.at(stage.rows.at(code, target.record, row), target.offset)

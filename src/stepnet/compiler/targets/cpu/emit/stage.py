@@ -38,8 +38,9 @@ class RowsInPlace:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to the array's element for a row. It points to a dummy if the row has no index
-        in the array, or is not among the first `count` rows.
+        """Computes the pointer to the part of an array of the call that belongs to a row, found by a table of
+        indices. It points to a dummy if the row has no index in the array, or is not among the first `count`
+        rows.
         """
         index = code.read_number(self.indices, row)
         has_place = code.icmp_signed(">=", index, code.number(0))
@@ -100,8 +101,9 @@ class AddressedRows(Protocol):
     """Rows whose addresses are not given by a base and a stride, such as rows of a user's array."""
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to the place in an array that loops read or write for a row of a stage. count:
-        the number of rows of the stage.
+        """Writes code that computes the pointer to the part of an array that belongs to a row. code: to which
+        it is added. row: the number of the row among those that the loops of a stage (the work before, in or
+        after the loop over steps) run over. count: the number of these rows.
         """
         ...
 
@@ -130,8 +132,8 @@ class StageRows:
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
     def single(self, code: Code, row: ir.Value) -> "StageRows":
-        """Makes the addresses of a stage whose only row is row number `row` of this one, so that loops run
-        over it alone.
+        """Returns addresses of the values of row number `row` alone, so that loops over rows run over this
+        one.
         """
         outside = {
             record: OneRow(array.at(code, row, self.count)) for record, array in self.rows_in_place.items()
@@ -169,8 +171,8 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
-        """Writes a loop over the rows of this thread, and yields their indices. If n threads share the rows,
-        a thread has every n-th row.
+        """Context manager: writes a loop over the rows of this thread, and gives the index of the row. The
+        caller writes the body inside. If n threads share the rows, a thread has every n-th row.
 
         abreast: the number of rows that an iteration takes; more than 1 only if there is a single thread.
         """
@@ -195,8 +197,9 @@ class StageCode:
 
     @contextmanager
     def own_groups(self, groups: int) -> Generator[tuple[ir.Value, ir.Value]]:
-        """Writes a loop over this thread's share of all pairs of a row and a group of units. Yields the index
-        of the row and that of the group. groups: the number of groups of units in a row.
+        """Context manager: writes a loop over this thread's share of all pairs of a row and a group of units
+        (vectors of features); gives the indices of both. The caller writes the body inside. groups: the
+        number of groups of units in a row.
         """
         code, one = self.code, self.code.number(1)
         count = code.number(groups)
@@ -241,7 +244,7 @@ class StageCode:
         return self.through_table(operand, base, block)
 
     def through_table(self, operand: IndexedLoad, base: ir.Value, block: ir.Value) -> ir.Value:
-        """Loads an operand of a unit block through a table of element indices.
+        """Loads an operand for a unit block (a vector of units) through a table of element indices.
 
         base: the pointer to the value's first element in the row. operand.per says for how many elements the
             table has an entry.
@@ -295,7 +298,7 @@ class ConsecutiveSteps:
 
     def for_each_step(self, write: Callable[[StageCode], None]) -> None:
         """Writes a loop over these steps, which exchanges the two buffers of memories (recurrent states)
-        after each. write: writes the code of one step.
+        after each. write: writes the code of one step, from the context with its rows.
         """
 
         def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:

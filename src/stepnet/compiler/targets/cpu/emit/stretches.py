@@ -28,7 +28,8 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
 def write_stretches(call: CallCode, steps: ir.Value) -> None:
     """Writes the steps of a block if units depend on no other units: stretches of steps with the same rows.
 
-    In a stretch threads need no barrier; memories are loaded before it and final ones stored after it.
+    In a stretch threads need no barrier; the memories of sequences that begin are loaded before it, and those
+    of sequences that end are stored after it. steps: the number of steps of the block.
     """
     code, one = call.code, call.code.number(1)
     with code.goto_entry_block():

@@ -16,7 +16,9 @@ Key = TypeVar("Key", str, int)
 
 @contextmanager
 def at_entry(code: Code) -> Generator[None]:
-    """Context in which code is written at the end of the entry block of a function."""
+    """Context in which code is written at the end of the entry block of a function, which runs once, ahead of
+    all loops.
+    """
     if code.block is code.function.entry_basic_block:
         yield
     else:
@@ -74,7 +76,9 @@ class ThreadCode:
 
     @classmethod
     def of_frame(cls, code: Code) -> "ThreadCode":
-        """Makes the context for a function whose first argument points to `FRAME`, a thread's state."""
+        """Makes the context for writing a function of machine code whose first argument points to `FRAME`, a
+        thread's state.
+        """
         frame = code.function.args[0]
         return cls(code, code.read(POINTER, code.at(frame, 8 * FRAME.index("words")), 8), frame)
 

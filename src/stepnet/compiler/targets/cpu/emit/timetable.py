@@ -1,5 +1,8 @@
 """The machine code that fills the tables of a block: for each row, its sequence and step.
 
+    lane 0   a a a a b b        steps 0, 3 and 4 are written with all checks, 1 and 2 in a tight loop:
+    lane 1   c c c c c c        no lane begins or ends a sequence in these
+
 If sequences may end early, lanes begin and end sequences only between blocks (`early.py`).
 """
 
@@ -19,37 +22,100 @@ def write_timetable(code: Code) -> None:
     start: the first step of the block.
     """
     call, start = ThreadCode.of_frame(code), code.function.args[1]
-    count_cell, row_cell, changes_cell, place_cell = (code.alloca(I64) for _ in range(4))
+    cells = (code.alloca(I64) for _ in range(6))
+    count_cell, row_cell, changes_cell, place_cell, step_cell, quiet_cell = cells
     code.store(call.argument["lanes"], count_cell)
     with code.when(call.flag["until"]):
         code.store(read_ending(call, "at_work"), count_cell)
     code.store(code.number(0), row_cell)
-    with code.loop(code.number(0), call.framed("steps")) as step:
+    code.store(code.number(0), step_cell)
+    steps = call.framed("steps")
+    with code.loop_while(lambda: code.icmp_signed("<", code.load(step_cell), steps)):
+        step = code.load(step_cell)
         with code.when(code.not_(call.flag["until"])):
             drop_ended(call, count_cell, code.add(start, step))
         code.store(code.number(0), changes_cell)
+        first = code.add(step, code.number(1))
+        # The next steps in which no lane begins or ends a sequence; none if sequences may end early.
+        most = code.select(call.flag["until"], code.number(0), code.sub(steps, first))
+        code.store(most, quiet_cell)
         lanes, base = code.load(count_cell), code.load(row_cell)
         call.set("step_base", step, base)
         call.set("step_rows", step, lanes)
         with code.loop(code.number(0), lanes) as lane:
-            advance(call, lane, code.add(base, lane), changes_cell, place_cell)
+            left = advance(call, lane, code.add(base, lane), changes_cell, place_cell)
+            quiet = code.sub(left, code.number(1))
+            code.store(code.smaller(code.load(quiet_cell), quiet), quiet_cell)
         code.store(code.add(base, lanes), row_cell)
         is_first = code.icmp_signed("==", step, code.number(0))
         noted = code.select(is_first, code.number(ENDS), code.number(BEGINS | ENDS))
         call.set("step_changes", step, code.and_(code.load(changes_cell), noted))
+        quiet = code.load(quiet_cell)
+        quiet = code.select(code.icmp_signed("<", quiet, code.number(0)), code.number(0), quiet)
+        fill_quiet_steps(call, first, quiet, code.load(row_cell), lanes)
+        code.store(code.add(first, quiet), step_cell)
+        code.store(code.add(code.load(row_cell), code.mul(quiet, lanes)), row_cell)
     with code.when(call.flag["until"]):
         set_ending(call, "written", code.add(read_ending(call, "written"), code.load(row_cell)))
     code.ret_void()
 
 
+def fill_quiet_steps(
+    call: ThreadCode, first: ir.Value, count: ir.Value, base: ir.Value, lanes: ir.Value
+) -> None:
+    """Writes code that fills the tables of quiet steps, in which no sequence begins or ends; see `advance`.
+
+    first, count: the first of the steps, and their number. base: the first row of the block that is one of
+    theirs. lanes: the number of rows of each step.
+    """
+    code, zero, one, minus = call.code, call.code.number(0), call.code.number(1), call.code.number(-1)
+    counts = code.icmp_signed(">=", call.framed("index"), zero)
+    with code.loop(zero, lanes) as lane:
+        sequence, left = call.read("current", lane), call.read("left", lane)
+        start, length = call.read("starts", sequence), call.read("lengths", sequence)
+        number = call.read("count", lane)
+        begin = code.select(call.flag["reverse"], code.sub(left, one), code.sub(length, left))
+        way = code.select(call.flag["reverse"], minus, one)
+        with code.loop(zero, count) as ahead:
+            row = code.add(code.add(base, lane), code.mul(ahead, lanes))
+            step = code.add(begin, code.mul(way, ahead))
+            where = code.add(start, call.read("step_offsets", step))
+            for table, value in (("where", where), ("owner", sequence), ("fresh", minus), ("done", minus)):
+                call.set(table, row, value)
+            call.set("put", row, code.select(call.flag["last_only"], minus, where))
+            with code.when(counts):
+                write_index(call, row, code.add(number, ahead))
+        with code.when(counts):
+            call.set("count", lane, code.add(number, count))
+        call.set("left", lane, code.sub(left, count))
+    with code.loop(zero, count) as ahead:
+        step = code.add(first, ahead)
+        for table, value in (
+            ("step_base", code.add(base, code.mul(ahead, lanes))),
+            ("step_rows", lanes),
+            ("step_changes", zero),
+        ):
+            call.set(table, step, value)
+
+
+def write_index(call: ThreadCode, row: ir.Value, index: ir.Value) -> None:
+    """Writes a store of the index of a step to its row of the block, for steps that read it."""
+    code = call.code
+    record = code.at(call.pointer["block"], code.mul(row, call.framed("block_bytes")))
+    code.write(index, code.at(record, call.framed("index")), 8)
+
+
 def drop_ended(call: ThreadCode, count_cell: ir.Value, step: ir.Value) -> None:
     """Writes code that lowers the number of active lanes (slots for sequences), in stack slot `count_cell`,
-    to those that have more than `step` steps in all their sequences together.
+    to those that have more than `step` steps in all their sequences together. Lanes are sorted by their
+    steps, most first.
     """
     code = call.code
 
     def some_ended() -> ir.Value:
-        """Writes a test whether the last active lane, which has the fewest steps, has none left."""
+        """Writes a test whether the last active lane (slot that runs sequences), which has the fewest steps,
+        has none left.
+        """
         count = code.load(count_cell)
         some = code.icmp_signed(">", count, code.number(0))
         last = code.select(some, code.sub(count, code.number(1)), code.number(0))
@@ -61,9 +127,10 @@ def drop_ended(call: ThreadCode, count_cell: ir.Value, step: ir.Value) -> None:
 
 def advance(
     call: ThreadCode, lane: ir.Value, row: ir.Value, changes_cell: ir.Value, place_cell: ir.Value
-) -> None:
+) -> ir.Value:
     """Writes code that gives a row of the block the next step of its lane (a slot that runs sequences one
-    after another), and fills the row's table entries, by which later code finds its arrays.
+    after another), and fills the row's table entries, by which later code finds its arrays. Returns how many
+    steps of the sequence are left after this one.
 
     The step is that of the lane's sequence, or the first of its next one. The stack slot `changes_cell` gets
     the bits `BEGINS` and `ENDS` of sequences that begin or end. place_cell: a stack slot for a number.
@@ -107,14 +174,16 @@ def advance(
         call.set("put", row, output_row(call, row, sequence, left, place_cell))
     with code.when(counts):
         count = call.read("count", lane)
-        record = code.at(call.pointer["block"], code.mul(row, call.framed("block_bytes")))
-        code.write(count, code.at(record, call.framed("index")), 8)
+        write_index(call, row, count)
         call.set("count", lane, code.add(count, one))
     call.set("left", lane, left)
+    return left
 
 
 def array_row(call: ThreadCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """Computes the row of a sequence's step in the user's arrays. left: how many steps are left after it."""
+    """Computes the row of a sequence's step in the user's arrays. left: how many steps are left after it. If
+    steps run last first, it is counted from the end.
+    """
     code = call.code
     forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
     step = code.select(call.flag["reverse"], left, forward)

@@ -13,7 +13,8 @@ from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
 
 
 def gather(call: CallCode, rows: ir.Value) -> None:
-    """Writes copies of inputs, and of values per sequence that every step reads, to a block of steps.
+    """Writes copies of inputs, and of values per sequence that every step reads, from the arrays of the call
+    to the buffer of a block of steps, row by row.
 
     Inputs that loops read in place are not among them. rows: the number of rows of the block.
     """
@@ -35,7 +36,7 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
     The outputs of a row are copied to the row of the user's array that the table `put` names, if that is not
     below 0: it is the row of the step, or of the sequence if only last steps are wanted. Values of every step
-    that later work needs are copied as well.
+    that the work after the loop needs (`kept`) are copied as well.
 
     rows: the number of rows in the buffer.
     """
@@ -45,7 +46,9 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
     block = call.rows(code.number(0), rows)
 
     def put(outputs: tuple[tuple[int, Field], ...], index: ir.Value, row: ir.Value) -> None:
-        """Copies outputs (pairs of array and field) of a row of the block to row `index` of the arrays."""
+        """Writes copies of outputs of row `row` of a block of steps to row `index` of the caller's arrays.
+        outputs: pairs of the array's number and the field (position in a row).
+        """
         for word, field in outputs:
             target = code.at(call.arrays[word], code.mul(index, code.number(field.bytes)))
             source = code.at(block.at(code, field.record, row), field.offset)
@@ -117,8 +120,8 @@ def begin_memory(
     field: Field,
     into: CopyLoop | None,
 ) -> None:
-    """Writes a copy of the initial value of a memory (recurrent state) of a sequence to its field. The value
-    is zeros if it has no source, or if the caller has given no array.
+    """Writes a copy of the initial value of a memory (recurrent state) of a sequence to its field. It is
+    zeros if it has no source, or if the caller has given no array.
 
     record: the pointer to the values of the lane (slot) that runs the sequence, among which the field lies.
     into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.

@@ -32,9 +32,11 @@ from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     """Writes the matrix products of a loop and the elementwise work on them, for this thread's unit blocks
-    (vectors of units): tile by tile, each some rows x unit blocks that fit the registers.
+    (vectors of units, the features of the result): tile by tile, each some rows x unit blocks that fit the
+    registers.
 
-    If the parameters are large, each run takes the blocks in the opposite order: the last ones are cached.
+    If the parameters are large, each run takes the blocks in the opposite order: the last ones are still
+    cached.
     """
     cells = CellCode(stage, loop)
     code, blocks, width = stage.code, cells.blocks, stage.width
@@ -132,7 +134,8 @@ class Tiled:
         return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
 
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
-        """Computes how many tiles of each shape (rows x unit blocks) cover the rows of the stage.
+        """Computes how many tiles of each shape (rows x unit blocks) cover the rows that the loop runs over,
+        from a table by their number.
 
         Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape:
         how many whole tiles of it fit in the rows.
@@ -144,7 +147,8 @@ class Tiled:
         return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), full_tiles
 
     def emit(self, counts: ir.Value, full_tiles: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes code that computes all rows of unit blocks `begin` to `end`, in tiles (rows x unit blocks):
+        """Writes code that computes all rows of unit blocks (vectors of units) `begin` to `end`, in tiles of
+        rows x unit blocks:
         for each shape of tile, as many tiles as the table says.
 
         counts: the pointer to the table with the number of tiles of each shape.
@@ -253,10 +257,11 @@ class Tiled:
                 self.code.write(cell.sums[port], self.code.at(sums, index), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, entries: Entries) -> None:
-        """Writes the elementwise work on a tile's sums in memory, for ABREAST cells (row, unit block) at a
-        time, then 2, then 1.
+        """Writes the elementwise work on a tile's sums of products, which are in stack memory, for ABREAST
+        cells (row, unit block) at a time, then 2, then 1.
 
-        row, block: the tile's first row and unit block. entries: the table entries of its kind.
+        row, block: the tile's first row and unit block. entries: the sizes of its shape: its numbers of rows
+        and of unit blocks (vectors of units), and where its sums are.
         """
         code = self.code
         count = code.mul(entries["rows"], entries["units"])
@@ -303,12 +308,13 @@ class Tiled:
 
 
 def counts_of(tiling: Tiling) -> list[int]:
-    """Computes the table from which code reads how many tiles of each shape cover the rows of a stage. For
-    each number of rows that remain after full tiles of the largest shape, it has a count per shape.
+    """Computes the table from which code reads how many tiles of each shape (rows x unit blocks) cover the
+    rows that a loop runs over. For each number of rows that remain after full tiles of the largest shape, it
+    has a count per shape.
 
-    The first half is for stages with fewer rows than that shape. The second half is for all others. There the
-    number of full tiles is to be added to the count of the largest shape, which is -1 if other tiles replace
-    one of them, for less work.
+    The first half is for fewer rows than that shape. The second half is for all others. There the number of
+    full tiles is to be added to the count of the largest shape, which is -1 if other tiles replace one of
+    them, for less work.
     """
     large = tiling.shapes[0].rows
     without_large = [tiling.cover(rows) for rows in range(large)]

@@ -27,7 +27,9 @@ COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
 
 
 def emit_inner_reduction(stage: StageCode, loop: InnerReduceLoop) -> None:
-    """Writes the reduction of all words (steps of an inner sequence) of a row to one value per row."""
+    """Writes the reduction over all words (steps of an inner sequence) of a row to one value, vectors of
+    units (features) side by side. stage: its rows are the words.
+    """
     code, blocks = stage.code, -(-loop.size // stage.width)
     unrolled_blocks = blocks // ABREAST * ABREAST
     if unrolled_blocks:
@@ -66,7 +68,8 @@ def reduce_blocks(stage: StageCode, loop: InnerReduceLoop, block: ir.Value, abre
 
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
-    """Writes the reduction over the features of each word (inner step) of a row, ABREAST words at a time.
+    """Writes the reduction over the features of each word (step of an inner sequence) of a row to one number,
+    ABREAST words at a time.
 
     The last group may reach beyond the last word, into memory that is never read.
     """

@@ -3,10 +3,14 @@
 lengths | lanes | zeros | values that parts pass to later parts | ...
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
 
 from llvmlite import ir
 
+from stepnet.compiler.net.types import Extent
+from stepnet.compiler.net.windows import most_per_step
 from stepnet.compiler.targets.cpu.library.library_code import LibraryCode
 from stepnet.compiler.targets.cpu.library.workspaces import CONTEXT
 from stepnet.compiler.targets.cpu.machine.records import LINE
@@ -15,12 +19,13 @@ from stepnet.compiler.targets.cpu.writing.code import POINTER
 
 @dataclass(frozen=True)
 class Space:
-    """The size of one array in the arena (the memory of a call): bytes per step, per sequence, and in all.
-    where: a pointer argument of the call that is used instead of arena memory unless it is NULL.
+    """The size of one array in the arena (the memory of a call).
+
+    per: the bytes for each entry along some extents, such as each sequence or each step. fixed: the bytes
+    besides. where: a pointer argument of the call that is used instead of arena memory unless it is NULL.
     """
 
-    per_step: int = 0
-    per_row: int = 0
+    per: Mapping[Extent, int] = field(default_factory=dict[Extent, int])
     fixed: int = LINE
     where: ir.Value | None = None
 
@@ -38,19 +43,24 @@ class Arena:
     @property
     def most(self) -> int:
         """The largest number of steps or sequences of a call for which its memory's size fits 64 bits."""
-        bytes_ = sum(space.per_step + space.per_row for space in self.spaces.values())
+        bytes_ = sum(
+            size * ceil(most_per_step(extent[-1]))
+            for space in self.spaces.values()
+            for extent, size in space.per.items()
+        )
         fixed = sum(space.fixed + LINE for space in self.spaces.values())
         return (2**62 - fixed) // max(1, bytes_)
 
-    def write(self, code: LibraryCode, context: ir.Value, steps: ir.Value, rows: ir.Value) -> None:
+    def write(self, code: LibraryCode, context: ir.Value, counts: Mapping[Extent, ir.Value]) -> None:
         """Writes code that enlarges the arena (the memory of a call) if it is too small, or returns the error
         code "MEMORY", and sets `pointers` to the arrays in it. context: the pointer to the context, which
-        owns the arena. steps, rows: the numbers of steps and of sequences of the call.
+        owns the arena. counts: the number of entries along each extent in the call.
         """
         addresses, total = dict[object, ir.Value](), code.number(0)
         for key, space in self.spaces.items():
-            size = code.add(code.mul(steps, code.number(space.per_step)), code.number(space.fixed))
-            size = code.add(size, code.mul(rows, code.number(space.per_row)))
+            size: ir.Value = code.number(space.fixed)
+            for extent, bytes_ in space.per.items():
+                size = code.add(size, code.mul(counts[extent], code.number(bytes_)))
             if space.where is not None:
                 size = code.select(code.is_null(space.where), size, code.number(0))
             addresses[key], total = total, code.add(total, code.rounded(size, LINE))

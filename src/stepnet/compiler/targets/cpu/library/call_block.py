@@ -54,16 +54,20 @@ class LibraryTask:
 def across_task(
     code: LibraryCode, contexts: Contexts, across: Across, source: Key, result: Key, from_zero: bool = False
 ) -> LibraryTask:
-    """Makes the task of an operation across extents, and generates its function in the module of `code`.
+    """Makes the task of an operation across extents, such as a sum over steps, and generates its function in
+    the module of `code`.
 
-    contexts: gets its words. source, result: the keys of its values. from_zero: as in `across_function`.
+    contexts: the memory of calls, to which the task's argument words are added. source, result: the keys of
+    its values. from_zero: as in `across_function`.
     """
     function = across_function(code.module, code.processor, *function_of(across), from_zero=from_zero)
-    places = "rows", "offsets", "lengths", "numbers"
+    (*_, read), (*_, made) = across.extents
+    rows, first, last = "rows", ("offsets", read), ("lengths", read)
     if across.source.extent == CONST:
         # A constant is repeated as the only row, which has all entries of the result.
-        places = "one", "offsets", ("count", across.result.extent), "numbers"
-    sources = dict[int, Key](enumerate((source, result, *places, *places[1:3])))
+        rows, last = "one", ("count", across.result.extent)
+    places = rows, first, last, "numbers", ("offsets", made), ("lengths", made)
+    sources = dict[int, Key](enumerate((source, result, *places)))
     fixed = {word: ("", number) for word, number in enumerate(numbers_of(across), len(sources))}
     if across.in_place:  # a new context has zeros
         fixed[WORD["zeros"]] = "context", contexts.take(across.source.size * across.source.itemsize)
@@ -85,8 +89,9 @@ class LibraryBlock:
         self.space_table = contexts.take(8 * len(SPACE) * len(self.spaces))
 
     def write_table(self, code: LibraryCode, context: ir.Value, weights: ir.Value) -> None:
-        """Writes code that fills the words of a new context that all of its calls have in common: the head of
-        the block, its tasks, and their fixed words. The context's bytes are zeros before.
+        """Writes code that fills those words of a new context (the memory of calls) that all of its calls
+        have in common: the head of the call block, its tasks, and their fixed argument words. The context's
+        bytes are zeros before. context, weights: the pointers to it and to the weights.
         """
         block, bases = code.at(context, self.start), {"context": context, "weights": weights}
         place = {key: number for number, key in enumerate(self.keys)}

@@ -7,7 +7,7 @@ A weights file has a header that identifies its library, and a checksum that det
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -248,9 +248,9 @@ def signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def public_names(name: str, beside: bool) -> Sequence[str]:
-    """Lists the C functions of a library, such as "gru_run". beside: with `open` for a weights file."""
-    return [
-        f"{name}_{suffix}"
-        for suffix in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")
-    ]
+def public_names(name: str, beside: bool, counts: Iterable[str]) -> Sequence[str]:
+    """Lists the C functions of a library, such as "gru_run". beside: with `open` for a weights file. counts:
+    those that give the numbers of steps of outputs.
+    """
+    suffixes = "new", *(["open"] if beside else []), "run", "free", "error", "describe"
+    return [*(f"{name}_{suffix}" for suffix in suffixes), *counts]

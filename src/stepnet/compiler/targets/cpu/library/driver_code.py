@@ -10,11 +10,18 @@ from collections.abc import Iterable
 
 from llvmlite import ir
 
-from stepnet.compiler.net.types import ROWS, STEPS, Type
+from stepnet.compiler.net.types import ROWS, STEPS, Extent, Type, is_derived
+from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.library.arena import Arena, Space
 from stepnet.compiler.targets.cpu.library.call_block import Key, LibraryBlock, LibraryTask, across_task
+from stepnet.compiler.targets.cpu.library.counts_code import (
+    counted_outputs,
+    write_count,
+    write_public_counts,
+)
 from stepnet.compiler.targets.cpu.library.kernel_code import KernelCode
 from stepnet.compiler.targets.cpu.library.library_code import function
+from stepnet.compiler.targets.cpu.library.objects import OWN
 from stepnet.compiler.targets.cpu.library.recipe import AcrossStep, PlanKernel, Recipe
 from stepnet.compiler.targets.cpu.library.workspaces import CONTEXT, Contexts
 from stepnet.compiler.targets.cpu.machine.processor import Processor
@@ -22,11 +29,15 @@ from stepnet.compiler.targets.cpu.running.lengths import LAID, LAID_BYTES, PER_S
 from stepnet.compiler.targets.cpu.running.lengths_code import write_differences, write_lay
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.library import CODES, ArrayArgument, CallSpecification
-from stepnet.compiler.targets.packed import PIECE, PIECES
+
+ONE = ("starts", "lengths", "order", "first", "")
+"""The tables of a single sequence in one lane, of an entry each; `first` has two."""
 
 
 class RunCode:
-    """Generates the C function `run` of a library. values: the pointer to each value, by node number."""
+    """Generates the C function `run` of a library. values: the pointer to each value, by node number. counts:
+    the number of entries along each extent.
+    """
 
     def __init__(
         self, module: ir.Module, processor: Processor, name: str, model: CallSpecification, recipe: Recipe
@@ -36,12 +47,20 @@ class RunCode:
         """
         self.name, self.model, self.recipe = name, model, recipe
         self.lay = write_lay(module, processor, f"{name}_lay")
+        extents = (type_.extent for node in model.net.nodes for type_ in node.types)
+        self.derived = {
+            extent: write_count(module, processor, f"{name}{OWN}length_{number}", extent[-1])
+            for number, extent in enumerate(dict.fromkeys(filter(is_derived, extents)))
+        }
+        by_axis = {extent[-1]: count for extent, count in self.derived.items()}
+        write_public_counts(module, processor, counted_outputs(model, name), by_axis)
         types = [POINTER, I64, POINTER, *[POINTER] * len(model.arguments)]
         ir_function, self.code = function(module, processor, f"{name}_run", I32, types, public=True)
         self.context, self.rows, self.offsets, *pointers = ir_function.args
         self.arguments = dict(zip(model.arguments, pointers, strict=True))
-        self.total_cell, self.longest_cell, self.rows_cell = (self.code.alloca(I64) for _ in range(3))
-        self.code.store(self.rows, self.rows_cell)
+        self.cells = {extent: self.code.alloca(I64) for extent in (ROWS, STEPS, *self.derived)}
+        self.longest_cell, self.counts = self.code.alloca(I64), dict[Extent, ir.Value]()
+        self.code.store(self.rows, self.cells[ROWS])
         self.values = dict[Key, ir.Value]()
         self.kernels, tasks, contexts = list[KernelCode](), list[LibraryTask](), Contexts()
         for number, step in enumerate(recipe.steps):
@@ -53,18 +72,19 @@ class RunCode:
         self.block = LibraryBlock(tasks, contexts)
 
     def write(self) -> None:
-        """Generates the body of `run`: checks, memory, order of sequences, the run of all tasks, the error
-        code.
+        """Generates the body of the function `run` of a C library, which runs the model on a batch: checks,
+        memory, order of sequences, the run of all tasks, the error code.
         """
         code = self.code
         arena = Arena(self.spaces())
         self.check(arena.most)
-        self.steps, self.longest = code.load(self.total_cell), code.load(self.longest_cell)
-        arena.write(code, self.context, self.steps, self.rows)
+        self.counts = {extent: code.load(cell) for extent, cell in self.cells.items()}
+        arena.write(code, self.context, self.counts)
         self.arena = arena
         self.fill_shared_arrays()
-        self.values |= arena.pointers | {"rows": self.rows, "offsets": self.offsets, "one": code.number(1)}
-        self.values |= {("count", STEPS): self.total_cell, ("count", ROWS): self.rows_cell}
+        self.values |= arena.pointers | {"rows": self.rows, "one": code.number(1)}
+        self.values["offsets", STEPS[-1]] = self.offsets
+        self.values |= {("count", extent): cell for extent, cell in self.cells.items()}
         self.lay_out()
         self.bind_values()
         outside = self.block.write_run(code, f"{self.name}_block", self.context, self.values)
@@ -75,9 +95,9 @@ class RunCode:
 
     def check(self, limit: int) -> None:
         """Writes checks at the start of `run`, which return an error code for arguments that violate the
-        header. They also store the sum and the maximum of the sequences' lengths in `total_cell` and
-        `longest_cell`. Without sequences, `run` returns 0 at once. limit: the largest allowed number of
-        sequences or steps.
+        header. They also store the number of entries along each extent in `cells`, and that of the longest
+        sequence along any of them in `longest_cell`. Without sequences, `run` returns 0 at once. limit: the
+        largest allowed number of sequences or steps.
         """
         code, zero, rows = self.code, self.code.number(0), self.rows
         code.fail_when(code.is_null(self.context), "NULL")
@@ -86,20 +106,25 @@ class RunCode:
         code.fail_when(code.is_null(self.offsets), "NULL")
         code.fail_when(code.less(code.number(limit), rows), "TOO_LARGE")
         code.fail_when(code.icmp_signed("!=", code.word(self.offsets), zero), "OFFSETS")
-        code.store(zero, self.longest_cell)
-        code.store(zero, self.total_cell)
+        for cell in (self.longest_cell, self.cells[STEPS], *(self.cells[extent] for extent in self.derived)):
+            code.store(zero, cell)
         with code.loop(zero, rows) as row:
             end = code.read_number(self.offsets, code.add(row, code.number(1)))
-            begin = code.load(self.total_cell)
+            begin = code.load(self.cells[STEPS])
             code.fail_when(code.less(end, begin), "OFFSETS")
-            code.store(code.larger(code.sub(end, begin), code.load(self.longest_cell)), self.longest_cell)
-            code.store(end, self.total_cell)
-        total = code.load(self.total_cell)
-        code.fail_when(code.less(code.number(limit), total), "TOO_LARGE")
+            steps = code.sub(end, begin)
+            code.store(code.larger(steps, code.load(self.longest_cell)), self.longest_cell)
+            code.store(end, self.cells[STEPS])
+            for extent, count in self.derived.items():
+                own, cell = code.call(count, [steps]), self.cells[extent]
+                code.fail_when(code.less(own, zero), "TOO_LARGE")
+                code.store(code.larger(own, code.load(self.longest_cell)), self.longest_cell)
+                code.store(code.add(code.load(cell), own), cell)
+        code.fail_when(code.less(code.number(limit), code.load(self.cells[STEPS])), "TOO_LARGE")
         for argument, pointer in self.arguments.items():
             if not argument.optional:
-                count = rows if argument.by_row else total
-                missing = code.and_(code.is_null(pointer), code.less(zero, count))
+                entries = code.load(self.cells[argument.type.extent])
+                missing = code.and_(code.is_null(pointer), code.less(zero, entries))
                 code.fail_when(missing, "NULL")
 
     # ---- memory
@@ -108,32 +133,36 @@ class RunCode:
         """Returns the size of each array in the working memory of a call of `run`, which is one allocation,
         by a key that names its purpose.
 
-        Keys: "lengths" of the sequences; "lanes" and "laid", the memory and the result of the assignment of
-        sequences to lanes (slots that run one sequence after another); "begun", zeros as the numbers of steps
-        run in earlier calls; "numbers", the step indices 0, 1, 2, ...; "zeros", initial memories that the
-        caller leaves out; ("pieces", extent), the layout of parts without a recurrence; node numbers, of the
-        values that the call computes; and the keys of single compiled parts.
+        Keys: ("lengths", axis) and ("offsets", axis) of the sequences along an axis of steps, where the
+        caller does not give them; ("lanes", extent) and ("laid", extent), the memory and the result of the
+        assignment of sequences to lanes (slots that run one sequence after another); ("one", extent), the
+        tables of the one sequence that parts without a recurrence run over; "begun", zeros as the numbers of
+        steps run in earlier calls; "numbers", the step indices 0, 1, 2, ...; "zeros", initial memories that
+        the caller leaves out; node numbers, of the values that the call computes; and the keys of single
+        compiled parts.
         """
         zeros = max((type_.size * type_.itemsize for type_ in self.initial_types()), default=0)
-        pieces = PIECES if "zeros" in self.block.keys else 0
         spaces: dict[object, Space] = {
-            "lengths": Space(per_row=8),
-            "lanes": Space(per_row=PER_SEQUENCE),
-            "laid": Space(fixed=LAID_BYTES),
-            "begun": Space(per_row=8),
+            ("lengths", STEPS[-1]): Space({ROWS: 8}),
+            "begun": Space({ROWS: 8}),
             # The index of each step, up to the longest sequence.
-            "numbers": Space(per_step=8, per_row=8, fixed=8 * PIECE * 2),
-            "zeros": Space(per_row=zeros, fixed=pieces * zeros),
+            "numbers": Space(dict.fromkeys(self.cells, 8)),
+            "zeros": Space({ROWS: zeros}, zeros),
         }
-        for extent in sorted({kernel.step.plain for kernel in self.kernels} - {""}):
-            spaces["pieces", extent] = Space(fixed=8 * PIECES * 2 + PIECES * PER_SEQUENCE + LAID_BYTES + 256)
+        for extent in self.derived:
+            spaces["lengths", extent[-1]], spaces["offsets", extent[-1]] = Space({ROWS: 8}), Space({ROWS: 8})
+        for extent, is_plain in self.layouts:
+            if is_plain:
+                spaces["one", extent] = Space(fixed=8 * len(ONE))
+            else:
+                spaces["lanes", extent] = Space({ROWS: PER_SEQUENCE})
+                spaces["laid", extent] = Space(fixed=LAID_BYTES)
         written = self.written()
         for number in dict.fromkeys(self.computed_values()):
             type_, argument = self.model.net.type_of(number), written.get(number)
-            bytes_, by_row = type_.size * type_.itemsize, type_.extent == ROWS
             # A result lies in the caller's array, unless that is NULL.
             where = None if argument is None else self.arguments[argument]
-            spaces[number] = Space(0 if by_row else bytes_, bytes_ if by_row else 0, where=where)
+            spaces[number] = Space({type_.extent: type_.size * type_.itemsize}, where=where)
         for kernel in self.kernels:
             spaces |= kernel.spaces()
         return spaces
@@ -169,68 +198,87 @@ class RunCode:
     def fill_shared_arrays(self) -> None:
         """Writes code that fills the arrays which all compiled parts read: the sequences' lengths, zeros (for
         initial memories, and as the counts of steps run in earlier calls), and step indices 0, 1, 2, ... up
-        to the longest sequence or piece (see `pieces`).
+        to the longest sequence, or the entries of a part without a recurrence.
         """
         code, zero = self.code, self.code.number(0)
-        write_differences(code, self.offsets, self.rows, self.arena["lengths"])
+        write_differences(code, self.offsets, self.rows, self.arena["lengths", STEPS[-1]])
+        for extent, count in self.derived.items():
+            self.fill_derived(count, *(self.arena[table, extent[-1]] for table in ("lengths", "offsets")))
         if "begun" in self.block.keys:
             code.zero_bytes(self.arena["begun"], code.mul(self.rows, code.number(8)))
         zeros = self.arena.spaces["zeros"]
-        size = code.add(code.mul(self.rows, code.number(zeros.per_row)), code.number(zeros.fixed))
+        size = code.mul(code.add(self.rows, code.number(1)), code.number(zeros.fixed))
         code.zero_bytes(self.arena["zeros"], size)
-        pieces = code.number(0)
-        if any(kernel.step.plain for kernel in self.kernels):
-            most = code.larger(self.steps, self.rows)
-            whole = code.add(code.sdiv(most, code.number(PIECES)), code.number(2 * PIECE))
-            pieces = code.smaller(most, whole)
-        with code.loop(zero, code.larger(self.longest, pieces)) as step:
+        longest = code.load(self.longest_cell)
+        for extent, is_plain in self.layouts:
+            longest = code.larger(longest, self.counts[extent]) if is_plain else longest
+        with code.loop(zero, longest) as step:
             code.write_number(step, self.arena["numbers"], step)
+
+    def fill_derived(self, count: ir.Function, lengths: ir.Value, offsets: ir.Value) -> None:
+        """Writes code that fills the tables of the lengths and offsets of sequences along a derived axis.
+
+        count: the function that returns the number of their steps. lengths, offsets: the tables.
+        """
+        code, zero = self.code, self.code.number(0)
+        code.write_number(zero, offsets, zero)
+        with code.loop(zero, self.rows) as row:
+            behind = code.add(row, code.number(1))
+            length = code.call(count, [code.read_number(self.arena["lengths", STEPS[-1]], row)])
+            code.write_number(length, lengths, row)
+            code.write_number(code.add(code.read_number(offsets, row), length), offsets, behind)
 
     # ---- where sequences lie
 
+    @property
+    def layouts(self) -> Iterable[tuple[Extent, bool]]:
+        """The layouts of the parts of a call: their extents, each with whether all values are one sequence,
+        as in parts without a recurrence.
+        """
+        return dict.fromkeys(kernel.laid for kernel in self.kernels)
+
     def lay_out(self) -> None:
         """Writes code that assigns sequences to lanes (slots that run one sequence after another), and adds
-        the tables and numbers of each layout to `values`, by the extent "" for recurrences, or "rows" or
-        "steps" for parts without one, whose values per sequence or step are laid out as steps.
+        the tables and numbers of each layout to `values`. A part without a recurrence has one lane.
         """
-        code, arena, one = self.code, self.arena, self.code.number(1)
-        for extent in dict.fromkeys(kernel.step.plain for kernel in self.kernels):
-            if extent:
-                starts, lengths, memory, laid, rows = self.pieces(extent)
-            else:
-                starts, rows = self.offsets, self.rows
-                lengths, memory, laid = (arena[key] for key in ("lengths", "lanes", "laid"))
-            code.call(self.lay, [lengths, rows, memory, laid])
-            numbers = {name: code.word(laid, LAID[name]) for name in ("lanes", "steps", "order")}
-            tables = {name: code.at(laid, LAID[name]) for name in ("first", "lane_steps")}
-            own = {"starts": starts, "lengths": lengths, "rows": rows, **numbers, **tables}
-            self.values |= {(extent, name): value for name, value in own.items()}
-            lanes = code.larger(numbers["lanes"], one)
-            for most in {kernel.workspace.rows for kernel in self.kernels if kernel.step.plain == extent}:
+        code, one = self.code, self.code.number(1)
+        for extent, is_plain in self.layouts:
+            own = self.one_sequence(extent) if is_plain else self.in_lanes(extent)
+            self.values |= {(extent, is_plain, name): value for name, value in own.items()}
+            lanes = code.larger(own["lanes"], one)
+            for most in {
+                kernel.workspace.rows for kernel in self.kernels if kernel.laid == (extent, is_plain)
+            }:
                 steps = code.larger(code.sdiv(code.number(most), lanes), one)
-                self.values[extent, "block_steps", most] = steps
+                self.values[extent, is_plain, "block_steps", most] = steps
 
-    def pieces(self, extent: str) -> tuple[ir.Value, ...]:
-        """Writes code that lays out single values as the steps of a few artificial sequences (pieces) of
-        about equal lengths, so that parts without a recurrence run in the same lanes (slots that run one
-        sequence after another). extent: "rows" or "steps", of which there is one value each. Returns the
-        tables of their starts and lengths, the memory and the table for `lay`, and their number. See
-        `plain_call` in `targets/packed`.
+    def in_lanes(self, extent: Extent) -> dict[str, ir.Value]:
+        """Writes code that assigns the sequences along an extent to lanes; returns their tables and numbers,
+        by the names of argument words.
         """
-        code, zero, one = self.code, self.code.number(0), self.code.number(1)
-        count = self.rows if extent == "rows" else self.steps
-        starts = self.arena["pieces", extent]
-        lengths, memory = code.at(starts, 8 * PIECES), code.at(starts, 16 * PIECES)
-        laid = code.at(memory, PIECES * PER_SEQUENCE)
-        pieces = code.smaller(code.sdiv(count, code.number(PIECE)), code.number(PIECES))
-        pieces = code.larger(pieces, one)
-        quotient, more = code.sdiv(count, pieces), code.srem(count, pieces)
-        with code.loop(zero, pieces) as piece:
-            longer = code.zext(code.less(piece, more), I64)
-            code.write_number(code.add(quotient, longer), lengths, piece)
-            begin = code.add(code.mul(piece, quotient), code.smaller(piece, more))
-            code.write_number(begin, starts, piece)
-        return starts, lengths, memory, laid, pieces
+        code, (*_, axis) = self.code, extent
+        starts, lengths = self.values["offsets", axis], self.arena["lengths", axis]
+        memory, laid = (self.arena[name, extent] for name in ("lanes", "laid"))
+        code.call(self.lay, [lengths, self.rows, memory, laid, code.number(LANES)])
+        numbers = {name: code.word(laid, LAID[name]) for name in ("lanes", "steps", "order")}
+        tables = {name: code.at(laid, LAID[name]) for name in ("first", "lane_steps")}
+        return {"starts": starts, "lengths": lengths, "rows": self.rows, **numbers, **tables}
+
+    def one_sequence(self, extent: Extent) -> dict[str, ir.Value]:
+        """Writes code that lays out all values of an extent as the steps of one sequence, in one lane;
+        returns its tables and numbers, by the names of argument words.
+        """
+        code, count, table = self.code, self.counts[extent], self.arena["one", extent]
+        for place, value in enumerate((0, count, 0, 0, 1)):
+            code.set_word(table, 8 * place, value)
+        tables = {name: code.at(table, 8 * place) for place, name in enumerate(ONE) if name}
+        return {
+            **tables,
+            "lane_steps": tables["lengths"],
+            "rows": code.number(1),
+            "lanes": code.number(1),
+            "steps": count,
+        }
 
     # ---- values
 
@@ -255,7 +303,7 @@ class RunCode:
         code, written = self.code, self.written().values()
         for argument, pointer in self.arguments.items():
             if argument.is_result and argument not in written:
-                count = self.rows if argument.by_row else self.steps
+                count = self.counts[argument.type.extent]
                 size = code.mul(count, code.number(argument.type.size * argument.type.itemsize))
                 with code.when(code.not_(code.is_null(pointer))):
                     code.copy_bytes(pointer, self.values[self.model.net.results[argument.index]], size)

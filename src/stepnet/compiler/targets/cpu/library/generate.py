@@ -6,6 +6,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.library.archive import archive
 from stepnet.compiler.targets.cpu.library.context_code import ContextCode, public_names, weights_file
+from stepnet.compiler.targets.cpu.library.counts_code import counted_outputs
 from stepnet.compiler.targets.cpu.library.driver_code import RunCode
 from stepnet.compiler.targets.cpu.library.object_writer import object_file
 from stepnet.compiler.targets.cpu.library.objects import OWN, object_of
@@ -30,7 +31,7 @@ def built_library(model: CallSpecification, name: str, target: str, beside: bool
     `RefusedError` for a model that cannot be built.
     """
     platform = platform_named(target)
-    public = frozenset(public_names(name, beside))
+    public = frozenset(public_names(name, beside, counted_outputs(model, name)))
     plans, own = ir.Module("plans"), ir.Module("library")
     for module in (plans, own):
         module.triple = platform.triple
@@ -66,7 +67,7 @@ def built_library(model: CallSpecification, name: str, target: str, beside: bool
 def description(
     model: CallSpecification, platform: Platform, name: str, beside: bool, digest: str
 ) -> Description:
-    """Describes a library that is being built.
+    """Describes a C library that is being built, for its header: its version, arrays and processor.
 
     name: the prefix of its functions. beside: the weights are in a file name.weights. digest: SHA-256 of code
     and weights.

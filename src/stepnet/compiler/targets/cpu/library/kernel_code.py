@@ -8,18 +8,18 @@ from typing import Any
 
 from llvmlite import ir
 
-from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.net.types import ROWS, Extent
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.cpu.library.arena import Space
 from stepnet.compiler.targets.cpu.library.call_block import Key, LibraryTask, across_task
 from stepnet.compiler.targets.cpu.library.library_code import LibraryCode
 from stepnet.compiler.targets.cpu.library.recipe import PlanKernel
 from stepnet.compiler.targets.cpu.library.workspaces import Contexts, WorkspaceOffsets
+from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.running.call_block import SPACE
 from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
 from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
-from stepnet.compiler.targets.packed import PIECES
 
 
 class KernelCode:
@@ -35,7 +35,7 @@ class KernelCode:
         self.workspace = WorkspaceOffsets.of(step.layout, contexts)
         self.finals = [slot for slot in self.needs.finals if slot is not None]
         # Nothing reads the final memories of a part without a recurrence.
-        finals = () if step.plain else self.layout.memories
+        finals = () if step.is_plain else self.layout.memories
         self.memories = [(begin, word) for begin, word, _ in finals if word >= 0]
         self.record = self.layout.strides["sequence"] if {"sequences", "ended"} & {*step.functions} else 0
         self.works_on_rows = bool(self.record or step.last_only or self.memories)
@@ -50,8 +50,8 @@ class KernelCode:
         """
         spaces = dict[object, Space]()
         if self.record:
-            more = SLACK + (PIECES if self.step.plain else 0)
-            spaces[self.number, "record"] = Space(per_row=self.record, fixed=more * self.record)
+            rows = {} if self.step.is_plain else {ROWS: self.record}
+            spaces[self.number, "record"] = Space(rows, (SLACK + 1) * self.record)
         hidden = [slot.number for slot in (*self.finals, *self.needs.ended) if self.result_of(slot.index) < 0]
         for number in (*hidden, *self.needs.kept, *self.needs.reduced):
             spaces[self.number, number] = self.space(number)
@@ -63,16 +63,17 @@ class KernelCode:
         return spaces
 
     def space(self, number: int) -> Space:
-        """Returns the size of the array for a value of this part's net in every step, or only one per
-        sequence. number: the value's node number.
+        """Returns the size of the array for a value of this part's net: for an entry per step of all
+        sequences, or per sequence.
+
+        number: the value's node number.
         """
         type_ = self.plan.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
-        by_row = type_.extent == ROWS or self.step.last_only
-        # The values of a part without a recurrence are laid out as sequences, with one row for each.
-        fixed = PIECES * bytes_ if self.step.plain else 0
-        steps = bytes_ if self.step.plain != "rows" else 0
-        return Space(0 if by_row else steps, bytes_ if by_row or self.step.plain == "rows" else 0, 64 + fixed)
+        if type_.extent != ROWS and not self.step.last_only:
+            return Space({self.step.extent: bytes_})
+        # The values of a part without a recurrence are the steps of one sequence.
+        return Space({}, LINE + bytes_) if self.step.is_plain else Space({ROWS: bytes_})
 
     def result_of(self, index: int) -> int:
         """Returns the node number, in the model's net, of one of this part's results per sequence; -1 if
@@ -101,17 +102,23 @@ class KernelCode:
         if "ended" in functions:
             yield LibraryTask(self.write_rows(code, f"{name}_after_{self.number}", "ended"), words)
 
+    @property
+    def laid(self) -> tuple[Extent, bool]:
+        """The layout of the sequences over which this part runs: their extent, and whether all of its values
+        are one sequence. Parts with the same one share its tables.
+        """
+        return self.step.extent, self.step.is_plain
+
     def sources(self) -> dict[int, Key]:
         """Returns the keys of the values that each call copies to the argument words, by word: the layout of
         the sequences in lanes (slots that run one sequence after another), and the arrays.
         """
-        extent = self.step.plain
         names = "steps", "lanes", "order", "first", "lane_steps", "starts", "lengths"
-        sources: dict[int, Key] = {WORD[name]: (extent, name) for name in names}
-        sources[WORD["block_steps"]] = extent, "block_steps", self.workspace.rows
+        sources: dict[int, Key] = {WORD[name]: (*self.laid, name) for name in names}
+        sources[WORD["block_steps"]] = *self.laid, "block_steps", self.workspace.rows
         sources[WORD["step_offsets"]] = "numbers"
         if self.works_on_rows:
-            sources[self.layout.argument_count] = extent, "rows"
+            sources[self.layout.argument_count] = *self.laid, "rows"
         if self.layout.counts:
             sources[WORD["begun"]] = "begun"
         if self.record:
@@ -119,8 +126,8 @@ class KernelCode:
         return sources | self.array_keys()
 
     def array_keys(self) -> dict[int, Key]:
-        """Returns the key of each array that the compiled part reads or writes, by the index of the 64-bit
-        argument word in which the code expects it.
+        """Returns the key (a node's number, or a name) of each array that this compiled part of a C library
+        reads or writes, by the index of the 64-bit argument word in which the code expects it.
 
         Kinds of arrays: "kept" are values of all steps that are read after the loop, "reduced" are reductions
         of such values over each sequence, and "ended" are values per sequence that are computed after the
@@ -162,7 +169,8 @@ class KernelCode:
         keys |= {number: (self.number, number) for number in (*needs.kept, *needs.reduced)}
         for number in needs.reduced:
             node = net.nodes[number]
-            across = Across("reduce", node.attributes["how"], net.type_of(node.inputs[0]), node.type)
+            source = net.type_of(node.inputs[0]).at(self.step.extent)
+            across = Across("reduce", node.attributes["how"], source, node.type)
             read, made = keys[node.inputs[0]], keys[number]
             yield across_task(code, self.contexts, across, read, made, from_zero=True)
 

@@ -26,7 +26,7 @@ class Strings:
         self.data = bytearray(1)
 
     def add(self, text: str) -> int:
-        """Appends a text to the string table; returns its offset, which other tables store."""
+        """Appends a text to the string table of an object file; returns its offset, for other tables."""
         offset = len(self.data)
         self.data += text.encode() + b"\0"
         return offset

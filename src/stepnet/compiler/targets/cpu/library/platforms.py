@@ -10,6 +10,7 @@ from stepnet.compiler.targets.cpu.machine.processor import (
     NAMED,
     Processor,
     available_processors,
+    baseline,
     host_processor,
 )
 from stepnet.compiler.values.arguments import short_repr
@@ -41,7 +42,7 @@ class Platform:
         """The processor for which a library's code besides the compiled plans is made: it has only the
         features that all members of this family have.
         """
-        return Processor("generic", "x86-64" if self.machine == "x86-64" else "", "", 16, 16)
+        return baseline(self.triple)
 
 
 FIXED = {
@@ -67,5 +68,7 @@ def platform_named(name: str) -> Platform:
             f"{platform.machine()}: say target= for one of {', '.join(FIXED)}"
         )
     code = host_processor() if name == "native" else available_processors()[-1]
+    if not code.is_x86:  # there is nothing to check: all processors of this family have what the code needs
+        return Platform(name, code, machine)
     stated = tuple(flag[1:] for flag in code.features.split(",") if flag.startswith("+"))
     return Platform(name, code, machine, stated or FEATURES[code.name])

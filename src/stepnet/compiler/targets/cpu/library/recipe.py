@@ -16,11 +16,12 @@ from llvmlite import ir
 
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text, is_derived, is_pairs
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text, is_derived, is_pairs
+from stepnet.compiler.net.windows import is_own_axis
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part
-from stepnet.compiler.plan.waves import Across, read_in_place
+from stepnet.compiler.plan.waves import Across, pairs_extent, read_in_place
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
 from stepnet.compiler.targets.cpu.library.objects import OWN
 from stepnet.compiler.targets.cpu.library.platforms import Platform
@@ -49,9 +50,9 @@ class PlanKernel:
     """The compiled code of a plan (which operation runs when). Values are node numbers of the net. functions:
     the names of its functions in the library, by those of the plan. inputs, initial, statics: the values that
     it reads, -1 for zeros. outputs, rows: its results per step and per sequence, -1 for one that is not read.
-    plain: "rows" or "steps", the extent of its values, if it has no recurrence; they are laid out as steps of
-    sequences. last_only: the outputs are those of the last step. constants: the offset of its constants among
-    the weights.
+    extent: that of its values. is_plain: it has no recurrence, and its values are the steps of one sequence.
+    last_only: the outputs are those of the last step. constants: the offset of its constants among the
+    weights.
     """
 
     plan: Plan
@@ -62,7 +63,8 @@ class PlanKernel:
     statics: tuple[int, ...]
     outputs: tuple[int, ...]
     rows: tuple[int, ...]
-    plain: str
+    extent: Extent
+    is_plain: bool
     last_only: bool
     constants: int
 
@@ -100,7 +102,9 @@ class Recipe:
         return len(self.weights), kernels, sorted(self.constants.items())
 
     def add(self, data: bytes) -> int:
-        """Appends bytes to the weights, aligned to a cache line; returns their offset for code to read."""
+        """Appends bytes to the weights of a C library that is being built, aligned to a cache line; returns
+        their offset for code to read.
+        """
         self.weights += bytes(-len(self.weights) % LINE)
         index = len(self.weights)
         self.weights += data
@@ -118,7 +122,7 @@ def recipe_of(model: CallSpecification, platform: Platform, module: ir.Module, n
     recipe, net, parts = Recipe(), model.net, model.schedule.parts
     in_place = read_in_place(parts, parts)
     for value in (*net.inputs, *net.results):
-        check_extent(net, value)
+        check_extent(net.type_of(value).extent)
     parameters = dict(zip(parameters_of(net), model.params, strict=True))
     known = sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
     constants = evaluated(net, parameters, known)
@@ -155,19 +159,20 @@ def part_refusal(what: str, reason: str) -> RefusedError:
     return RefusedError(f"the model cannot be built: {what}: {reason}. {INSTEAD}")
 
 
-def check_extent(net: Net, number: int) -> None:
-    """Raises `RefusedError` unless the value with this node number is one per call, sequence or step."""
-    extent = net.type_of(number).extent
-    if is_derived(extent):
+def check_extent(extent: Extent) -> None:
+    """Raises `RefusedError` unless values at an extent are one per call, sequence or step, also of steps of
+    which there are other numbers, as after a stride.
+    """
+    if extent and is_own_axis(extent[-1]):
         raise RefusedError(
-            f"a library has outputs of as many steps as inputs; the model has values at "
-            f"{extent_text(extent)}, as after a stride. {INSTEAD}"
+            f"the inputs of a library have the same steps; an input has steps of its own, at "
+            f"{extent_text(extent)}. {INSTEAD}"
         )
     if is_pairs(extent):
         raise RefusedError(
             f"a library has no attention between steps, as at {extent_text(extent)}. {INSTEAD}"
         )
-    if extent not in (CONST, ROWS, STEPS):
+    if extent not in (CONST, ROWS, STEPS) and not is_derived(extent):
         raise RefusedError(
             f"a library takes flat sequences; the model has values at {extent_text(extent)}: nested "
             f"sequences, and statics that are sequences, are laid out by NumPy. {INSTEAD}"
@@ -188,9 +193,10 @@ def check_part(part: Part, what: str) -> None:
         reason = "its parameters are values over all sequences, and packed anew in each call"
     if part.plan is not None and part.plan.ends.totals:
         reason = reasons["total"]
-    if part.kind != "plain" and part.extent not in (ROWS, STEPS, CONST):
+    has_steps = part.extent == STEPS or is_derived(part.extent)
+    if part.kind != "plain" and part.extent not in (ROWS, CONST) and not has_steps:
         reason = f"it runs over sequences at {extent_text(part.extent)}, which NumPy lays out"
-    if part.kind == "recurrence" and part.extent != STEPS:
+    if part.kind == "recurrence" and not has_steps:
         reason = f"it is a recurrence over values at {extent_text(part.extent)}"
     if reason is not None:
         raise part_refusal(what, reason)
@@ -255,10 +261,9 @@ def kernel(
         rows = tuple(-1 for _ in plan.ends.rows)
     values = constant_values(plan, [constants[number] for number in numbers])
     index = recipe.add(pack_constants(layout.constants, values, processor).tobytes())
-    plain = "" if part.kind != "plain" else "rows" if part.extent == ROWS else "steps"
-    return PlanKernel(
-        plan, layout, functions, inputs, initial, statics, outputs, rows, plain, part.last_only, index
-    )
+    read, written = (inputs, initial, statics), (outputs, rows)
+    kind = part.extent, part.kind == "plain", part.last_only
+    return PlanKernel(plan, layout, functions, *read, *written, *kind, index)
 
 
 def results_at(results: Sequence[int], indices: Sequence[int]) -> tuple[int, ...]:
@@ -289,13 +294,15 @@ def pack_constants(constants: Constants, values: Values, processor: Processor) -
 
 
 def across_step(net: Net, part: Part, in_place: Collection[int], what: str) -> AcrossStep:
-    """Makes the operation of a part that repeats or reduces a value, or reads windows of its steps. in_place:
-    the windows that are read in place. what: the part's number and kind, for the `RefusedError` if only NumPy
-    can run it.
+    """Makes, for a C library, the operation of a schedule's part that repeats or reduces a value, or reads
+    windows of its steps. in_place: the windows that are read in place. what: the part's number and kind, for
+    the `RefusedError` if only NumPy can run it.
     """
     source, result = part.reads[0], part.results[0]
     for number in (*part.reads, result):
-        check_extent(net, number)
+        check_extent(net.type_of(number).extent)
+    if part.body is not None:
+        check_extent(pairs_extent(part.body))
     across = Across.of(net, part, in_place)
     check_across(across, what)
     return AcrossStep(source, result, across)

@@ -33,7 +33,8 @@ NEAR_BYTES = 32 * 1024
 
 
 def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
-    """Lowers a phase's work on fibers (matrix elements summed for a unit) to a loop over groups of units.
+    """Lowers a phase's work on fibers (matrix elements summed for a unit) to a loop over groups of units
+    (results of sums).
 
     Work is ordered by levels: even ones are elementwise work on units, odd ones work on fibers. The loop has
     a pass for each odd level and each length of fibers there.
@@ -116,7 +117,7 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
     A product that only it reads becomes its two factors, for a fused multiply-add.
 
     level: that of the pass in the order of work, which decides what is in a register.
-    group: the number of units of a group.
+    group: the number of units of a group, whose fibers are worked on together.
     """
     operand = stage.net.nodes[number].inputs[0]
     root, _ = view_chain(stage.net, operand)
@@ -143,7 +144,9 @@ def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) ->
 
 
 def stores(stage: StageLowering, numbers: list[int]) -> Stores:
-    """Lists the stores of nodes' values: the register of each value, with each field that it is stored in."""
+    """Lists the stores of nodes' values: the register of each value, with each field (position in the memory
+    of a row) that it is stored in. numbers: the nodes.
+    """
     dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
     return tuple(
         (Register(number, dtypes[number]), target) for number in numbers for target in stage.targets(number)
@@ -157,7 +160,7 @@ def deep_operand(
 
     operand, user: the operand, and the node that reads it.
     level: that of the pass in the order of work; values that it has computed are in registers.
-    group: the number of units of a group.
+    group: the number of units of a group, whose fibers are worked on together.
     """
     root, index = stage.value_at(operand)
     dtype = stage.net.type_of(operand).dtype
@@ -177,7 +180,7 @@ def read_along(stage: StageLowering, root: int, indices: Array, dtype: str, grou
 
     root, dtype: the node of the value, and the dtype in which it is read.
     indices: the index of the element at each depth and unit, [depth, units].
-    group: the number of units of a group.
+    group: the number of units of a group, whose fibers are worked on together.
     """
     node = stage.net.nodes[root]
     if node.types[0].extent == CONST:
@@ -205,7 +208,7 @@ def constants_along(
     depth, one number per depth is packed.
 
     indices: the index of the element at each depth and unit, [depth, units].
-    group: the number of units of a group.
+    group: the number of units of a group, whose fibers are worked on together.
     """
     if np.all(indices == indices[0]):
         return Broadcast(stage.constants.add(Elements(constant, indices[0], group)), dtype)

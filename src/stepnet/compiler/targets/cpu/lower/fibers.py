@@ -95,7 +95,7 @@ def in_groups(numbers: Array, group: int) -> Array:
     """Rearranges an array [depth, units] to [groups, depth, units of a group], the order in which a matrix is
     stored in memory. The last group is padded with copies of the last unit.
 
-    group: the number of units of a group.
+    group: the number of units of a group, whose fibers are worked on together.
     """
     depth, units = numbers.shape
     groups = -(-units // group)
@@ -165,7 +165,8 @@ class FiberWork:
 
     def latest(self, number: int) -> int:
         """Returns the last level (position in the order of work) on which a node may be computed. A node on
-        fibers may wait for the first of its readers, if all are of this work; others keep their level.
+        fibers (elements summed for one unit) may wait for the first of its readers, if all are of this work;
+        others keep their level.
         """
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
@@ -216,7 +217,9 @@ class FiberWork:
         last = self.level[following]
 
         def reads_early(user: int, operand: int) -> bool:
-            """Tells whether a node reads the old value, by `operand`, before the next value is stored."""
+            """Tells whether a node reads the memory's old value, by `operand`, before the next value is
+            stored in its place.
+            """
             if self.net.nodes[user].is_view:
                 return all(reads_early(reader, user) for reader in self.users[user])
             is_late = user in self.level and max(self.levels_of(user)) > last
@@ -236,7 +239,9 @@ class FiberWork:
         return sorted(nodes | self.again.get(level, set()))
 
     def is_fused(self, number: int) -> bool:
-        """Tells whether a node is a product that only one sum reads; both are then a fused multiply-add."""
+        """Tells whether a node is a product of elements of fibers that a single sum of the same level reads,
+        so that both become a fused multiply-add.
+        """
         node, users = self.net.nodes[number], self.readers[number]
         has_one_sum = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
         (user,) = users if has_one_sum else (number,)

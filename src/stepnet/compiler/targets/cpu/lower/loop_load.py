@@ -30,10 +30,10 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
     """Counts the work of a compiled recurrence (its loops are `program`) per step, to estimate its time."""
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
-        """Counts the work of a stage of a plan, to estimate its time. work: its loops, each with its net.
-        waits: its barriers per step.
+        """Counts the work of a stage (before, in or after the loop over steps), to estimate its time. work:
+        its loops, each with its net. waits: its barriers per step.
 
-        Unit blocks are listed only for loops whose units threads divide without barriers.
+        Unit blocks (vectors of units) are listed only for loops whose units threads divide without barriers.
         """
         work = list(work)
         by_unit = program.units_are_alone and not waits
@@ -67,7 +67,9 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
 
 
 def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
-    """Yields the loops over rows (sequences), without those over the words (inner steps) of a row."""
+    """Yields, of the phases of a stage, the loops over rows (sequences), without those over the words (inner
+    steps) of a row.
+    """
     for phase in phases:
         if isinstance(phase, LaneLoop):
             yield from (loop for along, loop in phase.work if not along)
@@ -91,7 +93,9 @@ def flops(net: Net, loop: Loop) -> int:
 
 
 def fiber_flops(net: Net, loop: FiberLoop) -> int:
-    """Counts the elementwise operations per row of a loop over fibers (elements summed for one unit)."""
+    """Counts the elementwise operations per row of a loop over fibers (elements summed for one unit), to
+    estimate its time.
+    """
     units = [
         number
         for work in (*(fiber_pass.units for fiber_pass in loop.passes), loop.units)
@@ -126,7 +130,9 @@ def blocks_of(loop: Loop, width: int) -> int:
 
 
 def products_of(net: Net, loop: UnitLoop, width: int, processor: Processor) -> Products:
-    """Describes a loop's products, to estimate its time: parameter bytes, and a cost per number of rows."""
+    """Describes the matrix products of a loop, to estimate its time: the bytes of parameters, and for each
+    number of rows the cost of their tiles. width: the number of elements of a vector.
+    """
     blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, processor)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
     return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

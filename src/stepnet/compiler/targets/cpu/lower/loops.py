@@ -276,7 +276,9 @@ class FiberPass:
 
     @property
     def fields(self) -> set[Field]:
-        """The fields (places of values in records) that the pass reads: they decide if steps can be fused."""
+        """The fields (places of values in records) that the pass over fibers (matrix elements summed for a
+        unit) reads: they decide whether it can be fused with a pass of the step before.
+        """
         read = [operands for _, operands in (*self.units, *self.nodes)] + [
             fiber_sum.terms for fiber_sum in self.sums
         ]
@@ -310,7 +312,9 @@ class FiberLoop:
 
     @property
     def begins_ahead(self) -> bool:
-        """Tells whether a step's first pass over fibers may be fused with the last one of the step before."""
+        """Tells whether a step's first loop (pass) over fibers, the elements of a matrix that are summed for
+        one unit, may be fused with the last pass of the step before, so that elements are loaded once.
+        """
         first, last = self.passes[0], self.passes[-1]
         return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
 
@@ -381,7 +385,7 @@ def is_one_loop(phases: list[Phase]) -> bool:
     """Tells whether a stage is a single loop over units, so that each thread can run its units through many
     steps without a barrier.
 
-    phases: the loops of the stage, phase by phase.
+    phases: the loops of the stage (the work before, in or after the loop over steps), phase by phase.
     """
     loops = phases[0] if len(phases) == 1 else ()
     return isinstance(loops, list) and len(loops) == 1 and isinstance(loops[0], FiberLoop | UnitLoop)

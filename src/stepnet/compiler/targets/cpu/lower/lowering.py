@@ -52,7 +52,9 @@ def loops_by_phase(stage: StageLowering) -> list[Phase]:
 
 
 def loops(stage: StageLowering) -> list[list[Loop]]:
-    """Lowers each phase of a stage that has no inner sequences to loops over rows; returns them by phase."""
+    """Lowers each phase of a stage (the work before, in or after the loop over steps) that has no inner
+    sequences to loops over rows; returns them by phase.
+    """
     all_phases = loops_by_phase(stage)
     of_rows = [phase for phase in all_phases if not isinstance(phase, LaneLoop | InnerLoop)]
     assert len(of_rows) == len(all_phases)
@@ -95,7 +97,9 @@ def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLo
 
 
 def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
-    """Makes the loop that computes the products and pointwise nodes `members`, all of `size` units."""
+    """Makes the loop over `size` units that computes the nodes `members`: products with matrices, and
+    pointwise nodes.
+    """
     products: list[ProductSum] = []
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for number in members:
@@ -143,7 +147,9 @@ def fused_nodes(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Ope
 
 
 def fold(stage: StageLowering, number: int) -> FoldLoop:
-    """Lowers a reduction of all features of a word (inner step) to a loop, with the nodes fused into it."""
+    """Lowers a reduction (node `number`) of all features of a word (step of an inner sequence) to a loop,
+    with the nodes fused into it.
+    """
     node = stage.net.nodes[number]
     read = stage.net.type_of(node.inputs[0])
     nodes, source = fused_nodes(stage, number), stage.operand(node.inputs[0], read, number)
@@ -151,7 +157,9 @@ def fold(stage: StageLowering, number: int) -> FoldLoop:
 
 
 def inner_reduction(stage: StageLowering, number: int) -> InnerReduceLoop:
-    """Lowers a reduction over each row's words (inner steps) to a loop, with the nodes fused into it."""
+    """Lowers a reduction (node `number`) over each row's words (steps of its inner sequence) to a loop, with
+    the nodes fused into it.
+    """
     node = stage.net.nodes[number]
     nodes, source = fused_nodes(stage, number), stage.operand(node.inputs[0], node.type, number)
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
@@ -165,8 +173,8 @@ def inner_reduction(stage: StageLowering, number: int) -> InnerReduceLoop:
 def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
     """Lowers an inner recurrence (node `number`), which runs over inner sequences within one step.
 
-    Its memories and statics are in separate records, a row per lane, and are copied from and to the step's
-    records.
+    Its memories and statics are in separate records (memory of a row's values), one for each lane (slot for a
+    sequence), and are copied from and to the step's records.
     """
     node = stage.net.nodes[number]
     recur, records = node.recur, stage.records

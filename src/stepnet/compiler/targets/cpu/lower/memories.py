@@ -40,8 +40,8 @@ class MemoryFields:
 
 
 def assign_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryFields:
-    """Assigns a field (position in the memory of a row) to each recurrent state of a step. Matrices that are
-    summed over an axis are stored fiber by fiber (the elements of a sum together).
+    """Assigns a field (position in the memory of a row) to each memory (recurrent state) of a plan's step.
+    Matrices that are summed over an axis are stored fiber by fiber (the elements of a sum together).
 
     records: the layout of the rows' memory, to which the fields are added.
     constants: the constants, to which the index tables for copies of matrices are added.
@@ -93,8 +93,8 @@ def assign_static(
 
 def into_fibers(constants: Constants, storage: FiberStorage, target: Field, width: int) -> CopyLoop:
     """Makes the loop that copies a matrix from the caller's array, in C order, to the field `target`, where
-    it is stored fiber by fiber, in the order that `storage` describes. Its index table is added to
-    `constants`.
+    it is stored fiber by fiber (the elements that a sum combines together), in the order that `storage`
+    describes. Its index table is added to `constants`.
     """
     source = caller_field(storage.indices.size, target.dtype)
     return CopyLoop(

@@ -33,7 +33,8 @@ def product(stage: StageLowering, number: int, members: list[int]) -> ProductSum
 def left_operand(
     stage: StageLowering, operand: int, numbers: tuple[int, ...], inner: int, weights: str | None
 ) -> ProductOperand:
-    """Lowers a left operand of products; packs the parameters that it is multiplied by.
+    """Lowers a left operand of matrix products: finds where its elements lie in memory, and adds the
+    parameters that it is multiplied by, packed, to the constants.
 
     operand, inner: the node of the left operand, and its number of elements.
     numbers: the nodes of the parameters, each a matrix [inner, n] for one product.

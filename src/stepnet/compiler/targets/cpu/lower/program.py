@@ -111,7 +111,9 @@ class Lowering:
         return self.next_argument - 1
 
     def run(self) -> Lowered:
-        """Assigns memory to all values, then lowers each stage of the plan to loops; returns the result."""
+        """Lowers the plan to loops over memory: assigns a place in memory to all values, then lowers the work
+        of each stage (before, in and after the loop over steps). Returns the result.
+        """
         self.assign_axes()
         inputs = self.assign_inputs()
         sequence = self.lower_sequence()
@@ -180,8 +182,8 @@ class Lowering:
         return self.arrays_in_place[-1].field
 
     def dummy_bytes(self, strides: dict[str, int]) -> int:
-        """Returns the size in bytes of a dummy row, which lanes without a row in an array read and write. It
-        is as large as the largest row.
+        """Returns the size in bytes of a dummy row: a lane, which runs sequence after sequence, reads and
+        writes it in steps in which it has none. It is as large as the largest row.
 
         strides: the bytes of a row of each kind of record, by its name.
         """
@@ -291,7 +293,9 @@ class Lowering:
         return self.sequence_source(number)
 
     def lower_sequence(self) -> RowWork | None:
-        """Lowers the work done once per sequence, before its first step, to loops; None if there is none."""
+        """Lowers the work done once per sequence, before its first step, to loops over the sequences: values
+        that steps or initial memories read. None if there is none.
+        """
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= {*self.operands.others, *self.read_in_the_end()}
         read |= {number for number in self.operands.memories if not is_zeros(self.net, number)}
@@ -472,7 +476,9 @@ class Lowering:
         return work, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
-        """Lowers the work done once per sequence, after its last step, to loops; None if there is none."""
+        """Lowers the work that is done once per sequence, after its last step, on final memories and on
+        reductions over steps, to loops; None if there is none.
+        """
         arguments = {**self.row_arguments, **self.final_arguments}
         arguments |= {number: self.new_argument("reduced") for number in self.needs.reduced}
         if not self.needs.ended:
@@ -492,8 +498,9 @@ class Lowering:
         return RowWork(self.net, tuple(inputs), work, tuple(outputs))
 
     def lower_totals(self) -> RowWork | None:
-        """Lowers the functions of totals to loops over a single row; None if there are none. The arrays of
-        the totals that they read, and of those that they write, are the arguments of a function of their own.
+        """Lowers the functions of totals (sums over all rows) to loops over a single row; None if there are
+        none. The arrays of the totals that they read, and of those that they write, are the arguments of a
+        function of their own.
         """
         functions = TotalFunctions.of(self.plan)
         if functions is None:

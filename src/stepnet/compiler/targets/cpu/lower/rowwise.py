@@ -47,8 +47,8 @@ def gather(stage: StageLowering, number: int) -> GatherLoop:
 
 
 def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
-    """Lowers a concatenation to copies of those operands that are not stored into its field (place in
-    memory) directly.
+    """Lowers a concatenation (node `number`) to copies of those operands that are not stored into its field
+    (place in memory) directly.
     """
     node, inside = stage.net.nodes[number], stage.pieces_inside(number)
     axis: int = node.attributes["axis"] % len(node.type.shape)

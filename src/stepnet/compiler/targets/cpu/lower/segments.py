@@ -65,7 +65,9 @@ class Segments:
         return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
 
     def is_per_inner_step(self, number: int) -> bool:
-        """Tells whether a node has values of words (inner steps) or reduces them, and runs lane by lane."""
+        """Tells whether a node has values of words (steps of inner sequences) or reduces them, and so runs
+        lane by lane: for one sequence completely before the next.
+        """
         node = self.net.nodes[number]
         if self.is_recurrence(number):
             return False

@@ -121,7 +121,9 @@ class StageLowering:
         return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, value)
 
     def storage(self, number: int) -> FiberStorage | None:
-        """Returns the memory order of a matrix that is stored fiber by fiber; None for other nodes."""
+        """Returns the order in memory of a node's matrix, if it is stored fiber by fiber (the elements that a
+        sum combines for a unit next to each other); None for other nodes.
+        """
         indices = self.fibers.indices.get(number)
         return (
             None

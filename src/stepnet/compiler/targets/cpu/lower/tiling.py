@@ -47,8 +47,9 @@ class Tiling:
 
     @classmethod
     def of(cls, net: Net, loop: UnitLoop, width: int, processor: Processor) -> "Tiling":
-        """Chooses the tiling of a loop with matrix products: the sizes of its register tiles, and the groups
-        of work that threads divide among them. width: the number of elements of a vector.
+        """Chooses the tiling of a loop with matrix products: the sizes of its register tiles (rows x vectors
+        of columns), and the groups of work that threads divide among them. width: the number of elements of a
+        vector.
         """
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)

@@ -53,7 +53,10 @@ class TotalFunctions:
 
     @classmethod
     def of(cls, plan: Plan) -> "TotalFunctions | None":
-        """Finds the functions of totals of a plan; None if there are none, or if they are too large."""
+        """Finds the nodes of a plan that are computed from totals (sums over all rows) alone, such as a step
+        of an optimiser: machine code computes them at the end of a call, when the sums are complete. None if
+        there are none, or if their values are too large.
+        """
         net, tasks, totals = plan.net, tasks_of(plan), plan.results(plan.ends.totals)
         once = {number for number, node in enumerate(net.nodes) if is_known(node)} - {*plan.total}
         functions = functions_of(plan, tasks, once)

@@ -101,9 +101,9 @@ class Image(NamedTuple):
         )
 
     def load(self, address_of: Callable[[str], int]) -> tuple[mmap.mmap, dict[str, int]]:
-        """Loads the image into executable memory, and fills in its addresses. address_of: returns the address
-        of an external function, by its name. Returns the memory, which the caller must keep, and the
-        addresses of the image's functions by name.
+        """Loads the image into executable memory, and fills in the addresses that its code refers to.
+        address_of: returns the address of an external function, by its name. Returns the memory, which the
+        caller must keep, and the addresses of the image's functions by name.
         """
         memory = mapped(max(self.size, 1))
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -37,6 +37,16 @@ APART = 9 * LINE
 """The least distance in bytes from the end of one array to the next in `JointAllocation`."""
 POOLED = 256 * 2**20
 """The most bytes of unused memory that are kept for reuse."""
+PRIVATE: dict[str, int] = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+)
+"""The arguments that ask the system for memory of this process alone. On Windows there are none: memory
+without a file and without a name is private.
+"""
+NO_MEMORY = (8, 14, 1455)
+"""The errors of Windows for memory that it does not have: ERROR_NOT_ENOUGH_MEMORY, ERROR_OUTOFMEMORY and
+ERROR_COMMITMENT_LIMIT.
+"""
 Shape = tuple[tuple[int, ...], Any]
 """The shape of an array, and its dtype."""
 
@@ -62,9 +72,9 @@ def aligned(size: int, worth_huge: int = WORTH_HUGE) -> Array:
 def mapped(size: int) -> mmap.mmap:
     """Requests `size` zero bytes in new pages from the system; raises `MemoryError` if there are none."""
     try:
-        return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return mmap.mmap(-1, size, **PRIVATE)
     except OSError as error:
-        if error.errno != errno.ENOMEM:
+        if error.errno != errno.ENOMEM and getattr(error, "winerror", None) not in NO_MEMORY:
             raise
         raise MemoryError(f"the system cannot allocate {size} more bytes") from None
 

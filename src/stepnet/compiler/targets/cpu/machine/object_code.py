@@ -20,7 +20,7 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.room import BASE_BYTES, TEXT_FACTOR, THREAD_BYTES, reserve
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
 from stepnet.compiler.targets.limits import processors
-from stepnet.compiler.values.fork_guard import run_in_thread
+from stepnet.compiler.values.fork_guard import large_stacks, run_in_thread
 
 SWITCH_INTERVAL = 5e-4  # seconds
 LEFT_OUT = ("lsr", "post-ra")
@@ -83,7 +83,9 @@ def emit_all(texts: Iterable[str], processor: Processor) -> list[bytes]:
     received, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
 
     def work(thread: int) -> None:
-        """Compiles the longest waiting text until none waits. thread: the number of this thread."""
+        """Runs in one of several threads: compiles LLVM texts, the longest that waits first, until none
+        waits. thread: the number of this thread.
+        """
         # A text that LLVM refuses is left to the calling thread, which meets the same error and raises it.
         # So is a text for which memory is short: the calling thread compiles it after all others.
         with suppress(IndexError, RuntimeError, MemoryError):
@@ -128,7 +130,7 @@ def frequent_switches() -> Generator[None]:
 def try_to_start(thread: threading.Thread) -> bool:
     """Starts a thread; returns False if the system has no more threads, or no memory for one."""
     try:
-        with reserve(THREAD_BYTES):
+        with reserve(THREAD_BYTES), large_stacks():
             thread.start()
     except (RuntimeError, MemoryError):
         return False

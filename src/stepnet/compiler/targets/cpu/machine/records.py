@@ -81,7 +81,8 @@ class Field:
     @property
     def is_readable(self) -> bool:
         """Tells whether code can read values from this field after it has written them there. It cannot if
-        the record is "put ...", an array of results in which rows that are not wanted share one place.
+        the record is "put ...", an array of results where all rows that the caller does not want are written
+        to one dummy place.
         """
         return not self.record.startswith("put ")
 
@@ -117,8 +118,8 @@ class RowSource:
 
     @property
     def is_zeros(self) -> bool:
-        """Tells whether this source of a value per sequence is neither an array of the call nor a field: the
-        value is then zeros.
+        """Tells whether this source of a value that each sequence has once, such as an initial memory, is
+        neither an array of the call nor a field: the value is then zeros.
         """
         return self.argument < 0 and self.field is None
 
@@ -203,7 +204,9 @@ class Records:
     used: dict[str, int] = field(default_factory=dict[str, int])
 
     def field(self, record: str, type_: Type) -> Field:
-        """Assigns memory in a record, padded to whole vectors, to a value of a type; returns its field."""
+        """Assigns memory in a record (the memory with all values of a row), padded to whole vectors, to a
+        value of a type; returns its field.
+        """
         start = self.used.get(record, 0)
         padded = -(-max(type_.size, 1) // self.width) * self.width * type_.itemsize
         self.used[record] = start + -(-padded // LINE) * LINE
@@ -218,8 +221,8 @@ class Records:
         return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
 
     def stride(self, record: str) -> int:
-        """Returns the bytes from one row of a record to the next: whole cache lines. They are no multiple of
-        1024 bytes, which would map the rows to few cache sets.
+        """Returns the bytes from one row of a record (the memory with all values of a row) to the next: whole
+        cache lines. They are no multiple of 1024 bytes, which would map the rows to few cache sets.
         """
         used = self.used.get(record, 0)
         # Slack at the end: a vector that begins inside the last field may end beyond it.

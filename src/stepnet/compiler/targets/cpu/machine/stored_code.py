@@ -44,7 +44,8 @@ def generator() -> str:
 
 def read(kind: str, form: Serializer, key: tuple[Any, ...]) -> Any:
     """Reads a value of generated code from disk; None if it is not stored. kind: the kind of value, such as
-    "kernel". form: converts it from bytes. key: all that determines it, apart from the code generator.
+    "kernel". form: converts it from bytes. key: all that the value depends on, besides the version of the
+    code generator.
     """
     name = name_of(kind, key)
     data = None if name is None else store.get(kind, name)
@@ -53,7 +54,8 @@ def read(kind: str, form: Serializer, key: tuple[Any, ...]) -> Any:
 
 def keep(kind: str, form: Serializer, key: tuple[Any, ...], value: Any) -> None:
     """Stores a value of generated code on disk, if the disk is used. kind: the kind of value, such as
-    "kernel". form: converts it to bytes. key: all that determines it, apart from the code generator.
+    "kernel". form: converts it to bytes. key: all that the value depends on, besides the version of the code
+    generator.
     """
     if (name := name_of(kind, key)) is not None:
         store.put(kind, name, form.packed(value))
@@ -81,17 +83,30 @@ LOADED: dict[Kernel, MachineCode] = {}
 
 
 def machine_code(*kernel: Any) -> MachineCode:
-    """Returns the code of a kernel that no plan determines, such as packing: loaded before, read from disk,
-    or compiled now and stored. kernel: its folder and module, such as "products.pack", the processor, and
-    options.
+    """Returns the code of a kernel that does not depend on a plan (the graph of a layer), such as packing:
+    loaded before, read from disk, or compiled now and stored. kernel: its folder and module, such as
+    "products.pack", the processor, and options.
     """
     if not is_loaded(kernel):
         compile_with_kernels([], [kernel], kernel[1])
     return LOADED[kernel]
 
 
+def machine_code_of_many(*kernel: Any) -> MachineCode:
+    """Returns the code of a kernel of which there may be any number: read from disk, or compiled now and
+    stored. The caller keeps it. kernel: as for `machine_code`.
+    """
+    code = read("kernel", KERNEL, kernel)
+    if code is None:
+        (code,) = compile_with_kernels([kernel_module(kernel)], [], kernel[1])
+        keep("kernel", KERNEL, kernel, code)
+    return MachineCode(code)
+
+
 def is_loaded(kernel: Kernel) -> bool:
-    """Tells whether a kernel's code, by its key, can be called; loads it from disk if it is stored there."""
+    """Tells whether a kernel's code, by its key (folder and module, processor, options), can be called; loads
+    it from disk if it is stored there.
+    """
     if kernel not in LOADED and (code := read("kernel", KERNEL, kernel)) is not None:
         LOADED[kernel] = MachineCode(code)
     return kernel in LOADED
@@ -100,8 +115,9 @@ def is_loaded(kernel: Kernel) -> bool:
 def compile_with_kernels(
     modules: Iterable[Any], kernels: Iterable[Kernel], processor: Processor
 ) -> list[ObjectCode]:
-    """Compiles LLVM modules to object code for a processor, and in the same run kernels that are not loaded
-    yet, which are stored and loaded. Returns the code of the modules.
+    """Compiles LLVM modules to object code for a processor, and in the same run those of the kernels that are
+    not loaded yet, which are stored on disk and loaded. A kernel is code that no plan determines, given by
+    its key. Returns the code of the modules.
 
     Kernels come first: they are short, so LLVM can soon begin while the modules are still written. Both may
     be generators, which are advanced only when LLVM can take another module.
@@ -109,7 +125,9 @@ def compile_with_kernels(
     missing = list[Kernel]()
 
     def to_compile() -> Iterator[Any]:
-        """Yields the LLVM modules of missing kernels, and then those of the caller."""
+        """Yields the LLVM modules of kernels whose code is not loaded, and then those of the caller, for the
+        compiler.
+        """
         for kernel in kernels:
             if not is_loaded(kernel):
                 missing.append(kernel)

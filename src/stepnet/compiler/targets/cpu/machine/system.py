@@ -20,6 +20,16 @@ REST = 50
 """The duration of a short sleep in microseconds; Windows, which cannot sleep so briefly, sleeps for 0."""
 
 
+C_LIBRARY = {
+    "ucrtbase": ("ceil", "ceilf", "floor", "floorf", "fmod", "fmodf", "rint", "rintf", "qsort"),
+    "ntdll": ("__chkstk", "memcpy", "memset"),
+}
+"""The functions that generated code calls, most where the processor has no instruction, by the library of
+Windows that has them. `__chkstk` makes room for a function's variables if they take more than a page. On
+other systems they are found among the libraries that the process has loaded.
+"""
+
+
 @dataclass(frozen=True)
 class Semaphores:
     """Semaphores of the system.
@@ -97,7 +107,10 @@ def semaphores() -> Semaphores:
 
         def make(_: int) -> int:
             """Creates a semaphore of Windows, and returns its handle."""
-            return int(create(None, 0, 2**31 - 1, None))
+            handle = create(None, 0, 2**31 - 1, None)
+            if not handle:
+                raise OSError("the system cannot create a semaphore")
+            return handle
 
         names = ("WaitForSingleObject", "ReleaseSemaphore")
     elif sys.platform == "darwin":
@@ -106,7 +119,10 @@ def semaphores() -> Semaphores:
 
         def make(_: int) -> int:
             """Creates a semaphore of macOS, and returns its handle."""
-            return int(create(0))
+            handle = create(0)
+            if not handle:
+                raise OSError("the system cannot create a semaphore")
+            return handle
 
         names = ("dispatch_semaphore_wait", "dispatch_semaphore_signal")
     else:
@@ -127,7 +143,12 @@ def semaphores() -> Semaphores:
 def symbols() -> dict[str, int]:
     """Returns the addresses, in this process, of the system functions that machine code calls by name."""
     system_yield = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
+    others = dict[str, int]()
+    if sys.platform == "win32":
+        for library, names in C_LIBRARY.items():
+            others.update((name, address_of(ctypes.CDLL(library), name)) for name in names)
     return {
+        **others,
         "system_yield": address_of(system_library(), system_yield),
         "system_wait": semaphores().wait,
         "system_post": semaphores().post,

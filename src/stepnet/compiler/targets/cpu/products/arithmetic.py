@@ -66,16 +66,18 @@ class Arithmetic:
         return -(-terms // self.terms)
 
     def left_size(self, terms: int, width: int) -> int:
-        """Returns the bytes of a left operand of `terms` elements in memory, padded to full vectors of
-        `width` elements and to full packed words.
+        """Returns the bytes in memory of a left operand (the row that a matrix is multiplied by) of `terms`
+        elements, padded to full vectors of `width` elements and to full words (`self.terms` elements that one
+        instruction multiplies together).
         """
         whole = max(-(-terms // width) * width, self.word_count(terms) * self.terms)
         return whole * bytes_of(self.stored)
 
     @property
     def heads(self) -> int:
-        """The number of vectors that precede the packed words of each gate (product of a unit): for int8 one
-        of initial sums and one of scales; 0 for other encodings.
+        """The number of vectors that precede the packed words (elements that one instruction multiplies
+        together) of each gate (product of a unit): for int8 one of initial sums and one of scales; 0 for
+        other encodings (a word of int8 has 4 terms).
         """
         return HEADS if self.terms == 4 else 0
 
@@ -117,7 +119,7 @@ def arithmetic(weights: str | None, dtype: str, width: int, processor: Processor
 
 def unchanged_words(code: Code, words: ir.Value) -> list[ir.Value]:
     """Returns a list of the packed words alone: a word of plain values, unlike an encoded one, has a single
-    value and need not be unpacked.
+    value, so that nothing is unpacked.
     """
     return [words]
 
@@ -169,7 +171,9 @@ def multiply_quads(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
 
 
 def split_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits words of four int8: their elements 0 and 2, then their elements 1 and 3, as vectors of int16."""
+    """Splits words of four int8: their elements 0 and 2, then their elements 1 and 3, as vectors of int16, by
+    which x86 multiplies pairs.
+    """
     halves = code.bitcast(words, ir.VectorType(I16, 2 * width_of(words)))
     eight = code.splat(halves.type, 8)
     return [code.ashr(code.shl(halves, eight), eight), code.ashr(halves, eight)]
@@ -182,7 +186,9 @@ def multiply_halves(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Val
 
 
 def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits a vector of words of four int8 into their four elements, as four vectors of int32."""
+    """Splits a vector of words of four int8 into their four elements, as four vectors of int32. It is for
+    processors without an instruction that multiplies such words.
+    """
     last = code.splat(words.type, 24)
     shifted = [code.shl(words, code.splat(words.type, 24 - 8 * index)) for index in range(3)]
     return [*(code.ashr(value, last) for value in shifted), code.ashr(words, last)]
@@ -231,7 +237,8 @@ NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512
 
 
 def left_layout(code: Code, kind: Arithmetic, values: ir.Value) -> ir.Value:
-    """Converts a vector of a left operand to the form in which it is stored in memory, in `kind.order`.
+    """Converts a vector of a left operand to the form in which it is stored in memory, with the elements of
+    each word in `kind.order`.
 
     values: float32, which is rounded to bfloat16, or the integers of int8 as int32.
     """

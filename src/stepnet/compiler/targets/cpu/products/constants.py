@@ -79,8 +79,8 @@ class Elements:
         self.filler(memory, processor)(values)
 
     def filler(self, memory: Array, processor: Processor) -> Callable[[Sequence[Array]], None]:
-        """Makes a function that copies the chosen elements of a constant to `memory`. It takes a list whose
-        only item is the array of the constant.
+        """Makes a function that copies the elements of a constant that a kernel reads, in its order, to
+        `memory`, also again for new parameters. It takes a list whose only item is the array of the constant.
         """
         type_, indices = self.constant.type, self.indices
         count = type_.size if indices is None else len(indices)
@@ -120,7 +120,7 @@ class PackedParameters:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the packed parameters, padded to whole unit blocks of `width` columns."""
+        """The bytes of the packed parameters, padded to whole unit blocks (vectors of `width` columns)."""
         type_ = self.sources[0].type
         inner, size = type_.shape
         words = word_count(inner, self.weights)
@@ -132,7 +132,8 @@ class PackedParameters:
             packing(pointer(value))
 
     def packings(self, memory: Array, like: Sequence[Array], processor: Processor) -> list[Packing]:
-        """Prepares the packing of each parameter into memory, to be run whenever the parameters change.
+        """Prepares the packing of the parameters of each gate (product of a unit) into `memory`, to be run
+        whenever the parameters change.
 
         like: for each source (gate), an array with the shape and strides of its parameters.
         """
@@ -173,8 +174,8 @@ class Scaled:
 
     @property
     def lines(self) -> int:
-        """The number of vectors that parameters in int8 take per unit block and gate (product of a unit): one
-        of initial sums, one of scales, and one for each packed word.
+        """The number of vectors that parameters in int8 take per unit block (vector of columns) and gate
+        (product of a unit): one of initial sums, one of scales, and one for each packed word.
         """
         return HEADS + word_count(self.sources[0].type.shape[0], "int8")
 
@@ -184,7 +185,10 @@ class Scaled:
         return 4 * self.blocks * self.lines * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:
-        """Writes the parameters in int8 to memory, with scales. values: a float32 matrix per source."""
+        """Encodes parameters in int8, a scale per column, and packs them into `memory`, as the kernel's
+        products read them: for each unit block (vector of columns) a line of initial sums, one of scales, and
+        the words. values: a float32 matrix per source.
+        """
         shift: int = (
             lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, processor).shift
         )
@@ -244,7 +248,9 @@ class Constants:
 
     @property
     def held(self) -> int:
-        """The bytes of index tables and arrays among the constants, which count towards a cache's limit."""
+        """The bytes of the index tables and arrays among the constants of a kernel, which count towards a
+        cache's limit.
+        """
         arrays = (entry.indices if isinstance(entry, Elements) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
@@ -257,7 +263,9 @@ class Constants:
         return self._add((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _add(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
-        """Returns the offset of the entry with a key; if there is none, appends `entry`, of `size` bytes."""
+        """Returns the offset, in a kernel's memory of constants, of the entry with a key; if there is none,
+        appends `entry`, of `size` bytes.
+        """
         if key not in self.known:
             self.known[key] = self.size
             self.entries.append((self.size, entry))
@@ -266,7 +274,8 @@ class Constants:
         return self.known[key]
 
     def filled(self, values: Values, processor: Processor) -> Array:
-        """Takes a buffer from the pool of memory and writes all constants (entries) to it.
+        """Takes a buffer from the pool of memory, and writes all constants that a kernel reads to it; returns
+        it.
 
         values: the array of each constant node, by (whether it is a node of the step, its number).
         """

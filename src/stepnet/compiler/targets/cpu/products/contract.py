@@ -108,15 +108,16 @@ class BlockSizes:
 
     @property
     def group_bytes(self) -> int:
-        """The bytes from one packed group of a contract's left columns, with BLOCK rows, to the next. A cache
-        line of padding is included.
+        """The bytes from one packed group of a contract's left columns, with BLOCK rows, to the next. A
+        contract is a sum over rows of outer products; a group, as many left columns as a register tile has
+        rows. A cache line of padding is included.
         """
         return BLOCK * self.group * self.itemsize + LINE
 
     @property
     def unit_bytes(self) -> int:
-        """The bytes from one packed unit of a contract, with BLOCK rows of a vector of right columns, to the
-        next. A cache line of padding is included.
+        """The bytes from one packed unit of a contract (a sum over rows of outer products), with BLOCK rows
+        of a vector of right columns, to the next. A cache line of padding is included.
         """
         return BLOCK * self.width * self.itemsize + LINE
 
@@ -222,8 +223,8 @@ class Contract(ParallelCalls):
 
     @property
     def is_one_run(self) -> bool:
-        """Tells whether one run of the machine code sums all rows, because they take less than AT_ONCE
-        multiply-adds.
+        """Tells whether one run of the machine code computes a contract (a sum over rows of outer products),
+        because they take less than AT_ONCE multiply-adds.
         """
         return len(self.indices) <= self.rows_at_once
 

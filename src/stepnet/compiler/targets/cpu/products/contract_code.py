@@ -15,7 +15,8 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_v
 
 
 def write_contract(processor: Processor, dtype: str, weights: str | None) -> ir.Module:
-    """Generates the LLVM module with the function `contract`, which sums outer products of rows.
+    """Generates the LLVM module with the function `contract`, which sums the outer products of the rows of
+    two operands, as the gradient of a weight.
 
     dtype, weights: the dtype of both operands, and their encoding ("bfloat16") or None.
     """
@@ -89,9 +90,9 @@ class ContractCode:
         code.ret(code.number(0))
 
     def each_row(self) -> Iterator[tuple[ir.Value, ir.Value, ir.Value]]:
-        """Writes a loop over the rows of the result that the thread computes. Yields two pointers to the
-        thread's part of a row, in the memory where the sum accumulates and in the result; and the size of
-        this part in bytes.
+        """Writes a loop over the rows of the result that the thread computes. Yields, for the caller to write
+        the body, two pointers to the thread's part of a row, in the memory where the sum accumulates and in
+        the result; and the size of this part in bytes.
         """
         code, sizes = self.code, self.sizes
         group, unit = code.number(sizes.group), code.number(sizes.width * sizes.itemsize)
@@ -124,7 +125,8 @@ class ContractCode:
         padded: ir.Value,
     ) -> None:
         """Writes code that packs some rows of one operand as [block of columns][word][column], the order in
-        which the product reads them. A word has one or more consecutive rows of a column, encoded.
+        which the product reads them. A word has one or more consecutive rows of a column, encoded. Columns
+        that do not fill the last block are packed too.
 
         operand: the operand, and the sizes of its blocks of columns.
         first, count: the position of the first row in the list of row indices, and the number of rows.

@@ -130,7 +130,8 @@ class Packings:
 
 
 def word_count(inner: int, weights: str | None) -> int:
-    """Returns the number of packed words for `inner` values of k: elements, or words of 32 bits if encoded.
+    """Returns the number of packed words for `inner` elements of k, the axis that a product sums over: one
+    for each element or, of encoded ones, one for as many as 32 bits hold.
 
     >>> word_count(5, "bfloat16"), word_count(5, None)
     (3, 5)

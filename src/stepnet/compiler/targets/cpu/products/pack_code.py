@@ -45,7 +45,9 @@ class PackCode:
         self.first = arguments
 
     def write(self) -> None:
-        """Writes the code of the function, a loop over the matrices; their number is among the arguments."""
+        """Writes the code of the function that packs matrices (reorders them as products read them): a loop
+        over the matrices; their number is among the arguments.
+        """
         code = self.code
         count = code.read(I64, code.at(self.first, 8 * ARGUMENT_INDEX["count"]), 8)
         with code.loop(code.number(0), count) as matrix:
@@ -90,8 +92,8 @@ class PackCode:
         """Computes the pointers for packing word number `word` of a unit block (as many columns as fill a
         vector). A word has `self.terms` consecutive elements of each column.
 
-        Returns the pointer to the matrix element in its first row and first column, and the pointer to the
-        packed word.
+        Returns the pointer to the element of the matrix that is packed in its first row and first column, and
+        the pointer to the packed word.
         """
         code, arguments = self.code, self.arguments
         k = code.mul(word, code.number(self.terms))
@@ -107,7 +109,7 @@ class PackCode:
         `full` - 1.
 
         move: writes the code that packs `step` words. It takes the pointer to their elements, the pointer to
-            the packed words, and the number of the first.
+            the packed words, and the number of the first. step: the number of words that it packs at once.
         """
         code = self.code
         with code.loop(code.number(0), full) as block, code.loop(first, last, step) as word:
@@ -138,8 +140,8 @@ class PackCode:
         return values[0] if self.kind is None else pack_words(self.code, self.kind, values, is_left=False)
 
     def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs one word of each column of a unit block, if the elements of a row are
-        contiguous.
+        """Writes code that packs one word of each column of a unit block (a vector of columns), if the
+        elements of a row are contiguous.
 
         source, packed: the pointers to its elements and to the packed word. word: the number of the word.
         """
@@ -169,8 +171,8 @@ class PackCode:
             packed = code.at(packed, self.arguments["step_bytes"])
 
     def gather(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """Writes code that packs one word of each column of a unit block, if the elements of a row are a
-        stride apart: each is loaded separately.
+        """Writes code that packs one word of each column of a unit block (a vector of columns), if the
+        elements of a row are a stride apart: each is loaded separately.
 
         source, packed: the pointers to its elements and to the packed word. word: the number of the word.
         """

@@ -104,7 +104,9 @@ def accumulate(
         return code.carry(0, inner, flat, partial(own.summed, step), step=step, runs=True)
 
     def piece(number: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
-        """Writes the products of a piece of the left operand; returns the new sums. flat: the sums before."""
+        """Writes the products of one range of the left operand's elements that lie together (such as a step
+        of a window); returns the new sums. flat: the sums before.
+        """
         assert isinstance(inner, int)
         weights = code.at(packed, code.mul(number, code.number(inner * line_bytes)))
         return summed(replace(iteration, left=left.piece(code, number), packed=weights), flat)
@@ -136,7 +138,9 @@ class TileIteration:
         return [value for units in sums for gates in units for value in gates]
 
     def nested(self, flat: Sequence[ir.Value]) -> Sums:
-        """Arranges accumulators (sums in registers) from a flat list as [row][unit block][gate]."""
+        """Arranges the sums of a tile (registers) from a flat list as [row][unit block][gate]: unit blocks
+        are vectors of columns, gates the products of a unit.
+        """
         values = iter(flat)
         shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
         return [[[next(values) for _ in shape[2]] for _ in shape[1]] for _ in shape[0]]
@@ -166,8 +170,8 @@ class TileIteration:
         for k in range(count):
 
             def numbers(row: int, k_offset: int = k * k_bytes) -> list[ir.Value]:
-                """Loads the elements of a row's word `k_offset` bytes after the first, each broadcast to a
-                vector.
+                """Loads the elements of the left operand's word of row `row` that lies `k_offset` bytes after
+                the first word, each broadcast to a vector.
                 """
                 pointer, row_offset = pointers[row]
                 return self.spread(code.at(pointer, row_offset + k_offset))
@@ -188,7 +192,9 @@ class TileIteration:
         return self.flat(sums)
 
     def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:
-        """Loads and unpacks the parameters of a gate of a unit block, for the k-th word from `weights` on."""
+        """Loads and unpacks the parameters by which the k-th left word, counted from that of the pointer
+        `weights`, is multiplied, for one gate (product of a unit) and one unit block (vector of columns).
+        """
         vector_bytes = self.width * self.kind.word_bytes
         pointer = self.code.at(weights, unit * self.unit_bytes + k * self.line_bytes + gate * vector_bytes)
         return self.kind.unpacked(
@@ -196,7 +202,9 @@ class TileIteration:
         )
 
     def spread(self, pointer: ir.Value) -> list[ir.Value]:
-        """Loads the elements of the left operand for a word of k, each broadcast to a vector."""
+        """Loads the elements of the left operand for a packed word (one or more elements of the summed axis
+        k) from a pointer on, each broadcast to a vector.
+        """
         code, itemsize = self.code, bytes_of(self.kind.number)
         pointers = (code.at(pointer, vector * itemsize) for vector in range(self.kind.vectors_per_word))
         return [

@@ -83,7 +83,10 @@ def tiles(
     most_sums = registers * 3 // (3 + vectors_per_word)
 
     def rows_that_fit(columns: int) -> int:
-        """Returns the most rows whose registers suffice. columns: vectors of parameters, units by gates."""
+        """Returns the largest number of rows of a tile (rows and columns of a product whose sums stay in
+        registers) for which the registers suffice. columns: its vectors of parameters, unit blocks times
+        gates.
+        """
         fitting = (
             rows
             for rows in range(MOST_ROWS, 1, -1)
@@ -92,7 +95,8 @@ def tiles(
         return next(fitting, 1)
 
     def units_for(rows: int, most: int) -> int:
-        """Returns the unit blocks that give enough accumulators to hide latency, but no more than `most`.
+        """Returns the number of unit blocks (vectors of units) of a tile that gives enough accumulators to
+        hide latency, but no more than `most`.
 
         The number is doubled until it is enough, and is no more than `blocks` and STREAMS.
         """
@@ -180,7 +184,8 @@ def cycles_in_cache(tile: Tile, gates: int) -> float:
 
 @lru_cache(maxsize=1024)
 def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) -> tuple[int, ...]:
-    """Returns how many tiles of each shape together compute at least `rows` rows in the fewest cycles.
+    """Returns how many tiles of each shape (rows x unit blocks in registers) together compute at least `rows`
+    rows of a matrix product in the fewest cycles.
 
     gates, vector_bytes: the products per unit, and the bytes of a vector of parameters.
     """

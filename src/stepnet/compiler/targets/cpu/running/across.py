@@ -15,7 +15,6 @@ from math import gcd
 
 import numpy as np
 
-from stepnet.compiler.net.pairs import PAIRED
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, extent_text, is_derived, is_pairs
 from stepnet.compiler.net.windows import SAME, check_room
 from stepnet.compiler.plan.waves import Across
@@ -62,15 +61,17 @@ ENDS = ("first", "last")
 
 
 def refusal_of(across: Across, is_laid: bool = False) -> str | None:
-    """Returns why an operation across extents has no machine code, such as its dtype; None if it has.
-
-    is_laid: whether lengths are known, of inner and static sequences too, but not at pairs of steps.
+    """Returns why an operation across extents (a repeat, a reduction over steps, windows of steps or pairs of
+    steps) has no machine code, so that NumPy computes it, such as its dtype; None if it has. is_laid: whether
+    the positions of inner and static sequences are known when the task is made.
     """
     extents = across.source.extent, across.result.extent
-    if is_laid and any(map(is_pairs, extents)):
+    if is_laid and (across.body is not None or any(map(is_pairs, extents))):
         return "values at pairs of steps run in chains"
-    if across.operation in PAIRED:
+    if across.body is not None:
         return None
+    if across.operation == "arrange":
+        return None if is_laid else "NumPy arranges the steps of sequences"
     for extent in () if is_laid else extents:
         if extent not in (CONST, ROWS, STEPS) and not is_derived(extent) and not is_pairs(extent):
             return f"it runs over values at {extent_text(extent)}, which NumPy lays out"
@@ -91,7 +92,8 @@ def refusal_of(across: Across, is_laid: bool = False) -> str | None:
 
 def function_of(across: Across) -> tuple[str, str]:
     """Returns the name (such as "repeat", "last", "sum" or "windows") and the dtype of the machine code of an
-    operation across extents. The dtype is "" if the code only copies values, or finds their addresses.
+    operation across extents. The dtype is "" if the code only copies values, or stores their addresses
+    ("places", for windows that products read in place).
     """
     if across.in_place:
         return "places", ""
@@ -102,7 +104,9 @@ def function_of(across: Across) -> tuple[str, str]:
 
 def numbers_of(across: Across) -> tuple[int, ...]:
     """Returns argument words of an operation: the size of the value of a step, in bytes if the code only
-    copies values, else in numbers; and the numbers of a window, from `count` to `same`.
+    copies values, else in numbers; and the numbers of a window: its size, dilation, steps ahead, stride, the
+    greatest common divisor of stride and dilation, and the code of its kind of padding; all 0 if it reads
+    none.
     """
     window, value = across.window, across.result if across.operation == "overlap" else across.source
     size = value.size * (1 if function_of(across)[1] else value.itemsize)
@@ -115,7 +119,8 @@ def numbers_of(across: Across) -> tuple[int, ...]:
 
 @cache
 def across_code(processor: Processor, name: str, dtype: str) -> NativeFunction:
-    """Returns the machine code of an operation across extents over the steps of sequences, compiled once.
+    """Returns the machine code of an operation across extents (from sequences to their steps, or back),
+    compiled once.
 
     name: such as "repeat", "last", "sum" or "windows". dtype: that of the numbers; "" if values are only
         copied.
@@ -137,7 +142,7 @@ def shares(offsets: Array, count: int) -> list[int]:
 
 def task_of(across: Across, positions: Sequence[Positions], processor: Processor) -> "BetweenTask":
     """Makes the task of an operation across extents. positions: where the sequences at its extents lie."""
-    if across.operation in PAIRED:
+    if across.body is not None:
         return late_import("running.pairs").PairsTask(across, positions, processor)
     read, made = positions
     return AcrossTask(across, read, made, processor)

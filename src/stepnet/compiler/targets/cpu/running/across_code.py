@@ -30,9 +30,9 @@ def write_across(processor: Processor, name: str, dtype: str) -> ir.Module:
 def across_function(
     module: ir.Module, processor: Processor, name: str, dtype: str, from_zero: bool = False, symbol: str = ""
 ) -> ir.Function:
-    """Generates, once per module, the function of an operation across extents over the steps of sequences;
-    returns it. It takes a pointer to its arguments, listed in `WORDS`, which point to the operand, the result
-    and the tables of the sequences. Its result is 0: a task of a call is done.
+    """Generates, once per module, the function of an operation across extents (from sequences to their steps,
+    or back); returns it. It takes a pointer to its arguments, listed in `WORDS`, which point to the operand,
+    the result and the tables of the sequences. It returns 0, which says that the task is done.
 
     name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     from_zero: whether a sum begins at zero and adds one value after the other, as the machine code of steps
@@ -217,7 +217,7 @@ def combination(code: Code, how: str, dtype: str) -> Callable[[ir.Value, ir.Valu
     floats = dtype.startswith("float")
 
     def larger(current: ir.Value, value: ir.Value) -> ir.Value:
-        """Writes the maximum of two values. current: the maximum so far."""
+        """Writes the maximum of two values, NaN if one is NaN. current: the maximum so far."""
         if not floats:
             return code.select(code.icmp_signed(">=", current, value), current, value)
         kept = code.or_(code.fcmp_ordered(">", current, value), code.fcmp_unordered("!=", current, current))
@@ -244,8 +244,8 @@ class WindowCode(CopyCode):
         self.every, self.back = (code.sdiv(number, common) for number in (self.stride, self.dilation))
 
     def write(self, name: str) -> None:
-        """Writes the body of the function. name: "windows", "overlap", or "places" for the addresses of the
-        entries of windows.
+        """Writes the body of the function. name: "windows", which copies the steps of each window; "places",
+        which stores their addresses instead; or "overlap", which adds entries of windows to their steps.
         """
         code = self.code
         for row, begin, length in self.each_row():
@@ -262,7 +262,10 @@ class WindowCode(CopyCode):
                     write(made, begin, length, code.sub(code.mul(step, self.stride), before))
 
     def steps_before(self, steps: ir.Value) -> ir.Value:
-        """Writes how many zeros are ahead of a sequence, as `Window.befores`. steps: its number of steps."""
+        """Writes how many zeros are ahead of a sequence, so that its first window begins there; returns it.
+        The number is fixed, or, for windows with as many results as steps / stride ("same"), half of the
+        zeros that these need in all. steps: the number of steps of the sequence.
+        """
         code, one, stride = self.code, self.code.number(1), self.stride
         windows = code.sdiv(code.add(steps, code.sub(stride, one)), stride)
         reach = code.mul(code.sub(self.count, one), self.dilation)
@@ -274,7 +277,9 @@ class WindowCode(CopyCode):
         return code.select(code.icmp_signed("==", self.same, code.number(0)), self.before, middle)
 
     def entry_from(self, distance: ir.Value) -> ir.Value:
-        """Writes the first entry of a window that lies at least `distance` steps behind its first entry."""
+        """Writes the number of the first entry of a window (whose entries are `dilation` steps apart) that
+        lies at least `distance` steps behind its first entry.
+        """
         code = self.code
         entry = code.sdiv(code.add(distance, code.sub(self.dilation, code.number(1))), self.dilation)
         entry = code.select(code.icmp_signed("<", distance, code.number(1)), code.number(0), entry)
@@ -302,9 +307,8 @@ class WindowCode(CopyCode):
             code.copy_bytes(self.entry(window, entry), source, code.mul(together, self.size))
 
     def place(self, made: ir.Value, begin: ir.Value, length: ir.Value, start: ir.Value) -> None:
-        """Writes the addresses of the entries of a window; that of zeros for one outside of the sequence.
-
-        The arguments are those of `copy`.
+        """Writes code that stores the addresses of the steps of one window, in place of a copy of them; for
+        steps beyond the sequence the address of zeros. The arguments are those of `copy`.
         """
         code = self.code
         window = code.at(self.result, code.mul(code.mul(made, self.count), code.number(ADDRESS_BYTES)))
@@ -316,7 +320,8 @@ class WindowCode(CopyCode):
             code.write_number(code.ptrtoint(place, I64), window, entry)
 
     def add(self, made: ir.Value, begin: ir.Value, length: ir.Value, behind: ir.Value) -> None:
-        """Writes the sum of the entries that are of a step, of all windows that reach it.
+        """Writes the sum, for one step, of its entries in all windows that reach it, as the gradient of
+        copying windows needs.
 
         made: the index of the step. begin: the index of the sequence's first window. length: its number of
         windows. behind: the number of steps from the first entry of the first window to this step.
@@ -346,7 +351,8 @@ class WindowCode(CopyCode):
     def sum_of(
         self, window: ir.Value, first: ir.Value, count: ir.Value, column: ir.Value, width: int
     ) -> ir.Value:
-        """Writes the sum, from zero on, of `count` entries, each of an earlier window.
+        """Writes the sum, from zero on, of `count` entries of windows that all lie at the same step; returns
+        it. Each is `every` entries behind the one before it, in a window `back` windows earlier.
 
         window, first: the index of the window that has the first of the entries, and this entry's number.
         column, width: the first of the columns, and how many are added side by side.
@@ -356,7 +362,9 @@ class WindowCode(CopyCode):
         combine = combination(code, "sum", self.dtype)
 
         def at(number: ir.Value) -> ir.Value:
-            """Writes a load of the columns of an entry, counted from `first`."""
+            """Writes a load of the numbers in some columns of entry `number` of those that are added, in the
+            window that it lies in.
+            """
             entry = code.add(first, code.mul(number, self.every))
             own = code.sub(window, code.mul(number, self.back))
             index = code.add(code.mul(code.add(code.mul(own, self.count), entry), self.size), column)
@@ -377,8 +385,8 @@ def pairwise_sum(
     dtype: that of the numbers. width: the number of columns that are added side by side.
     made: the dtype in which they are added; None for their own.
 
-    Fewer than 8 numbers are added one by one, up to 128 in 8 parallel sums, more in two halves (see NumPy's
-    `pairwise_sum`).
+    Fewer than 8 numbers are added one by one, up to 128 in 8 parallel sums, more in two halves as NumPy's
+    `pairwise_sum` does.
     """
     made = made or dtype
     name = f"pairwise_{dtype}_{made}_{width}"

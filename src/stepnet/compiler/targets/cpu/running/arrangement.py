@@ -39,11 +39,12 @@ class Arrangement:
     blocks: list[int]
 
     def set(self, places: Sequence[int], ways: Sequence[CallPartition], block: int = 0) -> None:
-        """Sets how threads divide the calls of some kernels.
+        """Sets how threads divide the calls of some kernels of a chain.
 
         places: the positions of the kernels.
         ways: for each of them, how threads divide its call.
-        block: the number of steps of a block, if the kernels run as a wavefront; 0 if they do not.
+        block: the number of steps of a block, if the kernels run as a wavefront (layers of a stack at the
+            same time, each some steps behind the one below); 0 if they do not.
         """
         for place, way in zip(places, ways, strict=True):
             self.ways[place], self.blocks[place] = way, block
@@ -109,8 +110,8 @@ class Arranger:
         waves of consecutive layers. Stores in `made` how threads divide the calls. line: the positions of the
         layers' kernels. sizes: the sizes of the calls of all kernels. most: the largest number of threads.
         """
-        size, (loads, machine) = sizes[line[0]], self.loads(line)
-        decided = kept(self.fronts, (most, line, size), lambda: wavefront(loads, size, most, machine))
+        own, (loads, machine) = tuple(sizes[place] for place in line), self.loads(line)
+        decided = kept(self.fronts, (most, line, own), lambda: wavefront(loads, own, most, machine))
         groups, first = list[tuple[int, ...]](), 0
         for count, block in decided.groups:
             last = first + count
@@ -136,8 +137,8 @@ def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bo
 
 
 def kept(known: dict[Key, Decided], key: Key, decide: Callable[[], Decided]) -> Decided:
-    """Returns the cached decision for a key; if there is none, calls `decide` and caches its result. A full
-    cache is emptied first. known: the cache.
+    """Returns the cached decision on how threads divide calls, for a key; if there is none, calls `decide`
+    and caches its result. A full cache is emptied first. known: the cache.
     """
     answer = known.get(key)
     if answer is None:

@@ -52,8 +52,8 @@ class BlockArrays:
         return len(self.steps)
 
     def array(self, key: Hashable, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Returns an array that all runs share. Arrays of one key, which later steps need no more, are in the
-        same memory.
+        """Returns an array of intermediate values of a block of tasks, which all runs of the block share.
+        Arrays of one key, which later steps need no more, are in the same memory.
         """
         size = prod(shape) * np.dtype(dtype).itemsize
         memory = self.memory.get(key)
@@ -68,7 +68,9 @@ class BlockArrays:
         return self.array(key, (count, *type_.shape), type_.dtype)
 
     def move(self, source: Place, result: Place, pieces: Array) -> None:
-        """Adds a task that copies pieces of one array to another. pieces: their table (`pieces_of`)."""
+        """Adds a task that copies pieces of one array to another. source, result: the arrays; a number stands
+        for an array of the call at that position. pieces: the table of what to copy (`pieces_of`).
+        """
         if not len(pieces):
             return
         words, copies = np.array([0, 0, len(pieces), pointer(pieces)]), list[tuple[int, int]]()
@@ -92,7 +94,9 @@ class BlockArrays:
         self.move(np.zeros(size, np.uint8), result, pieces_of(np.zeros_like(rows), rows, size))
 
     def taken(self, key: Hashable, source: Array, indices: Array) -> Array:
-        """Adds a task that copies the rows of an array at some indices; returns the array of the copies."""
+        """Adds a task that copies the rows of an array at some indices; returns the array of the copies. key:
+        names this array; arrays of one key share memory.
+        """
         result = self.array(key, (len(indices), *source.shape[1:]), source.dtype)
         size = source.itemsize * prod(source.shape[1:])
         self.move(source, result, pieces_of(indices, np.arange(len(indices)), size))
@@ -105,7 +109,7 @@ class BlockArrays:
 
     def constant(self, bound: BoundParts, number: int) -> Array:
         """Adds a task that copies a constant of a schedule, which may have been replaced since the last run;
-        returns the copy.
+        returns the copy. bound: the schedule with its parameters. number: the node of its net.
         """
         type_, key = bound.net.type_of(number), ("constant", id(bound), number)
         is_new = key not in self.memory

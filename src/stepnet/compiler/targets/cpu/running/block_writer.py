@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, StepEntries, entry_indices, steps_of
+from stepnet.compiler.net.interpret import LevelSizes, StepEntries, arranged_indices, entry_indices, steps_of
 from stepnet.compiler.net.ir import Recur
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.net.type_rules import recur_extent
@@ -98,8 +98,9 @@ class BlockWriter(BlockArrays):
     def parts(self, bound: BoundParts, values: Values, frame: Frame, key: tuple[Hashable, ...]) -> None:
         """Adds the tasks of all parts of a schedule, and their results to `values`.
 
-        values: the arrays of the values so far. frame: the positions of values. key: that of the schedule's
-        arrays.
+        bound: the schedule with its parameters. values: the arrays of the values so far, by node. frame: the
+            numbers and places of the sequences. key: names the schedule, so that its arrays have names of
+            their own.
         """
         writers = {"across": self.across, "loop": self.loop, "total": self.total}
         for place, (part, own) in enumerate(zip(bound.schedule.parts, bound.bound, strict=True)):
@@ -113,7 +114,12 @@ class BlockWriter(BlockArrays):
     def kernel(
         self, bound: BoundParts, part: Part, own: Runner, values: Values, frame: Frame, key: Hashable
     ) -> None:
-        """Adds the tasks of a kernel. The parameters are those of `parts`, and the part with its kernel."""
+        """Adds the tasks of a compiled part: the work before its loop, the loop, and the work after it.
+
+        bound: the schedule with its parameters. part, own: the part, and its kernel. values: the arrays so
+            far, by node, to which its results are added. frame: the numbers and places of the sequences. key:
+            names the arrays of the part.
+        """
         native, call = own.native, call_of(part, dict(values), frame)
         form = CallForm(native.kind, call)
         results = Results(
@@ -141,8 +147,9 @@ class BlockWriter(BlockArrays):
         values.update({n: array for n, array in zip(part.results, made, strict=True) if n >= 0})
 
     def run(self, native: Native, call: Call, arrays: CallArrays, key: Hashable) -> None:
-        """Adds the task that runs the steps of a kernel, on one thread or several. Its argument words are
-        copies, with a progress of their own, as later steps write others to the workspaces.
+        """Adds the task that runs the steps of a kernel, on one thread or several. The task gets copies of
+        the kernel's argument words, with words of its own for its progress: the originals are in scratch
+        memory that later tasks share, and change.
 
         call, arrays: the call, and all its arrays. key: that of the kernel.
         """
@@ -169,14 +176,15 @@ class BlockWriter(BlockArrays):
 
     def prepared(self, native: Native, call: Call, key: Hashable) -> tuple[PreparedChain, Sets]:
         """Returns the scratch memory of a kernel for a call, and the sets of lanes in which its sequences
-        run. It has room for a power of two of lanes, so that steps with about as many rows share it.
+        run. There is memory for a power of two of lanes (slots that run sequences), so that steps with about
+        as many rows share it.
 
         key: that of the kernel.
         """
         arranger = self.arrangers.setdefault(key, Arranger((native,), ((0,),)))
         laid = SequenceLayout.of(call.positions)
         (way,) = arranger.arranged((call,), (laid,)).ways
-        sets = laid.sets(way.sets, way.seconds)
+        sets = laid.sets(way.sets * way.parts, way.seconds)
         lanes = tuple(power_of_two(2 * count - 1) for count, _ in sets)
         shape = Shape(((0,),), (lanes,), (way.threads_per_step,), (0,), (native.room(call),), False, (1,))
         prepared = self.scratch.get((key, shape))
@@ -199,7 +207,9 @@ class BlockWriter(BlockArrays):
             self.turns.append(Turn(function, pointer(words), (), self.wave, spaces))
 
     def pad(self, native: Native, call: Call, arrays: CallArrays) -> None:
-        """Adds tasks that copy arrays of inner sequences to those whose rows are whole vectors."""
+        """Adds tasks that copy arrays of inner sequences to arrays whose rows are padded to whole vectors, as
+        the machine code reads them. native: the kernel. arrays: all arrays of its call.
+        """
         first = {"inputs": 0, "statics": len(call.sequences) + len(call.initial) + len(arrays.final)}
         given = {"inputs": call.sequences, "statics": call.statics}
         for (kind, place), (type_, _) in native.kind.padded.items():
@@ -209,7 +219,12 @@ class BlockWriter(BlockArrays):
                 self.move(source, padded, pieces_of(rows, rows, size, stride=padded.nbytes // len(source)))
 
     def keep_idle(self, native: Native, call: Call, arrays: CallArrays) -> None:
-        """Adds tasks that copy the initial memories of empty sequences to their final memories."""
+        """Adds tasks that copy the initial memories of sequences without steps to their final memories, as no
+        step writes these. A memory that is computed once per sequence is copied from the buffer of such
+        values (`arrays.record`); one that the call omits is zeros.
+
+        native: the kernel. call, arrays: its call, and all arrays of the call.
+        """
         idle = np.flatnonzero(call.positions.lengths == 0)
         by_word = dict(zip(native.array_words, arrays.in_order, strict=True))
         begins = [begin for begin, word, _ in native.compiled.memories if word >= 0]
@@ -224,7 +239,11 @@ class BlockWriter(BlockArrays):
                 self.move(initial, final, pieces_of(idle, idle, begin.bytes))
 
     def finish(self, native: Native, form: CallForm, arrays: CallArrays) -> None:
-        """Adds the tasks of the work after a kernel's loop, and notes that of NumPy for after the run."""
+        """Adds the tasks of the work after a kernel's loop, such as sums over steps. Work without machine
+        code is added to a list, for NumPy to do after the run.
+
+        native: the kernel. form: knows the work that remains after the loop. arrays: all arrays of the call.
+        """
         finish, plan = form.finish, native.plan
         if finish is None:
             return
@@ -239,7 +258,7 @@ class BlockWriter(BlockArrays):
             return
 
         def rest() -> None:
-            """Computes the totals that have no machine code."""
+            """Computes, by NumPy, the totals that have no machine code, after the run of the block."""
             values = {**finish.constants, **arrays.nodes}
             finish.run_rest(finish.rest, values)
             finish.copy(values, arrays.results.totals)
@@ -256,9 +275,17 @@ class BlockWriter(BlockArrays):
     def across(
         self, bound: BoundParts, part: Part, own: None, values: Values, frame: Frame, key: Hashable
     ) -> None:
-        """Adds the task of an operation across extents. The parameters are those of `kernel`."""
+        """Adds the task of an operation across extents, such as a sum over steps. The parameters are those of
+        `kernel`.
+        """
         across, value = Across.of(bound.net, part), values[part.reads[0]]
         assert value is not None
+        assert part.node is not None
+        if across.operation == "arrange":
+            values[part.results[0]] = self.taken(
+                key, value, arranged_indices(bound.net, part.node, frame.segments)
+            )
+            return
         if max(map(len, (across.source.extent, across.result.extent))) == 1:
             read = made = Positions.end_to_end(np.arange(frame.segments.rows + 1))
         else:
@@ -271,8 +298,9 @@ class BlockWriter(BlockArrays):
     def total(
         self, bound: BoundParts, part: Part, own: None, values: Values, frame: Frame, key: Hashable
     ) -> None:
-        """Adds the task of a total; NumPy computes one without code after the run. The parameters are those
-        of `kernel`.
+        """Adds the task of a total (a part of a net that combines all rows to one value, such as the gradient
+        of a weight) to a block of tasks; a total without machine code is noted, for NumPy to compute after
+        the run. The parameters are those of `kernel`.
         """
         node, type_ = part.node, bound.net.type_of(part.results[0])
         assert node is not None
@@ -285,7 +313,7 @@ class BlockWriter(BlockArrays):
             return
 
         def rest() -> None:
-            """Computes the total."""
+            """Computes the total by NumPy, after the run of the block."""
             pairs = zip(node.inputs, operands, strict=True)
             read: list[Any] = [bound.constants[n] if array is None else array for n, array in pairs]
             result[...] = total_of(node, read)
@@ -304,8 +332,8 @@ class BlockWriter(BlockArrays):
         frame: Frame,
         key: tuple[Hashable, ...],
     ) -> None:
-        """Adds the tasks of a recurrence whose steps are schedules, step by step. The parameters are those of
-        `kernel`.
+        """Adds the tasks of a recurrence whose step is a schedule of several parts: for each step, copies of
+        its rows, and the tasks of these parts. The parameters are those of `kernel`.
         """
         assert part.node is not None
         recur, segments, body = part.node.recur, frame.segments, own.net
@@ -336,9 +364,10 @@ class BlockWriter(BlockArrays):
         values.update({n: array for n, array in zip(part.results, made, strict=True) if n >= 0})
 
     def step(self, loop: "LoopStep", entries: StepEntries, segments: LevelSizes, key: Hashable) -> None:
-        """Adds the tasks of one step of a loop.
+        """Adds the tasks of one step of a recurrence whose step is a schedule of several parts.
 
-        entries: those of the step. segments: the numbers of all rows and entries. key: that of the loop.
+        loop: the recurrence with its arrays and memories. entries: which sequences take the step, and which
+            entries of arrays it reads. segments: the numbers of all rows and entries. key: that of the loop.
         """
         recur, body, alive = loop.recur, loop.bound.net, entries.alive
         types = recur.operands_by_kind(loop.types)

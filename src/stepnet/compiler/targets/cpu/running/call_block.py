@@ -81,8 +81,8 @@ class Turn(NamedTuple):
 
 
 def turn_of(task: ParallelCalls, wave: int) -> Turn:
-    """Makes the entry of a call block for a task that one call of machine code does and that reports no
-    progress, such as a reduction over steps.
+    """Makes the entry of a call block for a task (on one thread, or on several) that one call of machine code
+    does and that reports no progress, such as a reduction over steps.
 
     wave: the position of the wave of kernels that the task belongs to, for progress reports.
     """
@@ -162,20 +162,28 @@ class ThreadedBlock(CallBlock):
         self.workers = max(group.max_threads for group in self.groups) - 1
 
     def run(self, arrays: Sequence[Any]) -> bool:
-        """Runs the call on these arrays, as that of one thread, and notes threads that were late."""
+        """Runs the call on these arrays, as that of one thread; afterwards it notes threads that were late,
+        so that later calls use fewer. Returns False, and runs nothing, if an array is not exactly of the type
+        `numpy.ndarray`.
+        """
         WORKER_POOL.make_ready(self.workers)
         for group in self.groups:
             group.begin()
         return super().run(arrays) and self.has_noted()
 
     def has_noted(self) -> bool:
-        """Notes the threads that were late in the tasks that have run, for later calls; returns True."""
+        """Notes the threads that were late in the tasks that have run, so that later calls use fewer threads;
+        returns True.
+        """
         for group in self.groups:
             group.note()
         return True
 
     def resume(self) -> int:
-        """Lets the threads of the task that has paused go on; returns the result of the machine code."""
+        """Lets all threads go on with the task at which the call has paused; returns the result of the
+        machine code. If several threads run the task, it first notes those that were late, and lets fewer
+        threads go on if some were.
+        """
         turn = self.turns[self.words[NEXT]]
         for space in turn.spaces:
             space.go_on()

@@ -32,11 +32,13 @@ def write_call_block(processor: Processor) -> ir.Module:
 
 
 def block_function(module: ir.Module, processor: Processor, name: str, of_objects: bool) -> ir.Function:
-    """Generates the function that runs a call block (the tasks of a call, and the values of their words) at
-    the pointer that is its argument; returns it. Libraries for C have one too.
+    """Generates the function that runs a call block; returns it. A call block is memory with the tasks of a
+    prepared call and, for each call, the values that the tasks' arguments get, such as addresses of arrays.
+    The function takes the pointer to it. Libraries for C have one too.
 
-    of_objects: whether the block has array objects of Python; a library's has the values of words themselves,
-        and its copies have the offset of a word in place of its pointer.
+    of_objects: whether these values are array objects of Python, from which the code reads the addresses. In
+        a library's block they are the addresses themselves, and the arguments to set are given by their
+        offset in the block, not by pointer.
     """
     function, code = internal(module, processor, name, I64, [POINTER])
     BlockCode(code, function.args[0], of_objects).write()
@@ -59,7 +61,8 @@ class BlockCode:
     def write(self) -> None:
         """Writes the body of the function that runs a call block. For a new call it first copies the
         addresses and resets the workspaces. It runs the tasks one after the other, and returns PAUSED if one
-        pauses. After the last task it returns DONE, or INDEX_OUTSIDE if the status of a workspace says so.
+        pauses. After the last task it returns DONE, or INDEX_OUTSIDE if the status of a workspace says so. A
+        workspace is the scratch memory of a kernel.
         """
         code, zero = self.code, self.code.number(0)
         outside = code.alloca(I64)
@@ -84,13 +87,15 @@ class BlockCode:
         return self.entry(self.tasks, task, TASK, name)
 
     def of_space(self, space: ir.Value, name: str) -> ir.Value:
-        """Writes a load of the pointer `name`, one of `SPACE`, from entry number `space` of the table of
-        workspaces.
+        """Writes a load of a workspace's pointer `name`, one of `SPACE`, from entry number `space` of the
+        table of workspaces.
         """
         return self.code.inttoptr(self.entry(self.spaces, space, SPACE, name), POINTER)
 
     def entry(self, table: ir.Value, number: ir.Value, names: Sequence[str], name: str) -> ir.Value:
-        """Writes a load of a word of an entry of a table. names: the words of an entry."""
+        """Writes a load of the word `name` of entry number `number` of a table of the call block. table: the
+        pointer to it. names: the names of an entry's words, in order.
+        """
         code = self.code
         place = code.add(code.mul(number, code.number(len(names))), code.number(names.index(name)))
         return code.read_number(table, place)
@@ -113,7 +118,9 @@ class BlockCode:
             code.write(value, target, 8)
 
     def reset(self) -> None:
-        """Writes code that resets the progress and the status of all workspaces."""
+        """Writes code that resets, before a run, the counts of finished work and the status word of every
+        workspace (scratch memory of a kernel).
+        """
         code = self.code
         with code.loop(code.number(0), self.head["space_count"]) as space:
             progress, status = (self.of_space(space, name) for name in SPACE)

@@ -17,9 +17,11 @@ layer below.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stepnet.compiler.net.types import STEPS, Extent
+from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
     Array,
@@ -53,9 +55,10 @@ class HasSets(Protocol):
     """Protocol of a class that divides a call's sequences into sets of lanes (slots), one for each thread."""
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """Returns at most `count` sets of lanes (slots that run sequences), one for each thread: for each
-        set, the number of lanes and the arguments that describe it. seconds: the estimated time of the whole
-        call, on which the number of lanes may depend.
+        """Divides the sequences of a call into at most `count` sets of lanes (slots that run one sequence
+        after another), one for each thread: returns, for each set, the number of lanes and the arguments that
+        describe it to machine code. seconds: the estimated time of the whole call, on which the number of
+        lanes may depend.
         """
         ...
 
@@ -88,11 +91,20 @@ class KernelChain:
         self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
     ) -> PreparedChain:
         """Returns the workspaces (scratch memory) of the calls of all kernels, with all arguments written:
-        those that an earlier run of the same shape has left, or new ones.
+        those that an earlier run of the same shape (numbers of lanes and threads) has left, or new ones.
 
         calls, arrays: for each kernel, its call and the arrays of the call.
         ending: divides the sequences of a single call among threads if these may end early; None for other
             calls.
+        """
+        shape, sets = self.shape(calls, ending)
+        prepared = self.take_spare(shape) or PreparedChain(self.natives, shape)
+        prepared.write(calls, arrays, sets)
+        return prepared
+
+    def shape(self, calls: Sequence[Call], ending: "HasSets | None" = None) -> tuple[Shape, list[Sets]]:
+        """Decides how the calls of all kernels run: the shape of their workspaces, and for each kernel the
+        sets of lanes. The parameters are those of `prepared`.
         """
         layouts = [SequenceLayout.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, layouts)
@@ -100,24 +112,46 @@ class KernelChain:
         # The time of all kernels together: the layers of a wavefront need the same lanes.
         seconds = sum(way.seconds for way in arranged.ways)
         parts = tuple(way.parts if ending is None else 1 for way in arranged.ways)
+        alone = [
+            native.rows_are_alone and way.sets == 1 and ending is None
+            for native, way in zip(self.natives, arranged.ways, strict=True)
+        ]
         sets = [
-            own.sets(way.sets, seconds) * count
-            for own, way, count in zip(makers, arranged.ways, parts, strict=True)
+            (laid.in_one_lane if in_one else own.sets(way.sets, seconds)) * count
+            for laid, own, in_one, way, count in zip(
+                layouts, makers, alone, arranged.ways, parts, strict=True
+            )
         ]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
         together = tuple(way.threads_per_step for way in arranged.ways)
         blocks, ends = tuple(arranged.blocks), ending is not None
-        shape = Shape(arranged.waves, lanes, together, blocks, rooms, ends, parts)
-        prepared = self.take_spare(shape) or PreparedChain(self.natives, shape)
-        prepared.write(calls, arrays, sets)
-        return prepared
+        return Shape(arranged.waves, lanes, together, blocks, rooms, ends, parts), sets
+
+    def suits(self, shape: Shape, calls: Sequence[Call], follow: Sequence[str]) -> Callable[[Array], bool]:
+        """Returns a function that tells whether calls with sequences at some offsets have workspaces of a
+        shape. It holds no arrays of the calls.
+
+        calls: a call of each kernel. follow: for each, the axis of its steps, "" where its lengths are fixed.
+        """
+        empty = [call.with_arrays((), ()) for call in calls]
+
+        def fits(offsets: Array) -> bool:
+            """Tells whether calls with sequences at these offsets have workspaces of the shape."""
+            along = {axis: Positions.end_to_end(derived_offsets(axis, offsets)) for axis in {*follow} if axis}
+            others = [
+                replace(call, positions=along.get(axis, call.positions))
+                for call, axis in zip(empty, follow, strict=True)
+            ]
+            return self.shape(others)[0] == shape
+
+        return fits
 
     def end(self, forms: Sequence[CallForm], arrays: Sequence[CallArrays]) -> None:
         """Does the work that follows the machine code, such as totals by NumPy, and returns temporary buffers
         to the pool. Does nothing if all kernels run machine code only.
 
-        forms, arrays: for the call of each kernel, the work after the loop and the arrays.
+        forms, arrays: for the call of each kernel, what remains to be done after its loop, and its arrays.
         """
         if not self.defers:
             for native, form, own in zip(self.natives, forms, arrays, strict=True):
@@ -125,7 +159,9 @@ class KernelChain:
                 own.give_back()
 
     def take_spare(self, shape: Shape) -> PreparedChain | None:
-        """Takes the workspaces (scratch memory) that an earlier run of this shape has left, or None."""
+        """Takes the workspaces (scratch memory) that an earlier run of this shape (numbers of lanes and
+        threads) has left, or None. Other threads may take from the same list.
+        """
         for prepared in reversed(tuple(self.spare)):
             if prepared.shape == shape and remove_if_present(self.spare, prepared):
                 return prepared
@@ -140,7 +176,7 @@ class KernelChain:
         del self.spare[:-SPARE]
 
     def release(self) -> None:
-        """Returns the scratch memory that finished runs have left to the pool."""
+        """Gives the scratch memory that finished runs have kept back to the pool."""
         spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
         WORKSPACES.give_back(*(space.memory for space in spaces))
         self.spare = []
@@ -170,7 +206,10 @@ class Started:
         self.copied = list[Call]()  # calls with windows whose addresses are valid for this run alone
 
     def add(self, call: Call) -> Results:
-        """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills."""
+        """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills. Windows of
+        steps that products read in place become addresses of their steps. call: its arrays and the places of
+        its sequences.
+        """
         native = self.chain.natives[len(self.calls)]
         given, call = call, native.with_places(call)
         if call is not given:
@@ -183,8 +222,9 @@ class Started:
         return arrays.results
 
     def add_across(self, values: Sequence[Array], positions: Callable[[Extent], Positions]) -> Array:
-        """Adds the values of the chain's next operation across extents; returns its result array, which `run`
-        fills. positions: where the steps of the sequences along an extent lie.
+        """Adds the task of the chain's next operation across extents (a repeat or a reduction between
+        sequences and steps) on these values; returns its result array, which `run` fills. positions: where
+        the steps of the sequences along an extent lie.
         """
         across, processor = self.chain.between[len(self.across)].across, self.chain.natives[0].processor
         self.across.append(self.chain.task(across, [*map(positions, across.extents)], processor))
@@ -192,7 +232,8 @@ class Started:
 
     def behind(self, waves: Waves) -> dict[int, list[ParallelCalls]]:
         """Groups the operations between kernels (repeats and reductions over steps) by the wave after which
-        they run: its index in `waves` (kernels that run at the same time), or -1 ahead of the first one.
+        they run: its index in `waves` (kernels that run at the same time), or -1 ahead of the first one. Each
+        is in the group of the last wave that it needs a result of.
         """
         groups = dict[int, list[ParallelCalls]]()
         for task, (_, needs) in zip(self.across, self.chain.between, strict=True):
@@ -215,7 +256,7 @@ class Started:
 
     def release(self) -> None:
         """Frees the memory kept for values that are computed after the loops over steps: reductions of each
-        sequence, and totals of all rows. The calls that were added to this run may not run again.
+        sequence, and totals of all rows. Afterwards the calls that were added here cannot run again.
         """
         for form in self.forms:
             form.release()
@@ -225,8 +266,9 @@ class Started:
         prepared.
 
         Calls that compute values once per sequence, or have inner or empty sequences, cannot. Nor can calls
-        with copies of windows that products read in place, nor those that would keep much memory: they take
-        so long that preparing them costs little.
+        for which `add` made addresses of windows (steps that a convolution reads) that NumPy copied: these
+        are valid for one run. Calls that would keep much memory are not prepared, since they take so long
+        that preparing each one costs little.
         """
         chain = self.chain
         if self.copied:
@@ -246,7 +288,8 @@ class Started:
         return None
 
     def prepare(self, links: Links, positions: Mapping[str, Positions] | None = None) -> PreparedCall | None:
-        """Prepares further calls of the chain on other arrays; None if that would not be faster.
+        """Prepares further calls of the chain (kernels that run in one go) on other arrays; None if that
+        would not be faster.
 
         links: the values that each kernel reads and computes, and those that a call is given and returns.
         positions: those of the sequences whose lengths are arguments of later calls, by the axis of their
@@ -259,12 +302,16 @@ class Started:
             return None
         chain_call = late_import("running.chain_call")  # first calls need it not
         made = chain_call.PreparedChainCall.of(prepared, self, links, positions or {})
-        return None if made is None else PreparedCall(made.run, made.bytes, *made.limits)
+        if made is None:
+            return None
+        suits = self.chain.suits(prepared.shape, self.calls, self.follow(positions or {}))
+        return PreparedCall(made.run, made.bytes, *made.limits, suits=suits)
 
     def prepare_kernel(self, any_lengths: bool) -> PreparedCall | None:
-        """Prepares later calls of a chain's only kernel on other arrays; None if they would not be faster.
+        """Prepares later calls, on other arrays, of a chain (kernels that one call runs in turn) that has one
+        kernel; None if that cannot be done, or would not be faster.
 
-        any_lengths: whether their sequences may have other lengths than those of the call that was added.
+        any_lengths: whether their sequences may have other lengths than those of this first call.
         """
         (form,), (call,) = self.forms, self.calls
         fits = call.positions.is_packed and call.step_offset is None and call.until is None and self.is_chain

@@ -50,9 +50,10 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, kernel: int, links: KernelLinks, form: CallForm) -> "Keys":
-        """Makes the keys of a kernel's arrays, which are the numbers of the values in them. kernel: its
-        position in the chain. links: the numbers of the values that it reads and computes; results that it
-        lacks are unread. form: has the kinds of its results.
+        """Makes the keys by which a chain finds a kernel's arrays: the numbers of the values in them, so that
+        a kernel's output and the next one's input are one array. kernel: its position in the chain. links:
+        the numbers of the values that it reads and computes; a result without a number is read by nothing.
+        form: has the kinds of its results.
         """
         outputs, rows, totals = len(form.kind.outputs), len(form.kind.rows), len(form.kind.totals.array_specs)
         numbers = (*links.results, *[-1] * (outputs + rows + totals - len(links.results)))

@@ -5,23 +5,26 @@
 
 Lengths are fixed, or arguments: then machine code fills the tables of the sequences' places first
 (`lengths.py`). A value of a `PreparedChainCall` that its kernels alone read has one
-array for all calls, unless it is large or its size depends on the lengths. Contracts and sums that follow the
-loop of a kernel are tasks of the call; NumPy computes what has no machine code behind them (`finish.py`).
+array for all calls, unless it is large; if its size depends on the lengths, it shares a buffer with others
+(`between.py`). Contracts and sums that follow the loop of a kernel are tasks of the call; NumPy computes what
+has no machine code behind them (`finish.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.windows import check_room, derived_offsets, most_per_step
+from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, Results
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.running.across import AcrossTask, BetweenTask
+from stepnet.compiler.targets.cpu.running.between import SharedBuffers, StepBytes, lives_of
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, ThreadedBlock, Turn, turn_of
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys, Maker
@@ -60,6 +63,7 @@ class PreparedChainCall:
     zeros: for each given value, the zeros that replace a missing initial memory; None for other values.
     makers: allocate arrays that are new at each call: of wanted values, and of values between kernels.
     joint: allocate further ones, of which several have one buffer.
+    shared: the buffers of values between kernels whose sizes depend on lengths.
     wanted: the positions of the values that a call returns among these arrays.
     outputs, rows: the positions at which the outputs and the results per row end among those values.
     rest: work for NumPy that follows, given the arrays of a call and these.
@@ -73,6 +77,7 @@ class PreparedChainCall:
     zeros: tuple[Array | None, ...]
     makers: tuple[Maker, ...]
     joint: tuple[Callable[[], list[Array]], ...]
+    shared: SharedBuffers
     wanted: tuple[int, ...]
     outputs: int
     rows: int
@@ -111,21 +116,23 @@ class PreparedChainCall:
         kept, anew, joint = kernels.divided(links, LARGE)
         kept |= kernels.zeros
         fixed = {key: pointer(array) for key, array in kept.items()}
-        alone = [*(key for key in links.results if key in kernels.makers), *anew]
-        made = [*alone, *chain.from_iterable(keys for keys, _ in joint)]
+        axes, behind = [*tables], started.behind(prepared.shape.waves)
+        shared, sharing = shared_of(kernels, links, prepared.shape.waves, behind, started, axes, anew)
+        alone = [key for key in (*links.results, *anew) if key in kernels.makers and key not in sharing]
+        made = [*alone, *chain.from_iterable(keys for keys, _ in joint), *sharing]
         order = {key: place for place, key in enumerate((*links.inputs, *made))}
         addresses, sources = kernels.words(prepared, fixed, order)
         for task, keys in zip(started.across, links.across, strict=True):
             task.change(keys, fixed, order)
         first = list[ParallelCalls]()
         for axis, own in tables.items():
-            pairs = zip(prepared.spaces, started.follow(positions), strict=True)
-            following = [spaces for spaces, follows in pairs if follows == axis]
+            kernels_of = zip(prepared.spaces, prepared.in_one_lane, started.follow(positions), strict=True)
+            following = [(spaces, in_one) for spaces, in_one, follows in kernels_of if follows == axis]
             first.append(own.filling(following, len(order) + len(first)))
         for task in started.across if tables else ():
             assert isinstance(task, AcrossTask)  # pairs of steps have no calls whose lengths are arguments
             point_across(task, tables)
-        behind, rest = started.behind(prepared.shape.waves), list[Rest]()
+        rest = list[Rest]()
         for form, keys in zip(started.forms, kernels.keys, strict=True):
             if form.finish is not None:
                 # Such a kernel is the only one of its chain.
@@ -135,8 +142,9 @@ class PreparedChainCall:
         run = runner(prepared, addresses, sources, len(order) + len(first), behind, first)
         return cls(
             tuple(map(kernels.zeros.get, links.inputs)),
-            tuple(for_axis(kernels.makers[key], [*tables], kernels.grows.get(key)) for key in alone),
+            tuple(for_axis(kernels.makers[key], axes, kernels.grows.get(key)) for key in alone),
             tuple(several for _, several in joint),
+            shared,
             tuple(map(made.index, links.results)),
             links.outputs,
             links.rows,
@@ -144,7 +152,7 @@ class PreparedChainCall:
             tuple(positions)[1:],
             limits,
             run,
-            prepared.bytes + sum(array.nbytes for array in kept.values()),
+            prepared.bytes + shared.bytes + sum(array.nbytes for array in kept.values()),
             (
                 prepared,
                 *started.tables,
@@ -157,18 +165,22 @@ class PreparedChainCall:
         )
 
     def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
-        """Runs the chain on other arrays; returns its results in new arrays.
+        """Runs the kernels of the chain on arrays of a new call; returns the results in new arrays.
 
-        given: the arrays of all values that the chain takes; None for an initial memory of zeros.
-        offsets: where the sequences lie end to end; None if their lengths are fixed.
+        given: the arrays of all values that a call of the chain takes; None for an initial memory of zeros.
+        offsets: where the sequences of this call lie end to end; None if the lengths are those of the call
+            that was prepared.
 
-        Raises `InputError` if an index is outside its table.
+        Raises `InputError` if an index is outside its table. Arrays of other types than `numpy.ndarray` are
+        converted, and missing initial memories filled with zeros, only if the first try refuses them.
         """
         lengths = [] if offsets is None else self.along_all(offsets) if self.axes else [offsets]
         totals = [array.item(-1) for array in lengths]
         made = [new(*totals) for new in self.makers]
         for several in self.joint:
             made += several()
+        if self.shared.order:
+            made += self.shared.arrays(totals)
         if not self.run_on([*given, *made, *lengths]):
             self.run_on([*with_zeros(given, self.zeros), *made, *lengths])
         for rest in self.rest:
@@ -181,14 +193,47 @@ class PreparedChainCall:
         return [offsets, *(derived_offsets(axis, offsets) for axis in self.axes)]
 
 
+def shared_of(
+    kernels: ChainArrays,
+    links: Links,
+    waves: Waves,
+    behind: Mapping[int, Sequence[ParallelCalls]],
+    started: Started,
+    axes: Sequence[str],
+    anew: Sequence[Key],
+) -> tuple[SharedBuffers, list[Key]]:
+    """Returns the buffers that values between kernels share, and the keys of these values: of those whose
+    sizes depend on the lengths, unless NumPy reads some of them.
+
+    kernels, links: the arrays of the chain, and the values that each kernel reads and computes.
+    waves, behind: the kernels that run at the same time, and the operations behind each wave.
+    started: the calls, whose lengths say how large the buffers are at first.
+    axes: those of the steps. anew: the keys of the values that the calls do not share as they are.
+    """
+    lives = lives_of(links, waves, behind, started.across)
+    keys = [key for key in anew if key in kernels.grows and key in lives]
+    values = [
+        StepBytes(axes.index(kernels.grows[key]), array.itemsize * prod(array.shape[1:]))
+        for key, array in ((key, kernels.between[key]) for key in keys)
+    ]
+    shared = SharedBuffers.of(values, [lives[key] for key in keys], len(axes))
+    totals = {kernels.grows[key]: len(kernels.between[key]) for key in keys}
+    counts = [totals.get(axis, 0) for axis in axes]
+    if any(form.finish is not None for form in started.forms):
+        return SharedBuffers.of((), (), len(axes)), []
+    shared.larger(counts)
+    return shared, keys
+
+
 def longest_along(axis: str) -> int:
     """Returns how many steps a sequence has at most along an axis, in a call whose lengths are arguments."""
     return ceil(most_per_step(axis) * len(NUMBERS))
 
 
 def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) -> tuple[int, int] | None:
-    """Returns the smallest and the largest length of a sequence whose lengths are arguments: it has steps
-    along all axes. None if there are none, or too many steps; zeros if lengths are fixed.
+    """Returns the smallest and the largest length that a sequence may have in prepared calls that take any
+    lengths, such that it has steps along all axes, also those derived by windows. None if there are none, or
+    too many steps; zeros if lengths are fixed.
 
     positions: those of the sequences, by the axis of their steps. tasks: the operations between kernels.
     """
@@ -233,7 +278,8 @@ def with_zeros(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
 
 def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Mapping[Key, int]) -> Rest:
     """Makes the function that does, by NumPy, the work after the loop of a kernel that has no machine code,
-    such as a scattered sum. It takes the arrays of a call.
+    such as a scattered sum. The function takes all arrays of a call; values that a call returns are copied to
+    their arrays.
 
     finish: the work after the loop.
     keys: the keys by which the kernel's arrays are found in `kept` and `order`.
@@ -279,11 +325,11 @@ def runner(
     first: Sequence[ParallelCalls] = (),
 ) -> Run:
     """Makes the function that runs the prepared calls of a chain on some arrays. It is one call of machine
-    code, unless a contract takes so long that signals are handled in between: then it runs the tasks one by
-    one.
+    code, unless a contract takes so long that signals are handled in between: then Python runs the tasks one
+    by one.
 
     fixed: for each kernel, the addresses of all its arrays, in the order of its arguments; any number for
-        arrays that change.
+        arrays that change from call to call.
     sources: for each kernel, the arguments that change, each with the index of its address.
     count: the number of arrays.
     behind: the other tasks (repeats and reductions over steps, contracts and sums), by the wave of kernels
@@ -293,7 +339,9 @@ def runner(
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
     def write() -> None:
-        """Writes the addresses of all arrays to the argument words of every thread."""
+        """Writes the addresses of all arrays of a prepared call to the words from which the machine code of
+        every thread reads its arguments.
+        """
         for native, spaces, addresses, _ in kernels:
             for space in spaces:
                 write_words(space, native.pack_pointers, POINTERS, addresses)
@@ -310,7 +358,9 @@ def runner(
         return kind(turns, count, prepared.reach, prepared.natives[0].processor).run
 
     def run(arrays: Sequence[Array]) -> bool:
-        """Writes addresses of arrays to the argument words that change; runs all tasks one by one."""
+        """Runs a prepared call of a chain on these arrays: writes their addresses to the argument words that
+        change, and runs all tasks one by one.
+        """
         if any(type(array) is not np.ndarray for array in arrays):
             return False
         addresses = [*map(pointer, arrays)]
@@ -330,9 +380,11 @@ def runner(
 
 
 def turn_of_wave(prepared: PreparedChain, wave: int, sources: Sequence[Sources]) -> Turn:
-    """Makes the entry of a call block that runs the kernels of a wave, on one thread or several.
+    """Makes the entry of a call block that runs the kernels of a wave (kernels that run at the same time), on
+    one thread or several.
 
-    wave: the position of the wave. sources: for each kernel, the arguments that each call sets.
+    wave: the position of the wave. sources: for each kernel, the arguments that each call sets, each with the
+        index of its value among the call's.
     """
     run, copies = prepared.runs[wave], list[tuple[int, int]]()
     for place in prepared.shape.waves[wave]:

@@ -79,7 +79,7 @@ class Room:
 
     def keep(self) -> None:
         """Adds the rows that machine code has written to the current output buffer to `full`, the list of
-        filled buffers. A new buffer may replace it then.
+        filled buffers. Afterwards a new buffer can replace it.
         """
         written = int(self.words[PLACE["written"]])
         outputs, sequences, steps = self.part
@@ -144,8 +144,9 @@ class Ending:
         return room
 
     def results(self) -> Results:
-        """Runs the call, and returns its results: only the steps that were taken. Raises `InputError` if an
-        index is outside its table.
+        """Runs a call whose sequences may end early, by a condition of the step, and returns its results:
+        outputs only at the steps that were taken. While threads pause, full output buffers are replaced.
+        Raises `InputError` if an index is outside its table.
         """
         self.native.begin(self.call, self.arrays)
         prepared = self.chain.prepared((self.call,), (self.arrays,), ending=self)
@@ -170,7 +171,7 @@ class Ending:
         return Results(self.in_order([part for room in self.rooms for part in room.full]), final)
 
     def make_room(self) -> None:
-        """Allocates new output buffers, during a pause, for the threads whose buffer is full."""
+        """Allocates new output buffers, while machine code pauses, for the threads whose buffer is full."""
         for room, space in zip(self.rooms, self.spaces, strict=True):
             if room.words[PLACE["is_full"]]:
                 room.keep()

@@ -67,11 +67,13 @@ class Finish:
     def of(
         cls, plan: Plan, compiled: CompiledPlan, values: Values, memory: Array, processor: Processor
     ) -> "Finish | None":
-        """Describes the work of a plan after its loop; None if there is none: its results are outputs and
-        final memories only.
+        """Describes the work of a plan after its loop over steps: reductions of each sequence, and totals,
+        which are values over all rows, such as the gradient of a weight. None if there is none: its results
+        are outputs and final memories only.
 
         compiled: the machine code of the plan, and the arrays that the work reads, such as final memories.
-        values: the constants of the plan, computed from the parameters.
+        values: the constants of the plan, computed from the parameters, by (False, node) for a node of its
+            net, (True, node) for one of the step.
         memory: the memory with the constants that machine code reads.
         processor: the processor to compile for.
         """
@@ -185,7 +187,9 @@ class FinishCall:
         return found
 
     def task(self, node: Node) -> Contract | Sums:
-        """Prepares the machine code of a reduction or total, one of those that have some (`tasks_of`)."""
+        """Prepares the machine code of a reduction over steps, or of a total (over all rows), for the
+        sequences of the call: one of those for which there is some (`tasks_of`).
+        """
         types = [self.plan.net.type_of(number) for number in node.inputs]
         places = self.places if types[0].extent == STEPS else np.arange(self.positions.rows)
         if node.type.extent == CONST:
@@ -249,7 +253,9 @@ class FinishCall:
         self.run_rest([number for number in numbers if number in self.rest], values)
 
     def run_rest(self, numbers: Sequence[int], values: dict[int, Array]) -> None:
-        """Computes reductions of sequences, or totals, by NumPy. The parameters are those of `run`."""
+        """Computes those reductions of sequences and totals that have no machine code, by NumPy. The
+        parameters are those of `run`.
+        """
         for number in numbers:
             node = self.plan.net.nodes[number]
             made = self.by_numpy(node, [np.ascontiguousarray(values[n]) for n in node.inputs])

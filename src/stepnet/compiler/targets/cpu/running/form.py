@@ -127,7 +127,9 @@ class CallForm:
             self.finish.release()
 
     def results(self) -> Results:
-        """Allocates the result arrays of a call; outputs are zeros if not all of their rows are written."""
+        """Allocates the result arrays of a call; outputs are filled with zeros if there are rows (entries)
+        that no step writes.
+        """
         outputs = [self.cleared(rows.new(self.count)) for rows in self.separate]
         if self.others is not NOTHING:
             outputs += self.other_outputs()
@@ -135,8 +137,8 @@ class CallForm:
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
     def other_outputs(self) -> list[Array]:
-        """Allocates the outputs without a buffer of their own, as arrays in one common buffer; zeros if no
-        step writes some of their rows.
+        """Allocates those outputs of a recurrence that have no buffer of their own, as arrays in one common
+        buffer; they are filled with zeros if there are rows (entries) that no step writes.
         """
         return [self.cleared(output) for output in self.others.new()]
 
@@ -167,7 +169,9 @@ class CallForm:
         return padded
 
     def whole_memory(self, initial: OptionalArrays) -> OptionalArrays:
-        """Replaces missing initial memories (None) by zeros where the machine code needs an array."""
+        """Replaces missing initial memories (None) by zeros where the machine code needs an array. Returns
+        the arrays, by position.
+        """
         if not self.filled:
             return initial
         return [self.filled.get(n) if array is None else array for n, array in enumerate(initial)]
@@ -176,7 +180,8 @@ class CallForm:
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> list[Array | None]:
         """Lists a call's arrays in the order of the kernel's argument words, for kernels that need no further
-        arrays. initial: the initial memories; None for zeros. results: the arrays of the results.
+        arrays (plain ones). Offsets of inner sequences are last. initial: the initial memories; None for
+        zeros. results: the arrays of the results.
         """
         memories = self.whole_memory(initial)
         return [*sequences, *memories, *results.final, *statics, *results.outputs, *self.offsets]
@@ -212,9 +217,9 @@ class CallForm:
 
 
 def most_steps(call: Call) -> int:
-    """Returns the largest number of steps that run before free slots take new sequences, for a call whose
-    sequences may end early: 1 if no step past an end may run, or if many sequences want only their last
-    output.
+    """Returns the largest number of steps that run in one block, before slots whose sequences ended take new
+    ones, for a call whose sequences may end early: 1 if no step may run after the end of its sequence, as it
+    could fail, or if many sequences want only their last output.
     """
     assert call.until is not None
     many = call.last_only and SequenceLayout.of(call.positions).filled > ENDING_STEPS
@@ -222,8 +227,10 @@ def most_steps(call: Call) -> int:
 
 
 def is_appended(call: Call) -> bool:
-    """Tells whether the output rows of a call are appended to a buffer, since their number is not known. With
-    `last_only` each sequence has one row, unless steps past its end are computed.
+    """Tells whether the outputs of a call are appended to a buffer, since their number is not known: its
+    sequences may end early (`until`). If only the last output of each is wanted, there is one per sequence,
+    unless a lane (a slot that runs sequences) runs some steps past the end of its sequence before the end is
+    noticed.
     """
     return call.until is not None and not (call.last_only and most_steps(call) == 1)
 
@@ -248,8 +255,9 @@ def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
 
 
 def words_of(axes: Sequence[Axis], positions: Positions) -> tuple[int, ...]:
-    """Returns, for each axis of inner sequences, the mean number of steps of an inner sequence, to estimate
-    times. It is rounded up to a power of two, so that calls of about the same size share decisions.
+    """Returns, for each axis of inner sequences (whose steps are words), the mean number of steps of an inner
+    sequence, to estimate times. It is rounded up to a power of two, so that calls of about the same size
+    share decisions.
     """
     means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, positions))
     return tuple(1 << max(0, mean - 1).bit_length() for mean in means)

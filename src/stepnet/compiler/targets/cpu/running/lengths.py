@@ -4,7 +4,9 @@
     later calls    the offsets of the sequences; machine code fills the tables, and runs the kernels
 
 All that depends on lengths are the numbers in the tables, and the number of steps of the longest lane.
-Threads that run sequences of their own have tables of their own, for every n-th lane, as in other calls.
+The number of lanes is that of the first call. Threads that run sequences of their own have tables of their
+own, for every n-th lane, as in other calls. Kernels whose steps do not depend on one another have one lane,
+with all sequences in order.
 """
 
 import ctypes
@@ -14,6 +16,7 @@ from struct import Struct
 import numpy as np
 
 from stepnet.compiler.net.types import CONST
+from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
@@ -34,7 +37,7 @@ LAID_BYTES = 64 + 2 * LANE_BYTES
 PER_SEQUENCE = 16 + 8 + 8
 """The bytes of memory for each sequence: its length and number, its lane, and its place in the order."""
 WORDS = (
-    *("given", "count", "offsets", "lengths", "memory", "laid"),
+    *("given", "count", "offsets", "lengths", "memory", "laid", "lanes"),
     *("shares", "share_count", "ends", "end_count"),
 )
 """The argument words of the function that fills the tables.
@@ -42,13 +45,13 @@ WORDS = (
 given, count: the pointer to the offsets of the sequences of a call, and the number of sequences.
 offsets, lengths, memory, laid: the pointers to the tables that it writes: a copy of the offsets, the length
     of each sequence, memory of `PER_SEQUENCE` bytes for each, and `LAID`.
-shares, share_count: the pointer to the divisions of the lanes among threads (`SHARE`), and their number.
+lanes: the largest number of lanes.
+shares, share_count: the pointer to the shares of the lanes that threads have (`SHARE`), and their number.
 ends, end_count: the pointer to the copies of numbers of steps (`END`), and their number.
 """
-SHARE = ("threads", "orders", "steps")
-"""The words of a division of the lanes, each of which has one sequence: the number of threads, and the
-pointers to the order of the sequences and to the steps of the lanes, with a row of `count` entries for each
-thread.
+SHARE = ("thread", "threads", "order", "first", "lane_steps")
+"""The words of a thread's share of the lanes: its number and the number of threads, and the pointers to its
+tables: the order of its sequences, the first one of each lane, and the steps of each.
 """
 END = ("from", "to")
 """The words of a copy: the pointers to the steps of the longest lane, and to an argument word of a kernel."""
@@ -77,6 +80,7 @@ class LengthTables:
         begins = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
         self.at = {name: pointer(self.numbers) + 8 * begin for name, begin in begins.items()}
         self.total = self.at["offsets"] + 8 * count
+        self.whole, self.lanes = np.array([0, count]), 0
         laid = self.at["laid"]
         self.pointers = {
             "starts": self.at["offsets"],
@@ -88,63 +92,70 @@ class LengthTables:
         }
 
     def fit(self, prepared: PreparedChain, follow: Sequence[str]) -> bool:
-        """Tells whether prepared calls may run with other lengths: if those whose lengths change have as many
-        lanes (slots that run sequences) as these tables.
+        """Tells whether prepared calls may run with other lengths: if all kernels whose lengths change have
+        the same number of lanes (slots that run sequences), which it notes. Of kernels whose steps do not
+        depend on one another, one lane has all sequences.
 
         follow: for each kernel, the axis of its steps if the lengths of its sequences change, else "".
         """
         shape = prepared.shape
-        kernels = zip(shape.lanes, shape.parts, follow, strict=True)
-        followed = [(sets, parts) for sets, parts, follows in kernels if follows]
-        return all(sets == self.lanes_of(len(sets) // parts) * parts for sets, parts in followed)
+        kernels = zip(shape.lanes, shape.parts, prepared.in_one_lane, follow, strict=True)
+        shares = [
+            sets[: len(sets) // parts] for sets, parts, alone, follows in kernels if follows and not alone
+        ]
+        counts = {sum(sets) for sets in shares}
+        self.lanes = max(counts, default=1)
+        return len(counts) <= 1 and self.lanes <= LANES
 
-    def lanes_of(self, count: int) -> tuple[int, ...]:
-        """Returns the numbers of lanes (slots that run sequences) of each of `count` threads; none if several
-        threads would have lanes with several sequences.
-        """
-        if count > 1 and self.count > LANES:
-            return ()
-        lanes = range(min(self.count, LANES))
-        return tuple(len(lanes[place::count]) for place in range(count))
-
-    def filling(self, kernels: Sequence[Sequence[Workspace]], source: int) -> ParallelCalls:
+    def filling(self, kernels: Sequence[tuple[Sequence[Workspace], bool]], source: int) -> ParallelCalls:
         """Points the argument words of kernels to these tables; returns the task that fills the tables, which
         a call runs ahead of its kernels.
 
-        kernels: the workspaces of each kernel. source: the index of the offsets of the sequences among the
-            arrays of a call.
+        kernels: the workspaces of each kernel, and whether one lane has all sequences. source: the index of
+            the offsets of the sequences among the arrays of a call.
         """
-        counts = [len(spaces) // spaces[0].parts for spaces in kernels]
-        self.shares = {count: np.zeros((2, count, self.count), np.int64) for count in counts}
-        ends = list[tuple[int, int]]()
-        for spaces, threads in zip(kernels, counts, strict=True):
+        ends, self.shares = list[tuple[int, int]](), dict[tuple[int, int], Array]()
+        for spaces, in_one in kernels:
+            threads = len(spaces) // spaces[0].parts
             for place, space in enumerate(spaces):
-                pointers = self.pointers | self.own_pointers(threads, place)
+                own = self.one_lane if in_one else self.own_pointers(threads, place % threads)
+                pointers = self.pointers | own
                 for name, address in pointers.items():
                     write_words(space, Struct("q").pack_into, 8 * WORD[name], (address,))
                 ends += [(pointers["lane_steps"], word + 8 * WORD["steps"]) for word in space.addresses]
-        shares = [(count, *map(pointer, share)) for count, share in self.shares.items() if count > 1]
+        shares = [
+            (thread, threads, *self.own_pointers(threads, thread).values()) for threads, thread in self.shares
+        ]
         self.copied = np.array(shares, np.int64), np.array(ends, np.int64)
         tables = (self.at[name] for name in ("offsets", "lengths", "memory", "laid"))
         counted = (number for table in self.copied for number in (pointer(table), len(table)))
-        work = ParallelCalls(self.function, np.array([(0, self.count, *tables, *counted)]))
+        words = np.array([(0, self.count, *tables, self.lanes, *counted)])
+        work = ParallelCalls(self.function, words)
         work.sources = [(WORDS.index("given"), source)]
         return work
 
-    def own_pointers(self, count: int, place: int) -> dict[str, int]:
+    @property
+    def one_lane(self) -> dict[str, int]:
+        """The pointers to the tables of one lane that has all sequences in order, by argument word."""
+        tables = {"order": pointer(NUMBERS), "first": pointer(self.whole)}
+        return {**tables, "lane_steps": self.total}
+
+    def own_pointers(self, threads: int, thread: int) -> dict[str, int]:
         """Returns the pointers to the tables of a thread's lanes, by argument word; none if one thread has
-        all lanes. count: the number of threads that divide the lanes. place: the number of the thread.
+        all lanes. threads: the number of threads that divide the lanes. thread: the number of the thread.
         """
-        if count == 1:
+        if threads == 1:
             return {}
-        orders, steps = self.shares[count]
-        tables = {"order": orders[place], "first": NUMBERS, "lane_steps": steps[place]}
-        return {name: pointer(table) for name, table in tables.items()}
+        sizes = {"order": self.count, "first": self.lanes + 1, "lane_steps": self.lanes}
+        share = self.shares.setdefault((threads, thread), np.zeros(sum(sizes.values()), np.int64))
+        begins = [0, *np.cumsum([*sizes.values()]).tolist()]
+        return {name: pointer(share) + 8 * begin for name, begin in zip(sizes, begins, strict=False)}
 
 
 def point_across(task: AcrossTask, tables: Mapping[str, LengthTables]) -> None:
-    """Points the argument words of an operation across extents to tables, so that it runs with the lengths of
-    each call. tables: those of the sequences, by the axis of their steps.
+    """Points the argument words of an operation across extents, such as a sum over steps, to tables, so that
+    it runs with the lengths of each call. tables: the lengths and starts of the sequences, by the axis of
+    their steps.
     """
     read, made = (tables[extent[-1]].pointers for extent in task.across.extents)
     if task.across.source.extent != CONST:

@@ -1,6 +1,6 @@
 """The machine code that assigns sequences to lanes, end to end, as `targets/lanes` does in NumPy.
 
-    lay(lengths, count, memory, laid)
+    lay(lengths, count, memory, laid, most)
 
 In the order of their lengths, longest first, each sequence goes to the lane with the fewest steps so far. The
 results of a sequence do not depend on its lane. Calls that are prepared for any lengths run it before their
@@ -32,9 +32,9 @@ def write_lengths(processor: Processor) -> ir.Module:
     zero, count = code.number(0), word["count"]
     code.write_number(code.read_number(given, zero), offsets, zero)
     write_differences(code, given, count, lengths, offsets)
-    code.call(write_lay(module, processor, "lay"), [lengths, count, memory, laid])
+    code.call(write_lay(module, processor, "lay"), [lengths, count, memory, laid, word["lanes"]])
     with code.loop(zero, word["share_count"]) as number:
-        write_share(code, entry(code, word["shares"], number, len(SHARE)), count, laid)
+        write_share(code, entry(code, word["shares"], number, len(SHARE)), laid)
     with code.loop(zero, word["end_count"]) as number:
         source, target = entry(code, word["ends"], number, len(END))
         code.set_word(code.inttoptr(target, POINTER), 0, code.word(code.inttoptr(source, POINTER)))
@@ -48,16 +48,27 @@ def entry(code: WordCode, table: ir.Value, number: ir.Value, size: int) -> list[
     return [code.word(words, 8 * place) for place in range(size)]
 
 
-def write_share(code: WordCode, words: list[ir.Value], count: ir.Value, laid: ir.Value) -> None:
-    """Writes code that divides the lanes, each of which has one sequence, among threads: the n-th of these
-    threads gets every n-th lane. words: those of the division, `SHARE`. laid: the table of all lanes.
+def write_share(code: WordCode, words: list[ir.Value], laid: ir.Value) -> None:
+    """Writes code that gives a thread every n-th of the lanes. words: those of the share, `SHARE`. laid: the
+    table of all lanes.
     """
-    threads, *tables = words
-    order, steps = code.pointer_at(laid, LAID["order"]), code.at(laid, LAID["lane_steps"])
-    with code.loop(code.number(0), count) as lane:
-        at = code.add(code.mul(code.srem(lane, threads), count), code.sdiv(lane, threads))
-        for source, target in zip((order, steps), tables, strict=True):
-            code.write_number(code.read_number(source, lane), code.inttoptr(target, POINTER), at)
+    thread, threads, *tables = words
+    orders, firsts, steps = (code.inttoptr(table, POINTER) for table in tables)
+    order, one = code.pointer_at(laid, LAID["order"]), code.number(1)
+    first, lane_steps = (code.at(laid, LAID[name]) for name in ("first", "lane_steps"))
+    with code.goto_entry_block():
+        place_cell = code.alloca(I64)
+    code.store(code.number(0), place_cell)
+    with code.loop(thread, code.word(laid, LAID["lanes"]), threads) as lane:
+        own = code.sdiv(lane, threads)
+        code.write_number(code.load(place_cell), firsts, own)
+        code.write_number(code.read_number(lane_steps, lane), steps, own)
+        begin, end = (code.read_number(first, each) for each in (lane, code.add(lane, one)))
+        with code.loop(begin, end) as sequence:
+            place = code.load(place_cell)
+            code.write_number(code.read_number(order, sequence), orders, place)
+            code.store(code.add(place, one), place_cell)
+        code.write_number(code.load(place_cell), firsts, code.add(own, one))
 
 
 def write_differences(
@@ -76,14 +87,15 @@ def write_differences(
 
 
 def write_lay(module: ir.Module, processor: Processor, name: str) -> ir.Function:
-    """Generates the function lay(lengths, count, memory, laid), which assigns sequences to lanes; returns it.
-    A lane is a slot that runs some sequences in turn. `lay` reads the lengths of `count` sequences, and fills
-    the table `laid` at the offsets `LAID`. memory: `PER_SEQUENCE` bytes for each sequence.
+    """Generates the function lay(lengths, count, memory, laid, most), which assigns sequences to lanes;
+    returns it. A lane is a slot that runs some sequences in turn. `lay` reads the lengths of `count`
+    sequences, and fills the table `laid` at the offsets `LAID`. memory: `PER_SEQUENCE` bytes for each
+    sequence. most: the largest number of lanes, at most `LANES`.
     """
     compare = write_compare(module, processor, f"{name}_compare")
-    function, code = internal(module, processor, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER])
-    lengths, count, pairs, laid = function.args
-    Lay(code, compare, lengths, count, pairs, laid).write()
+    types: list[ir.Type] = [POINTER, I64, POINTER, POINTER, I64]
+    function, code = internal(module, processor, name, ir.VoidType(), types)
+    Lay(code, compare, *function.args).write()
     return function
 
 
@@ -110,13 +122,14 @@ class Lay:
         count: ir.Value,
         pairs: ir.Value,
         laid: ir.Value,
+        most: ir.Value,
     ) -> None:
         """Prepares code that assigns sequences to lanes (slots that run one sequence after another): divides
         its memory, and allocates tables with an entry per lane. compare: the comparison for `qsort`. lengths:
         the array of the lengths of `count` sequences. pairs: memory of `PER_SEQUENCE` bytes for each, which
-        begins with (length, number) pairs. laid: the table to fill.
+        begins with (length, number) pairs. laid: the table to fill. most: the largest number of lanes.
         """
-        self.code, self.compare, self.lengths, self.count = code, compare, lengths, count
+        self.code, self.compare, self.lengths, self.count, self.most = code, compare, lengths, count, most
         self.pairs, self.laid = pairs, laid
         self.lane_of = code.at(pairs, code.mul(count, code.number(16)))
         self.order = code.at(self.lane_of, code.mul(count, code.number(8)))
@@ -135,7 +148,7 @@ class Lay:
         filled = code.load(self.filled_cell)
         with code.when(code.icmp_signed("==", code.load(self.sorted_cell), zero)):
             code.function_call("qsort", ir.VoidType(), [self.pairs, filled, code.number(16), self.compare])
-        lanes = code.smaller(filled, code.number(LANES))
+        lanes = code.smaller(filled, self.most)
         self.assign_lanes(filled, lanes)
         self.sort_lanes(filled, lanes)
         code.write_number(zero, self.first, zero)

@@ -69,7 +69,10 @@ class Native:
         self.kind = self.kind_of(plan)
 
     def kind_of(self, plan: Plan) -> ArrayKinds:
-        """Determines the kinds and types of arrays that every call of the kernel reads and writes."""
+        """Determines the kinds and types of the arrays that every call of a plan's kernel reads and writes,
+        such as outputs, initial memories that need zeros where a call omits them, and the buffer of values
+        computed once per sequence.
+        """
         types = [plan.net.type_of(result) for result in plan.net.results]
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
         outputs, rows, totals = ([types[place] for place in kind] for kind in places)
@@ -119,8 +122,9 @@ class Native:
         )
 
     def with_places(self, call: Call) -> Call:
-        """Returns a call in which windows of steps that products read in place are given by the addresses of
-        their steps, where it has windows that were copied. The arrays of `call` must be kept meanwhile.
+        """Returns a call that has the addresses of steps in place of windows (copies of neighbouring steps),
+        where products read windows in place; the call itself if it has them, or no windows. The arrays of
+        `call` must be kept meanwhile.
         """
         places = {place: call.sequences[place] for place in self.plan.windows}
         copied = {place: array for place, array in places.items() if array.dtype != np.int64}
@@ -143,6 +147,11 @@ class Native:
         return known
 
     @property
+    def rows_are_alone(self) -> bool:
+        """Tells whether no step of the kernel depends on another one of its sequence."""
+        return self.compiled.load.is_plain
+
+    @property
     def defers(self) -> bool:
         """Tells whether calls of this kernel run machine code alone, without work by Python before or after
         it, so that a chain can include them.
@@ -161,8 +170,8 @@ class Native:
 
     def room(self, call: Call) -> int:
         """Returns the number of steps of inner sequences for which a call needs scratch memory; 0 if there
-        are no inner sequences. It is rounded up from the longest one, so that similar calls can share the
-        memory.
+        are no inner sequences. It is rounded up from the longest one, to a power of two and some slack, so
+        that similar calls can share the memory.
         """
         longest = [
             int(np.diff(array).max(initial=0))
@@ -183,8 +192,8 @@ class Native:
 
         lanes, together: the numbers of sequences at a time, and of threads that share each step.
         room: the number of steps of inner sequences that there is memory for.
-        ends, block: whether sequences may end early, and the most steps of a block (0: as many as fit).
-        part: the number of the part of the rows of a block that is computed, and the number of parts.
+        ends: whether sequences may end early. block: the most steps of a block (0: as many as fit).
+        part: (number, count), where `count` workspaces divide the rows of each block.
         """
         compiled, reverse = self.compiled, self.plan.reverse
         return Workspace(compiled, self.constants, lanes, together, reverse, room, ends, block, part)
@@ -193,7 +202,8 @@ class Native:
         """Lists the arguments of the machine code for a call and a set of lanes (slots that run sequences),
         in the order of `CALL_WORDS` and the arrays' pointers. ticks: the number of clock ticks after which
         the machine code returns, even if it is not done; 0 for no limit. lanes: the arguments that describe
-        the set of lanes.
+        the set of lanes. The arguments begin with the number of ticks, and whether only the last output of
+        each sequence is wanted.
         """
         before = 0
         if self.compiled.counts:
@@ -272,7 +282,7 @@ class Native:
         """Does the work of a call after its steps: computes reductions of sequences, values that each
         sequence has once, and totals of all rows. Does nothing if the plan has none.
 
-        form: has the work after the loop. arrays: all arrays of the call.
+        form: knows what remains to be done after the loop. arrays: all arrays of the call.
         """
         if form.finish is None:
             return
@@ -285,8 +295,8 @@ class Native:
 
 
 def places_of(windows: Array) -> Array:
-    """Returns the addresses of the steps of copied windows, [windows, size], from the windows [windows, size,
-    features].
+    """Returns the addresses of the steps of windows that were copied, [windows, size], from the copies
+    [windows, size, features].
     """
     count, size, features = windows.shape
     step = features * windows.itemsize

@@ -1,57 +1,65 @@
-"""Operations at pairs of steps in machine code: the products that attention scores with, and weighted sums.
+"""Operations at pairs of steps in machine code: one alone, or a group of them (`compiler/plan/pairs.py`).
 
-    words     first | second | result | rows | query_starts | query_lengths | key_starts | pair_starts | ...
-    task      for each row, for each of its queries: the pairs with its keys, which lie one after the other
+    words     values of the inputs | result | tasks | ... | pointers to scratch memory
+    task      queries of a sequence, and a head: their pairs in tiles of a few queries with all keys
 
-Each number is one chain of sums in the order of its features, keys or queries, so that the bits of a sequence
-are those of the sequence alone.
+    tile      scores    queries x keys, in vectors of keys              [vector of keys][query][key]
+              rows      elementwise operations and reductions, query by query
+              mix       queries x features, in vectors of features
+
+Each number is one chain of sums in the order of its features, keys or queries, and each reduction one tree
+over the keys, so that the bits of a sequence are those of the sequence alone, whichever threads compute it.
 """
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.types import is_pairs
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
+from stepnet.compiler.targets.cpu.machine.memory import aligned, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
-from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code_of_many
 from stepnet.compiler.targets.cpu.running.across import SHARED_BYTES, BetweenTask, shares
-from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
+from stepnet.compiler.targets.cpu.running.pairs_form import PairsForm
 from stepnet.compiler.targets.threads import threads
+from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 
-WORDS = (
-    *("first", "second", "result", "rows", "query_starts", "query_lengths", "key_starts", "key_lengths"),
-    *("pair_starts", "pair_lengths", "heads", "size"),
-)
-"""The argument words of an operation.
-
-first, second, result: the pointers to both operands, in the order of the net, and to the result.
-rows: the number of sequences.
-query_starts, query_lengths, key_starts, key_lengths: the pointers to the tables of the first query and the
-    number of queries of each sequence, and of its keys.
-pair_starts, pair_lengths: the pointers to the tables of the first pair of each query, and of its keys.
-heads, size: the numbers at a pair, and the numbers of the last axis of features, which a product sums over.
+TASK = ("row", "rows", "index", "column", "columns", "head")
+"""The words of a task: its first row (query, or key for sums over queries), the number of rows, and the index
+of the first one in its sequence; the first column of the sequence and their number; and the head.
 """
-WORD = {name: place for place, name in enumerate(WORDS)}
+FIXED = ("tasks", "first_task", "last_task", "pair_starts", "pair_lengths")
+"""The argument words behind those of values.
+
+tasks: the pointer to the table of tasks. first_task, last_task: those of a thread.
+pair_starts, pair_lengths: the pointers to the tables of the first pair of each query, and of its keys.
+"""
+MOST_BODIES = 64
+"""The number of bodies whose machine code is kept for the next call; prepared calls keep their own."""
+EACH = 4
+"""The number of tasks of each thread, if sequences have queries enough: as many sequences are not divided."""
 
 
-@cache
-def pairs_code(processor: Processor, how: str, dtype: str) -> NativeFunction:
-    """Returns the machine code of an operation at pairs of steps, compiled once.
-
-    how: "scores", or "keys" or "queries" for a mix over these. dtype: that of the numbers.
-    """
-    return machine_code("running.pairs", processor, how, dtype).function("pairs", ctypes.c_int64)
+@lru_cache(MOST_BODIES)
+def pairs_code(processor: Processor, body: Net) -> tuple[NativeFunction, PairsForm]:
+    """Returns the machine code of operations at pairs of steps, and their form. body: the net of these."""
+    code = machine_code_of_many("running.pairs", processor, body)
+    return code.function("pairs", ctypes.c_int64), PairsForm(body, processor)
 
 
 def computed(
     across: Across, operands: Sequence[Array], positions: Sequence[Positions], processor: Processor
 ) -> Array:
-    """Computes an operation at pairs of steps in a new array. positions: as for `PairsTask`."""
+    """Computes operations at pairs of steps in a new array. positions: as for `PairsTask`."""
     task = PairsTask(across, positions, processor)
     made = task.result_of(*operands)
     task()
@@ -59,7 +67,7 @@ def computed(
 
 
 class PairsTask(BetweenTask):
-    """Products of queries and keys at their pairs, or weighted sums over pairs, with the argument words."""
+    """Operations at pairs of steps, with the argument words."""
 
     def __init__(self, across: Across, positions: Sequence[Positions], processor: Processor) -> None:
         """Writes the argument words, but for the pointers of the values.
@@ -67,20 +75,44 @@ class PairsTask(BetweenTask):
         positions: where the queries and the keys of the sequences lie, and the pairs of each query.
         processor: that which runs it.
         """
+        assert across.body is not None
         queries, keys, pairs = positions
-        made = {"scores": pairs, "keys": queries, "queries": keys}[across.how]
-        super().__init__(across, made.total)
-        own = [SequenceLayout.of(each) for each in positions]
-        self.held = tuple(own)
-        at_pair = across.result if across.operation == "scores" else across.source
-        features = across.source if across.operation == "scores" else across.result
-        ends = pairs.offsets[queries.offsets]
-        work = int(ends[-1]) * features.size * features.itemsize
-        firsts = shares(ends, threads() if work >= SHARED_BYTES else 1)
-        places = [place for layout in own for place in layout.places[:2]]
-        sizes = at_pair.size, features.shape[-1]
-        words = np.array([[0, 0, 0, queries.rows, *places, *sizes]] * len(firsts), np.int64)
-        words[:, WORD["rows"]] = np.diff([*firsts, queries.rows])
-        for name in ("query_starts", "query_lengths", "key_starts", "key_lengths"):
-            words[:, WORD[name]] += 8 * np.array(firsts)
-        self.begin(pairs_code(processor, across.how, across.source.dtype), words)
+        function, form = pairs_code(processor, across.body)
+        rows, columns = (keys, queries) if form.is_turned else (queries, keys)
+        super().__init__(across, (pairs if is_pairs(across.result.extent) else rows).total)
+        work = pairs.total * form.heads * (form.features + 1) * form.itemsize
+        count = threads() if work >= SHARED_BYTES else 1
+        table, offsets = tasks_of(rows, columns, form, count)
+        parts = [*pairwise((*shares(offsets, count), len(table)))]
+        blocks = -(-int(columns.lengths.max(initial=0)) // form.width)
+        sizes = [-(-(own.bytes + own.bytes_per_block * blocks) // LINE) * LINE for own in form.buffers]
+        places = np.cumsum([0, *sizes])
+        scratch = aligned(len(parts) * int(places[-1]))
+        tables = [np.ascontiguousarray(own, np.int64) for own in (table, pairs.starts, pairs.lengths)]
+        self.held = *tables, scratch
+        places_of = [pointer(scratch) + part * int(places[-1]) + places[:-1] for part in range(len(parts))]
+        values = [0] * (len(across.body.inputs) + 1)
+        address, *others = map(pointer, tables)
+        words = [[*values, address, *part, *others, *own] for part, own in zip(parts, places_of, strict=True)]
+        self.begin(function, np.array(words, np.int64))
+
+
+def tasks_of(rows: Positions, columns: Positions, form: PairsForm, count: int) -> tuple[Array, Array]:
+    """Makes the table of tasks, and the number of pairs ahead of each and of all.
+
+    rows, columns: where the queries and keys lie, or the reverse. count: the number of threads.
+
+    Queries of few long sequences are divided, a multiple of a tile at a time.
+    """
+    longest, tile = int(rows.lengths.max(initial=0)), form.tile.rows
+    wanted = -(-EACH * count // max(1, rows.rows * form.heads)) if count > 1 else 1
+    size = max(tile, -(-longest // (wanted * tile)) * tile)
+    pieces = -(-rows.lengths // size)
+    sequence = np.repeat(np.arange(rows.rows), pieces * form.heads)
+    begin = np.cumsum(pieces * form.heads) - pieces * form.heads
+    within = np.arange(len(sequence)) - begin[sequence]
+    first, head = within // form.heads * size, within % form.heads
+    counts = np.minimum(size, rows.lengths[sequence] - first)
+    across = columns.lengths[sequence]
+    fields = rows.starts[sequence] + first, counts, first, columns.starts[sequence], across, head
+    return np.stack(fields, 1).astype(np.int64), offsets_of(counts * np.maximum(across, 1))

@@ -1,190 +1,234 @@
 """The machine code of operations at pairs of steps; see `pairs`."""
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from math import prod
 
-import numpy as np
 from llvmlite import ir
 
+from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.machine.processor import Processor
-from stepnet.compiler.targets.cpu.running.pairs import WORDS
-from stepnet.compiler.targets.cpu.writing.code import I64, MEMORY_TYPES, POINTER, Code, vector_of
+from stepnet.compiler.targets.cpu.products.pack_code import PackCode
+from stepnet.compiler.targets.cpu.products.tile import LeftOperand, Sums, accumulate
+from stepnet.compiler.targets.cpu.products.tiles import Tile
+from stepnet.compiler.targets.cpu.running.pairs import TASK
+from stepnet.compiler.targets.cpu.running.pairs_addresses import PairsAddresses, PairsTile
+from stepnet.compiler.targets.cpu.running.pairs_copies import PairsCopies
+from stepnet.compiler.targets.cpu.running.pairs_form import SLOT, PairsForm
+from stepnet.compiler.targets.cpu.running.pairs_rows import RowsCode, number_of
+from stepnet.compiler.targets.cpu.running.pairs_sums import MixCode
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector, store_vector
+from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
 
-POINTERS = ("first", "second", "result", "query_starts", "query_lengths", "key_starts", "key_lengths")
-PAIR_POINTERS = ("pair_starts", "pair_lengths")
 
-Added = Callable[[int, ir.Value, ir.Value], ir.Value]
-"""Writes the next value of a sum, from the numbers side by side, the index and the value so far."""
+def write_pairs(processor: Processor, body: Net) -> ir.Module:
+    """Generates the LLVM module of the function `pairs`, which computes operations at pairs of steps. It
+    takes a pointer to its arguments: the values, those of `FIXED`, and scratch memory. Its result is 0: a
+    task of a call is done.
 
-
-def write_pairs(processor: Processor, how: str, dtype: str) -> ir.Module:
-    """Generates the LLVM module of the function `pairs`, which computes the products of queries and keys at
-    their pairs, or a sum of weighted values over pairs. It takes a pointer to its arguments, listed in
-    `WORDS`. Its result is 0: a task of a call is done.
-
-    how: "scores", or "keys" or "queries" for a mix over these. dtype: that of the numbers.
+    body: the net of the operations.
     """
     module = ir.Module("pairs")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "pairs")
-    code, (words,) = Code(function.append_basic_block("entry"), processor), function.args
-    numbers = [code.read_number(words, code.number(place)) for place in range(len(WORDS))]
-    arguments = {
-        word: code.inttoptr(number, POINTER) if word in (*POINTERS, *PAIR_POINTERS) else number
-        for word, number in zip(WORDS, numbers, strict=True)
-    }
-    writer = PairsCode(code, arguments, dtype)
-    {"scores": writer.scores, "keys": writer.over_keys, "queries": writer.over_queries}[how]()
+    code = Code(function.append_basic_block("entry"), processor)
+    PairsCode(code, PairsForm(body, processor), function.args[0]).write()
     code.ret(code.number(0))
     return module
 
 
-class Query(NamedTuple):
-    """A query in the loop over all of them: its number, the first of its keys and of its pairs, and how many
-    keys it has.
-    """
+class PairsCode(PairsAddresses):
+    """Writer of the code that computes operations at pairs of steps, tile by tile."""
 
-    number: ir.Value
-    key: ir.Value
-    pair: ir.Value
-    keys: ir.Value
+    def write(self) -> None:
+        """Writes loops over the tasks of a thread and over the tiles of a task."""
+        code, form = self.code, self.form
+        table = code.inttoptr(self.fixed["tasks"], POINTER)
+        with code.loop(self.fixed["first_task"], self.fixed["last_task"]) as number:
+            task = code.at(table, code.mul(number, code.number(8 * len(TASK))))
+            self.task = {name: code.read_number(task, code.number(place)) for place, name in enumerate(TASK)}
+            self.pack()
+            with code.loop(code.number(0), self.task["rows"], form.tile.rows) as first:
+                rows = code.smaller(code.sub(self.task["rows"], first), code.number(form.tile.rows))
+                row, index = (code.add(self.task[name], first) for name in ("row", "index"))
+                self.tile(row, index, rows)
 
+    # ---- operands of products
 
-class PairsCode:
-    """Writer of code that goes over the queries of all sequences, and over the keys of each.
-
-    Features are read in vectors, and what is left in single numbers.
-    """
-
-    def __init__(self, code: Code, arguments: dict[str, ir.Value], dtype: str) -> None:
-        """Takes the builder of a function, and the values of its `WORDS`. dtype: that of the numbers."""
-        self.code, self.arguments, self.type = code, arguments, MEMORY_TYPES[dtype]
-        self.itemsize = np.dtype(dtype).itemsize
-        self.heads, self.size = arguments["heads"], arguments["size"]
-        self.width = max(1, code.processor.vector_bytes // self.itemsize)
-        self.whole = code.sub(self.size, code.srem(self.size, code.number(self.width)))
-
-    def queries(self) -> Iterator[Query]:
-        """Writes a loop over the queries of all sequences; yields the query of one round, for which the
-        caller writes the loop's body.
+    def pack(self) -> None:
+        """Writes code that packs the columns' operands of all products: keys by vectors of keys, and values
+        by vectors of features.
         """
-        code, own, zero = self.code, self.arguments, self.code.number(0)
-        with code.loop(zero, own["rows"]) as row:
-            first = code.read_number(own["query_starts"], row)
-            count = code.read_number(own["query_lengths"], row)
-            key = code.read_number(own["key_starts"], row)
-            with code.loop(first, code.add(first, count)) as number:
-                pair, keys = (code.read_number(own[name], number) for name in PAIR_POINTERS)
-                yield Query(number, key, pair, keys)
-
-    def at(self, name: str, entry: ir.Value, head: ir.Value, feature: ir.Value) -> ir.Value:
-        """Writes the pointer to a feature of an entry (a query or a key) in an array of such values.
-
-        name: the argument that points to the array. head: the index of the features' outer axes.
-        """
-        code = self.code
-        place = code.add(code.mul(code.add(code.mul(entry, self.heads), head), self.size), feature)
-        return code.at(self.arguments[name], code.mul(place, code.number(self.itemsize)))
-
-    def at_pair(self, name: str, pair: ir.Value, head: ir.Value) -> ir.Value:
-        """Writes the pointer to a number at a pair. name: the argument that points to the array."""
-        code = self.code
-        place = code.add(code.mul(pair, self.heads), head)
-        return code.at(self.arguments[name], code.mul(place, code.number(self.itemsize)))
-
-    def read(self, pointer: ir.Value, width: int = 1) -> ir.Value:
-        """Writes a load of `width` numbers."""
-        return self.code.read(vector_of(self.type, width), pointer, self.itemsize)
-
-    def columns(self) -> Iterator[tuple[ir.Value, int]]:
-        """Writes loops over the features of a head: yields the first one of each round, and how many it has,
-        for which the caller writes the body.
-        """
-        for start, stop, width in ((self.code.number(0), self.whole, self.width), (self.whole, self.size, 1)):
-            with self.code.loop(start, stop, width) as feature:
-                yield feature, width
-
-    def scores(self) -> None:
-        """Writes the body of the function that multiplies queries and keys at their pairs."""
-        code, zero = self.code, self.code.number(0)
-        for query in self.queries():
-            with code.loop(zero, self.heads) as head, code.loop(zero, query.keys) as number:
-                left = self.at("first", query.number, head, zero)
-                right = self.at("second", code.add(query.key, number), head, zero)
-                product = self.product(left, right)
-                code.write(product, self.at_pair("result", code.add(query.pair, number), head), self.itemsize)
-
-    def product(self, left: ir.Value, right: ir.Value) -> ir.Value:
-        """Writes the sum of the products of the features at two pointers; returns it."""
-        code, width = self.code, self.width
-
-        def added(count: int, feature: ir.Value, total: ir.Value) -> ir.Value:
-            """Writes the sum of a total and the products of `count` features side by side."""
-            place = code.mul(feature, code.number(self.itemsize))
-            return code.fused(
-                self.read(code.at(left, place), count), self.read(code.at(right, place), count), total
+        form, nodes = self.form, self.body.nodes
+        for number in form.products:
+            node = nodes[number]
+            type_ = self.body.type_of(node.inputs[1])
+            size, lead = type_.shape[-1], prod(type_.shape[:-1])
+            source = self.at_entry(
+                self.inputs[node.inputs[1]], self.task["column"], lead, size, form.itemsize
             )
+            entry, line = lead * size * form.itemsize, form.width * form.itemsize
+            if node.operation == "scores":
+                packed, strides = self.scratch["right", number], (form.itemsize, entry, line, size * line)
+                sizes = self.code.number(size), self.task["columns"]
+            else:
+                packed, strides = (
+                    self.scratch["values", number],
+                    (entry, form.itemsize, form.units * line, line),
+                )
+                sizes = self.task["columns"], self.code.number(size)
+            self.pack_matrix(source, packed, sizes, strides)
 
-        zeros = ir.Constant(vector_of(self.type, width), None)
-        total = self.carried(code.number(0), self.whole, width, zeros, added)
-        while width > 1:
-            width //= 2
-            total = code.fadd(code.slice(total, 0, width), code.slice(total, width, width))
-        if self.width > 1:
-            total = code.extract_element(total, ir.Constant(ir.IntType(32), 0))
-        return self.carried(self.whole, self.size, 1, total, added)
+    def pack_matrix(
+        self,
+        source: ir.Value,
+        packed: ir.Value,
+        sizes: tuple[ir.Value, ir.Value],
+        strides: tuple[int, int, int, int],
+    ) -> None:
+        """Writes code that packs a matrix [k, n].
 
-    def carried(
-        self, start: ir.Value, stop: ir.Value, step: int, initial: ir.Value, added: Added
-    ) -> ir.Value:
-        """Writes a loop that adds to a value in each round; returns its last value.
-
-        start, stop, step: of the index. added: writes the next value from the step, the index and the value.
+        sizes: those of both axes. strides: the bytes from row to row and from column to column of the matrix,
+            and from one k and from one vector of columns to the next of the packed one.
         """
         code = self.code
-        rounds = code.sdiv(code.sub(stop, start), code.number(step))
-        made = code.carry(
-            0,
-            rounds,
-            [initial],
-            lambda turn, now: [added(step, code.add(start, code.mul(turn, code.number(step))), now[0])],
-        )
-        return made[0]
+        packing = PackCode(code, self.form.itemsize, self.form.width, None, source)
+        names = "row_bytes", "column_bytes", "step_bytes", "block_bytes"
+        packing.arguments = {
+            **{name: code.number(stride) for name, stride in zip(names, strides, strict=True)},
+            "inner": sizes[0],
+            "size": sizes[1],
+            "source": code.ptrtoint(source, I64),
+            "packed": code.ptrtoint(packed, I64),
+        }
+        packing.pack()
 
-    def over_keys(self) -> None:
-        """Writes the body of the function that sums weighted values over the keys of each query."""
-        code, zero = self.code, self.code.number(0)
-        for query in self.queries():
-            with code.loop(zero, self.heads) as head:
-                for feature, width in self.columns():
-                    total = self.mixed(query, head, feature, width)
-                    code.write(total, self.at("result", query.number, head, feature), self.itemsize)
+    # ---- tiles
 
-    def mixed(self, query: Query, head: ir.Value, feature: ir.Value, width: int) -> ir.Value:
-        """Writes the sum of some weighted features over the keys of a query; returns it."""
-        code = self.code
+    def tile(self, row: ir.Value, index: ir.Value, rows: ir.Value) -> None:
+        """Writes code that computes a tile of rows with all their columns."""
+        code, form = self.code, self.form
+        columns = self.task["columns"]
+        if not form.is_turned:
+            columns = self.columns_of(code.add(row, code.sub(rows, code.number(1))))
+        tile = PairsTile(row, index, rows, columns)
+        for number in form.stored:
+            operation = self.body.nodes[number].operation
+            if operation == "scores":
+                self.scores(number, tile)
+            elif operation == "input":
+                PairsCopies(self, number, tile).gather()
+        RowsCode(self, tile).write()
+        if form.is_at_pairs(form.result):
+            PairsCopies(self, form.result, tile).scatter()
+        for number in form.products:
+            if self.body.nodes[number].operation == "mix":
+                self.mix(number, tile)
+        if form.mixed:
+            self.finish(tile)
 
-        def added(_: int, number: ir.Value, total: ir.Value) -> ir.Value:
-            """Writes the sum of a total and the weighted values of a key."""
-            weight = self.read(self.at_pair("first", code.add(query.pair, number), head))
-            value = self.read(self.at("second", code.add(query.key, number), head, feature), width)
-            return code.fused(code.spread(weight, width), value, total)
+    def scores(self, number: int, tile: PairsTile) -> None:
+        """Writes code that multiplies the rows of a tile with all columns, in register tiles."""
+        code, form, node = self.code, self.form, self.body.nodes[number]
+        lead, size = prod(self.body.type_of(node.inputs[0]).shape[:-1]), form.size_of(node)
+        left, line = self.scratch["left", number], size * form.itemsize
+        for row in range(form.tile.rows):
+            source = self.at_entry(
+                self.inputs[node.inputs[0]],
+                self.row_in(tile, row),
+                lead,
+                size,
+                form.itemsize,
+            )
+            code.copy_bytes(code.at(left, row * line), source, line)
+        units, blocks = form.tile.units, self.blocks(tile.columns)
+        whole = code.mul(code.sdiv(blocks, code.number(units)), code.number(units))
+        for begin, end, count in ((code.number(0), whole, units), (whole, blocks, 1)):
+            with code.loop(begin, end, count) as block:
+                sums = accumulate(
+                    code,
+                    Tile(form.tile.rows, count),
+                    LeftOperand((left,), line),
+                    code.at(self.scratch["right", number], code.mul(block, code.number(line * form.width))),
+                    self.kind,
+                    inner=size,
+                    gates=1,
+                    width=form.width,
+                    unit_bytes=line * form.width,
+                )
+                self.write_tile(
+                    sums, self.pairs_block(number, block), form.tile.rows * form.width * form.itemsize
+                )
 
-        zeros = ir.Constant(vector_of(self.type, width), None)
-        return self.carried(code.number(0), query.keys, 1, zeros, added)
+    def write_tile(self, sums: Sums, pointer: ir.Value, unit_bytes: int) -> None:
+        """Writes stores of the sums of a register tile, rows one vector after the other.
 
-    def over_queries(self) -> None:
-        """Writes the body of the function that sums weighted values over the queries of each key."""
-        code, own, zero = self.code, self.arguments, self.code.number(0)
-        with code.loop(zero, own["rows"]) as row:
-            key, keys = (code.read_number(own[name], row) for name in ("key_starts", "key_lengths"))
-            entry = code.mul(code.mul(self.heads, self.size), code.number(self.itemsize))
-            code.zero_bytes(code.at(own["result"], code.mul(key, entry)), code.mul(keys, entry))
-        for query in self.queries():
-            with code.loop(zero, query.keys) as number, code.loop(zero, self.heads) as head:
-                weight = self.read(self.at_pair("first", code.add(query.pair, number), head))
-                for feature, width in self.columns():
-                    result = self.at("result", code.add(query.key, number), head, feature)
-                    value = self.read(self.at("second", query.number, head, feature), width)
-                    total = code.fused(code.spread(weight, width), value, self.read(result, width))
-                    code.write(total, result, self.itemsize)
+        unit_bytes: the bytes from one vector of columns of all rows to the next.
+        """
+        line = self.form.width * self.form.itemsize
+        for row, units in enumerate(sums):
+            for unit, (value,) in enumerate(units):
+                self.code.write(value, self.code.at(pointer, unit * unit_bytes + row * line), line)
+
+    # ---- sums over columns
+
+    def mix(self, number: int, tile: PairsTile) -> None:
+        """Writes code that sums weighted values over the columns of each row, in register tiles."""
+        code, form = self.code, self.form
+        units, line = form.tile.units, form.width * form.itemsize
+        whole = form.units // units * units
+        for begin, end, count in ((0, whole, units), (whole, form.units, form.units - whole)):
+            if begin == end:
+                continue
+            with code.loop(code.number(begin), code.number(end), count) as unit:
+                offset = code.mul(unit, code.number(line))
+                sums = MixCode(self, number, tile, count, offset).sums()
+                target = code.at(self.scratch["sums", number], offset)
+                for row, own in enumerate(sums):
+                    for place, (value,) in enumerate(own):
+                        code.write(value, code.at(target, (row * form.units + place) * line), line)
+
+    # ---- results
+
+    def finish(self, tile: PairsTile) -> None:
+        """Writes code that computes the results of the rows of a tile, vector by vector of features."""
+        code, form, size = self.code, self.form, self.body.type_of(self.form.result).itemsize
+        line = self.scratch["line", -1]
+        with code.loop(code.number(0), tile.rows) as row:
+            with code.loop(code.number(0), code.number(form.units)) as unit:
+                known = dict[int, ir.Value]()
+                for number in sorted(form.mixed):
+                    known[number] = self.features_of(number, row, unit, known)
+                offset = code.mul(unit, code.number(form.width * size))
+                store_vector(
+                    code,
+                    self.body.type_of(form.result).dtype,
+                    known[form.result],
+                    code.at(line, offset),
+                    size,
+                )
+            made = self.at_entry(self.made, code.add(tile.row, row), form.heads, form.features, size)
+            code.copy_bytes(made, line, form.features * size)
+
+    def features_of(self, number: int, row: ir.Value, unit: ir.Value, known: dict[int, ir.Value]) -> ir.Value:
+        """Writes the value of a node at a vector of features of a row. known: those of its operands."""
+        code, form, node = self.code, self.form, self.body.nodes[number]
+        if node.operation == "mix":
+            place = code.add(code.mul(row, code.number(form.units)), unit)
+            line = form.width * form.itemsize
+            pointer = code.at(self.scratch["sums", number], code.mul(place, code.number(line)))
+            return load_vector(code, form.dtype, form.width, pointer, line)
+        operands = [
+            known[operand] if operand in form.mixed else self.repeated(operand, row)
+            for operand in node.inputs
+        ]
+        if node.kind != "pointwise":
+            return operands[0]
+        return pointwise(code, node, operands, [self.body.type_of(operand).dtype for operand in node.inputs])
+
+    def repeated(self, number: int, row: ir.Value) -> ir.Value:
+        """Writes the number that a row has of a node, repeated for a vector of features."""
+        code, form, type_ = self.code, self.form, self.body.type_of(number)
+        if number not in form.slots:
+            return number_of(code, self.body.nodes[number], form.width)
+        place = code.add(code.number(form.slots.index(number) * form.tile.rows), row)
+        pointer = code.at(self.scratch["slots", -1], code.mul(place, code.number(SLOT)))
+        return code.spread(load_vector(code, type_.dtype, 1, pointer, SLOT), form.width)

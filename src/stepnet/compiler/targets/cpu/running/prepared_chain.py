@@ -53,7 +53,10 @@ def write_words(space: Workspace, pack: Callable[..., None], offset: int, number
 
 
 class PreparedChain:
-    """Scratch memory of a chain of kernels for calls of one shape, and the tasks that run them in waves."""
+    """Scratch memory of a chain of kernels for calls of one shape, and the tasks that run them in waves.
+
+    in_one_lane: for each kernel, whether one lane has all sequences, as no step depends on another one.
+    """
 
     def __init__(
         self,
@@ -87,9 +90,13 @@ class PreparedChain:
         for place, run in enumerate(self.runs):
             run.reach, run.place = self.reach, place
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
+        self.in_one_lane = tuple(
+            native.rows_are_alone and lanes == (1,) * parts
+            for native, lanes, parts in zip(natives, shape.lanes, shape.parts, strict=True)
+        )
 
     def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
-        """Prepares the tasks that run a wave's kernels at the same time: one for each thread of each
+        """Prepares the tasks that run a wave (kernels that run at the same time): one for each thread of each
         workspace. wave: the positions of the kernels. kind: the class of the tasks.
         """
         spaces = [space for place in wave for space in self.spaces[place]]

@@ -22,7 +22,8 @@ MOST_LAYOUTS = 4
 
 def form_of(call: Call) -> Hashable | None:
     """Returns the key of a call: equal for calls of the same lengths and options, which one prepared call
-    runs. None for calls that none can run.
+    runs. None for calls that none can run: those that continue at a later step, those whose sequences may end
+    early, and those whose lengths have no key.
     """
     if call.step_offset is not None or call.until is not None:
         return None
@@ -62,9 +63,9 @@ class PreparedLayouts:
             idle.append(prepared)
 
     def take(self, form: Hashable, call: Call) -> tuple[PreparedCall, list[PreparedCall]] | None:
-        """Takes a prepared call out of the cache, or prepares one at the second call of a form; returns it,
-        and the list to append it to after its use. None for the first call, while another thread uses it,
-        and if it cannot be prepared.
+        """Takes a call that was prepared for the form of `call` (its key in the cache), or prepares one when
+        the form comes a second time. Returns it, and the list to append it to after its use; None for the
+        first call of a form, while another thread uses it, and if it cannot be prepared.
         """
         idle = self.idle.get(form)
         try:

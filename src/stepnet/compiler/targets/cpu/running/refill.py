@@ -135,8 +135,8 @@ class Refill:
             return {n: self.value((False, n), parameters, known) for n in self.wanted}
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
-        """Returns the value of a constant for these parameters: a fixed value, a view of a parameter, or a
-        value computed now.
+        """Returns the value of a constant for these parameters: a value that depends on no parameter, a view
+        of a parameter, or a value computed now. It is used to replace the parameters of a kernel.
 
         key: whether the constant belongs to the body (the net of a step), and its node.
         known: the values found so far, to which this one is added.

@@ -58,7 +58,8 @@ class Runner:
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
         """Prepares a call for repeated runs; returns a function that runs it on the current contents of its
-        arrays, into `results`.
+        arrays, and writes to the arrays `results`. Values that are computed once per sequence are computed
+        again only if what they depend on has changed.
         """
         native = self.native
         if native.compiled.axes:  # inner sequences differ from call to call
@@ -74,7 +75,9 @@ class Runner:
         seen = native.made_of(arrays)
 
         def run_whole() -> None:
-            """Runs the call, and the work before its steps (if inputs have changed) and after them."""
+            """Runs the call on the present contents of its arrays: the values per sequence (again if inputs
+            have changed), the steps, and the work after them.
+            """
             nonlocal seen
             now = native.made_of(arrays)
             if native.compiled.sequences is not None and now != seen:
@@ -103,7 +106,7 @@ def chained(
     another engine.
 
     bounds: the kernels with their parameters.
-    waves, lines: the kernels that do not depend on each other, and the layers of a stack, by position.
+    waves: groups of kernels that do not depend on each other, by position.
     between: the repeats and reductions over steps that run between the kernels.
     """
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]

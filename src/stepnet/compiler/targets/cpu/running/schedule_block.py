@@ -62,7 +62,7 @@ class Result(NamedTuple):
     late: Array | None = None
 
     def array(self) -> Array:
-        """Allocates the array of the result."""
+        """Allocates the array of the result; zeros if the tasks write only some of its rows."""
         array = self.new()
         if self.is_partial:
             array[...] = 0
@@ -107,7 +107,8 @@ class ScheduleBlock:
     ) -> Result:
         """Adds the task that copies a result of the net to a new array.
 
-        array: its value. packing: where the caller has its steps. place: its position among the results.
+        writer: adds the tasks; a result that NumPy computes after the run (`writer.late`) needs none. array:
+            its value. packing: where the caller has its steps. place: its position among the results.
         index: that of its new array among those of a run.
         """
         if any(array is late for late in writer.late):
@@ -146,7 +147,9 @@ class ScheduleBlock:
 
 
 def has_code(bound: BoundParts) -> bool:
-    """Tells whether machine code runs all parts of a schedule, but for totals that nothing else reads."""
+    """Tells whether machine code runs all parts of a schedule, but for totals (values over all rows) that
+    nothing else reads, which NumPy can compute at the end.
+    """
     late = {number for part in bound.schedule.parts if part.kind == "total" for number in part.results}
     for part, own in zip(bound.schedule.parts, bound.bound, strict=True):
         if part.kind == "total":
@@ -161,7 +164,9 @@ def has_code(bound: BoundParts) -> bool:
 
 
 def part_has_code(bound: BoundParts, part: Part, own: Any) -> bool:
-    """Tells whether machine code runs a part of a schedule. own: its kernel with its parameters."""
+    """Tells whether machine code does all work of a part of a schedule. bound: the schedule with its
+    parameters. own: the part's kernel with its parameters.
+    """
     if part.kind == "loop":
         return isinstance(own, BoundParts) and has_code(own)
     if part.kind == "across":
@@ -174,8 +179,8 @@ def part_has_code(bound: BoundParts, part: Part, own: Any) -> bool:
 
 
 def schedule_block(bound: BoundParts, call: Call) -> PreparedCall | None:
-    """Prepares a schedule with its parameters for calls of the form of `call`, with the same lengths; None if
-    a part has no machine code, or if there would be too many tasks, or too much memory.
+    """Prepares a schedule with its parameters as one block of tasks, for calls like `call`, with the same
+    lengths; None if a part has no machine code, or if there would be too many tasks, or too much memory.
     """
     first = next((own.native for own in runners_of(bound)), None)
     size = sum(array.nbytes for array in call.given if array is not None)

@@ -126,10 +126,21 @@ class SequenceLayout:
             known = self._sets[count, even] = tuple(map(self._words, lanes))
         return known
 
+    @computed_once
+    def in_one_lane(self) -> Sets:
+        """The arguments of one lane that has all sequences in order, for kernels whose steps do not depend on
+        one another. So rows that are computed together lie side by side in memory.
+        """
+        if not self.filled:
+            return ()
+        order = np.flatnonzero(self.lengths)
+        first, steps = np.array([0, self.filled]), np.array([self.steps])
+        return (self._words(Lanes(order, first, steps)),)
+
     def _lanes(self, count: int, even: bool) -> list[Lanes]:
         """Assigns sequences to lanes (slots that run sequences), in at most `count` sets, one for each
         thread; no sets if all sequences are empty. even: whether to use only as many lanes as can stay active
-        until the end.
+        until the end, if these do not leave much more room unused.
         """
         if not self.filled:
             return []
@@ -161,6 +172,6 @@ class SequenceLayout:
         threads that take sequences from one queue during the call, as these may end early.
 
         order: the indices of the sequences in the queue.
-        endings: for each thread, the words that its machine code needs for early ends.
+        endings: for each thread, the array of words that its machine code reads for early ends.
         """
         return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self.places) for own in endings]

@@ -77,8 +77,8 @@ class RowSteps:
         self.latest: dict[int, Arranged] = {}
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs one step of these rows on the current contents of the arrays. It is
-        valid until the next call of `of`.
+        """Returns a function that runs one step of these rows (the indices of sequences of a stream) on the
+        current contents of the arrays. It is valid until the next call of `of`.
         """
         count = len(rows)
         self.starts[rows] = np.arange(count)
@@ -122,11 +122,12 @@ class RowSteps:
 
     def arrange(self, count: int) -> Arranged:
         """Prepares steps of `count` rows: divides the rows among workspaces (scratch memory for some rows),
-        and makes the tables of each, such as that of its rows.
+        and makes the tables of each, such as that of its rows. A later step of as many rows uses them again.
         """
         way = self.native.partition(rounded(count, 1, count), threads()).chosen
-        lanes = lanes_for(np.ones(count, np.int64), LANES * way.sets)
-        sets = min(way.sets, lanes.count)
+        most = way.sets * way.parts
+        lanes = lanes_for(np.ones(count, np.int64), LANES * most)
+        sets = min(most, lanes.count)
         parts = [lanes.every_nth(place, sets) for place in range(sets)] if sets > 1 else [lanes]
         room = 1 << (max(part.count for part in parts) - 1).bit_length()
         prepared = self.prepared_for(sets, way.threads_per_step, room)

@@ -39,8 +39,9 @@ class SumsCode:
         self.combine = combination(code, how, dtype)
 
     def write(self) -> None:
-        """Writes the body of the function: for each sequence, a loop that adds its rows, found through the
-        table of places, to its sum.
+        """Writes the body of the function that reduces the rows of each sequence, found through a table of
+        their places: a loop that adds them to the sequence's sum, takes their maximum, or divides the sum for
+        a mean. "pairwise" adds a column of consecutive numbers in NumPy's order.
         """
         code, words, one = self.code, self.words, self.code.number(1)
         values, places, offsets, total = (
@@ -100,7 +101,9 @@ class SumsCode:
             code.write(code.fdiv(code.read(type_, own, self.itemsize), divisor), own, self.itemsize)
 
     def add_column(self, total: ir.Value, numbers: ir.Value, count: ir.Value) -> None:
-        """Writes the sum of a column of consecutive numbers in NumPy's order, beginning with zero."""
+        """Writes the sum of a column of consecutive numbers in NumPy's order (pairwise), beginning with zero.
+        total, numbers: the pointers to the sum and to the first number.
+        """
         code, itemsize = self.code, self.itemsize
         function = pairwise_sum(code.module, code.processor, self.dtype, 1)
         added = code.call(function, [numbers, count, code.number(itemsize)])

@@ -182,7 +182,9 @@ class Workspace:
         self._begun[:] = START
 
     def done(self) -> Done:
-        """Counts the finished steps and sequences of a call, for progress reports, while it pauses."""
+        """Counts the finished steps and sequences of the lanes of this workspace, for progress reports, while
+        a call pauses.
+        """
         if until := self.rows[0][WORD["until"]]:
             return self._done_of_waiting(
                 dict(zip(ENDING, numbers_at(until, len(ENDING)).tolist(), strict=True))

@@ -42,7 +42,9 @@ def write_handover(processor: Processor) -> ir.Module:
 def new_function(
     module: ir.Module, processor: Processor, name: str, numbers: int = 0
 ) -> tuple[ir.Function, Code]:
-    """Begins a function of a pointer and `numbers` integers; returns it, and the builder of its body."""
+    """Begins an LLVM function whose arguments are a pointer and `numbers` integers; returns it, and the
+    builder of its body.
+    """
     function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
     return function, Code(function.append_basic_block("entry"), processor)
 
@@ -72,8 +74,9 @@ def wake(code: Code, mailbox: ir.Value) -> None:
 
 
 def write_send(module: ir.Module, processor: Processor) -> ir.Function:
-    """Writes the function send(mailbox), which sends a message to the thread that waits on the mailbox: sets
-    its word to SENT, and wakes the thread if it sleeps. The function returns the word as it was before.
+    """Generates, in an LLVM module, the function send(mailbox), which sends a message to the thread that
+    waits on the mailbox: sets its word to SENT, and wakes the thread if it sleeps. The function returns the
+    word as it was before.
     """
     function, code = new_function(module, processor, "send")
     mailbox = function.args[0]
@@ -306,9 +309,9 @@ def write_lead(module: ir.Module, processor: Processor, receive: ir.Function, se
 
 
 def write_assign(module: ir.Module, processor: Processor, send: ir.Function) -> ir.Function:
-    """Writes the function recruit(task_group), which claims free workers and hands each a task, from the
-    second task on. Sleeping workers are left out unless the field `wake` is set. The number of tasks that
-    have a thread, the leader's included, is stored in the field `asked`.
+    """Generates, in an LLVM module, the function recruit(task_group), which claims free workers and hands
+    each a task, from the second task on. Sleeping workers are left out unless the field `wake` is set. The
+    number of tasks that have a thread, the leader's included, is stored in the field `asked`.
 
     send: the function that sends a message.
     """
@@ -369,8 +372,9 @@ class TaskLoops:
 
 
 def write_start_shared(module: ir.Module, processor: Processor, withdraw: ir.Function) -> ir.Function:
-    """Writes the function settle(task_group), which fixes the number of threads that share a step: takes back
-    tasks that no worker began in time, numbers the threads, and lets them start by the word `gate`.
+    """Generates, in an LLVM module, the function settle(task_group), which fixes the number of threads that
+    share a step: takes back tasks that no worker began in time, numbers the threads, and lets them start by
+    the word `gate`.
 
     withdraw: the function that takes back a message that nobody has received.
     """
@@ -381,7 +385,9 @@ def write_start_shared(module: ir.Module, processor: Processor, withdraw: ir.Fun
     code.store(code.number(1), cell)
 
     def settle(slot: ir.Value, worker: ir.Value) -> None:
-        """Writes code that takes a task back if its worker has not begun it, or numbers the thread."""
+        """Writes code that takes task number `slot` back if its worker (a waiting thread) has not begun it in
+        time, and otherwise gives the thread its number.
+        """
         state = code.call(withdraw, [code.at(worker, BEGIN), fields.field("patience")])
         is_withdrawn = code.icmp_signed("==", state, code.number(SENT))
         with code.when(is_withdrawn):
@@ -436,7 +442,9 @@ def write_wait_for_all(module: ir.Module, processor: Processor, receive: ir.Func
     code.store(code.number(0), cell)
 
     def wait(slot: ir.Value, worker: ir.Value) -> None:
-        """Writes code that waits for a worker, notes whether its task has more to do, and releases it."""
+        """Writes code that waits for a worker, records in `cell` whether its task has more to do, and
+        releases it.
+        """
         code.call(receive, [code.at(worker, END)])
         code.store(code.or_(code.load(cell), code.read(I64, code.at(worker, RESULT), 8)), cell)
         fields.release_worker(slot)

@@ -180,8 +180,8 @@ class TaskGroup:
         return is_paused
 
     def note(self) -> None:
-        """Notes the threads that were late in the latest run of the machine code, so that later runs use
-        fewer.
+        """Records which threads were late in the latest run of the machine code (began late, or let others
+        wait), so that later runs use fewer threads.
         """
         lateness, fields = self.pool.lateness, self._view
         if self._progress_view is None:
@@ -272,8 +272,8 @@ class WorkerPool:
             on_pause()
 
     def make_ready(self, count: int) -> None:
-        """Starts threads until there are `count` workers, and lets those that sleep wake on other processors
-        than the caller's.
+        """Starts threads until there are `count` workers (threads that wait for tasks), and lets those that
+        sleep wake on other processors than the caller's.
         """
         if len(self.workers) < count:
             self.grow(count)

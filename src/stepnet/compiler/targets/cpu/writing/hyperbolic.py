@@ -77,8 +77,8 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def hyperbolic_terms(code: Code, x: ir.Value) -> HyperbolicTerms:
-    """Writes code for the terms of sums for sinh(|x|) and cosh(x): powers of 2, and series of r = |x| - n ln
-    2. |x| is limited to where both overflow.
+    """Writes code for the terms of which sinh(|x|) and cosh(x) are sums (their addition theorems for |x| = n
+    ln 2 + r): powers of 2, and series of r = |x| - n ln 2. |x| is limited to where both overflow.
     """
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])

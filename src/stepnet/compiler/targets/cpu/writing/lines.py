@@ -105,7 +105,9 @@ class LineBuilder(ir.IRBuilder):
         return new_line
 
     def phi(self, typ: ir.Type, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """Writes a phi node, to which `add_incoming` of the result adds the values."""
+        """Writes a phi node, whose value depends on the block that control comes from; `add_incoming` of the
+        result adds the value for a block.
+        """
         reference = f"%v{next(self.numbers)}"
         new_phi = Phi(typ, reference, f"{reference} = phi {typ}")
         new_phi.parent = self.block
@@ -117,8 +119,8 @@ class LineBuilder(ir.IRBuilder):
         self._insert(Line(ir.VoidType(), "", text))
 
     def compare(self, sign: str, comparison: str, lhs: ir.Value, rhs: ir.Value) -> Any:
-        """Writes a comparison of integers. sign: "s" or "u", for signed or unsigned ones. comparison: the
-        operator, such as "<=".
+        """Writes a comparison of integers, scalar or vector; returns the bools. sign: "s" or "u", for signed
+        or unsigned ones. comparison: the operator, such as "<=".
         """
         name = COMPARISONS[comparison]
         words = name if name in ("eq", "ne") else sign + name

@@ -227,7 +227,8 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, unsplit: bool = Fals
     """Writes code that reduces the argument x of e^(scale x), so that it is 2^n e^(scale r) with a small r:
     |scale r| <= ln(2) / 2.
 
-    bias: added to n, so that its bits can become an exponent.
+    Returns r, also as the sum of two numbers, and n + bias in the low bits of a float. bias: added to n, so
+        that its bits can become an exponent.
     unsplit: whether ln 2 is one rounded constant, not the sum of two.
     """
     precision = precision_of(x.type)

@@ -325,7 +325,9 @@ def working_dtypes(node: Node, operands: list[str]) -> list[str]:
 
 
 def pointwise(code: Code, node: Node, operands: list[ir.Value], dtypes: list[str]) -> ir.Value:
-    """Writes the code of a pointwise node; returns its result in a register. dtypes: the operands' own."""
+    """Writes the code of an elementwise node of the graph, with conversions of its operands; returns its
+    result in a register. operands: their registers. dtypes: the operands' own.
+    """
     operand_dtypes = working_dtypes(node, dtypes)
     operation = BOOLEAN.get(node.operation, node.operation) if node.type.dtype == "bool" else node.operation
     values = [converted(code, v, d, w) for v, d, w in zip(operands, dtypes, operand_dtypes, strict=True)]

@@ -138,7 +138,9 @@ def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
 
 
 def quotient(code: Code, a: ir.Value, b: Pair) -> Pair:
-    """Writes code for a / b, as the sum of two floats."""
+    """Writes code for a / b in about twice the precision, as the unevaluated sum of two floats. b: such a
+    sum.
+    """
     high = code.fdiv(a, b.high)
     product = exact_product(code, high, b.high)
     left = code.fsub(code.fsub(a, product.high), product.low)

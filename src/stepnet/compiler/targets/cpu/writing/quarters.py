@@ -47,8 +47,8 @@ class ReducedAngle(NamedTuple):
 
 def reduced_angle(code: Code, x: ir.Value, single: bool) -> ReducedAngle:
     """Writes code that reduces angles x, in float64, to a multiple of π/2 and a remainder, for sin, cos and
-    tan. The slow method for angles beyond `LARGEST` runs only if the register has one. single: whether the
-    remainder is needed to float32 precision only, in `high`.
+    tan. The slow method for angles beyond `LARGEST` runs only if one of the vector's elements is such an
+    angle. single: whether the remainder is needed to float32 precision only, in `high`.
     """
     size = magnitude(code, x)
     large = code.fcmp_ordered(">", size, code.splat(x.type, LARGEST))
@@ -117,7 +117,8 @@ def exact_sum(code: Code, a: ir.Value, b: ir.Value) -> Pair:
 
 
 def reduce_large(code: Code, x: ir.Value, fast: ReducedAngle) -> ReducedAngle:
-    """Writes a call that reduces the large angles of a register again, exactly.
+    """Writes a call that reduces the large angles (beyond `LARGEST`) of a register again, exactly; returns
+    all reduced angles.
 
     fast: all angles as reduced by the fast method, which is right for the small ones.
     """

@@ -1,0 +1,123 @@
+"""Numbers in a graph of a file that torch.export may have computed from the number of steps; see
+`importers.example_steps`.
+
+    div.Tensor(x, 3.605551)           [3.605551]
+    repeat.default(y, [1, 13, 1])     [13]           unless it becomes the axis of steps
+    slice.Tensor(x, 1, 7)             [7]            over steps: it may leave the last six
+    conv1d.default(x, W, b, [2])      []             settings of a layer
+"""
+
+import re
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from stepnet.compiler.trace.indexing import listed
+from stepnet.importers.aten.replay import ReplayedNode
+from stepnet.importers.axes import Axes, features_of, is_time, time_of
+from stepnet.importers.example_steps import ROOTS, written
+from stepnet.importers.placed import Placed
+from stepnet.importers.sizes import STEPS
+
+SETTINGS = {
+    "ceil_mode", "chunks", "correction", "count_include_pad", "dilation", "dim", "dim0", "dim1", "dims",
+    "divisor_override", "dropout_p", "eps", "group", "groups", "kernel_size", "max_val", "min_val",
+    "momentum", "negative_slope", "normalized_shape", "num_groups", "ord", "output_padding", "output_size",
+    "p", "padding", "padding_idx", "stride", "threshold", "N", "C", "HxW",
+}  # fmt: skip
+"""The arguments that are settings of layers, or say which axis."""
+
+
+def numbers_of(call: ReplayedNode, result: Any) -> list[float]:
+    """Returns the numbers in a node that may have been computed from the number of steps.
+
+    result: what the node was evaluated to.
+    """
+    axes = result.axes if isinstance(result, Placed) else ()
+    for names, rule in RULES:
+        if names.match(call.name):
+            return rule(call, axes)
+    return of_arguments(call)
+
+
+def of_arguments(call: ReplayedNode) -> list[float]:
+    """Returns the numbers among the arguments of a node that are no settings."""
+    return written(*(value for name, value in call.arguments.items() if name not in SETTINGS))
+
+
+def of_power(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns the exponent of a power that is neither a square nor a root, or the base that is a number."""
+    return [number for number in of_arguments(call) if number not in ROOTS]
+
+
+def of_reshape(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns the number of steps where a node makes an axis of features of that size, of a value without
+    steps.
+    """
+    x, steps = call.operands[0], (call.replay.stated or {}).get(STEPS)
+    is_made = steps in features_of(axes) and steps not in x.features and time_of(x.axes) is None
+    return written(steps) if is_made else []
+
+
+def of_copies(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns how often a node repeats the features of its operand."""
+    before, after = prod(call.operands[0].features), prod(features_of(axes))
+    return written(after // before) if before else []
+
+
+def of_new(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns the numbers with which a node makes a value: those in it, and its sizes, unless it is the
+    initial state of recurrent layers alone, whose sizes follow from the weights.
+    """
+    number = written(call.arguments.get("fill_value"))
+    if call.name.split(".")[0].endswith("_like") or any(map(is_time, axes)) or is_state(call):
+        return number
+    return [*number, *written(*features_of(axes))]
+
+
+def is_state(call: ReplayedNode) -> bool:
+    """Tells whether only recurrent layers read the result of a node, as their initial state."""
+    reads = [
+        (node.operation, name)
+        for node in call.replay.graph.nodes
+        for name, value in node.arguments.items()
+        if any(each is call.node for each in listed(value))
+    ]
+    return bool(reads) and all(name == "hx" and operation.endswith(".input") for operation, name in reads)
+
+
+def of_slice(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns the bounds and the stride of a slice of steps, but for the end that is the number of steps."""
+    x = call.operands[0]
+    if not is_time(x.axes[int(call.arguments["dim"])]):
+        return []
+    steps = (call.replay.stated or {}).get(STEPS)
+    end = call.arguments["end"]
+    return written(call.arguments["start"], None if end == steps else end, call.arguments["step"])
+
+
+def of_pad(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns the numbers of entries that a node puts around steps, and what they are."""
+    x, pads = call.operands[0], listed(call.arguments.get("pad"))
+    around = zip(x.axes[::-1], pads[::2], pads[1::2], strict=False)
+    counts = [count for axis, *both in around if is_time(axis) for count in both]
+    return written(*counts, call.arguments.get("value"))
+
+
+def of_none(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns no number, for nodes whose numbers are of features, or settings of recurrent layers."""
+    return []
+
+
+Numbers = Callable[[ReplayedNode, Axes], list[float]]
+RULES: tuple[tuple[re.Pattern[str], Numbers], ...] = (
+    (re.compile(r"(select|split\w*|chunk|narrow|unbind|index_select|gather|roll)[.]"), of_none),
+    (re.compile(r"(gru|lstm|rnn_tanh|rnn_relu)[.]"), of_none),
+    (re.compile(r"(_unsafe_view|view\w*|reshape|flatten|unflatten|squeeze|unsqueeze)[.]"), of_reshape),
+    (re.compile(r"(expand|expand_as|repeat)[.]"), of_copies),
+    (re.compile(r"((new_)?(zeros|ones|full|empty)(_like)?|arange|eye)[.]"), of_new),
+    (re.compile(r"slice(_scatter)?[.]"), of_slice),
+    (re.compile(r"(constant_)?pad\w*[.]"), of_pad),
+    (re.compile(r"pow[.]"), of_power),
+)
+"""The rule of nodes whose numbers count otherwise than those of arithmetic, by their names."""
