@@ -25,7 +25,7 @@ class Busy:
 
     @property
     def waited(self) -> int:
-        """How often another attempt was made, each after a longer time."""
+        """The number of further attempts, each of which was made after a longer time."""
         pauses = np.diff(self.times)
         assert (pauses >= 0.01 * 2.0 ** np.arange(len(pauses))).all()
         return len(pauses)
@@ -55,6 +55,7 @@ def test_a_result_is_renamed_when_the_other_program_has_closed_it(
 ) -> None:
     table = pa.table({"frames": [[[1.0, 0.5]], []]})
     pq.write_table(table, tmp_path / "a.parquet")
+    arrow.run(tmp_path / "a.parquet", RNN, tmp_path / "c.parquet", column="frames")  # stores its code
     busy = Busy(monkeypatch, 32, 2)
     arrow.run(tmp_path / "a.parquet", RNN, tmp_path / "b.parquet", column="frames")
     assert busy.waited == 2
