@@ -64,7 +64,6 @@ class OnnxModel(ArrayModel):
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> dict[str, Placed]:
         """Computes the outputs of the model by name, from its inputs by name."""
-        self.numbers.clear()
         main, like, outputs = self.walk.main, self.like(inputs), self.outputs
         env: Values = {(main, name): value for name, value in inputs.items()}
         env |= {(main, input_.name): lengths(input_, like) for input_ in self.inputs if input_.is_lengths}

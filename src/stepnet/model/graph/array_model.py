@@ -135,6 +135,7 @@ class ArrayModel:
         params: the weights by name; None for a model whose weights are constants.
         statics: the inputs without steps, by name if there are several.
         """
+        self.numbers.clear()
         return outputs_of(self.path, self.computed(self.placed(x, statics), params or {}))
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> Mapping[str, Placed]:

@@ -317,7 +317,6 @@ class ExportedModel(ArrayModel):
 
         params: the weights by name.
         """
-        self.numbers.clear()
         taken = self.taking({name: own.value for name, own in inputs.items()})
         with named(self.path):
             graph = self.program.graph(taken)
