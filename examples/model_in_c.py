@@ -4,7 +4,7 @@ The GRU of stepnet's demo becomes a library for C, and `speaker_stream.c` is com
 runs two sequences of 13 and 7 frames in one call, and then the first in pieces of 6 as they arrive, and
 compares the two bit by bit.
 
-Run it from the root of the repository (a second; it needs a C compiler):
+Run it from the root of the repository (a second; it needs Linux and a C compiler):
 
     .venv/bin/python examples/model_in_c.py [--cc CC] [--folder FOLDER] [--plot FILE]
 

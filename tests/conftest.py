@@ -36,6 +36,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test s
 import pytest
 from constants import Constants
 from hypothesis import HealthCheck, settings
+from linux_alone import skip_libraries
 from ray_session import RaySession, uses_ray
 from sharing import by_rows
 from turns import covering, values_of
@@ -162,12 +163,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Without --long each n-th case alone of a test marked `long(every=n)`, or of the tests of a file that
     have one `of`; of a test marked `long(each=True)` few cases that have each row of each `parametrize`, and
     of one marked `long(pairs=True)` few that have each two rows of two of them; and of a property marked
-    `long(examples=n)` that many examples. Without oneDNN the examples of its own pages are skipped. What runs
-    on Ray is first.
+    `long(examples=n)` that many examples. Without oneDNN the examples of its own pages are skipped, and
+    elsewhere than on Linux those of libraries for C. What runs on Ray is first.
     """
     items.sort(key=lambda item: not uses_ray(item))
     skip_without_onednn(items)
     skip_without_locks(items)
+    skip_libraries(items)
     if config.option.long:
         return
     places, cases, left = Counter[object](), Counter[str](), dict[pytest.Item, str]()

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from stepnet.model.graph.quantize import quantize
     from stepnet.model.losses import value_and_grad
     from stepnet.model.samplers import sampling
+    from stepnet.model.tangents import jvp
 
 check_lock(has_lock())
 
@@ -80,6 +81,7 @@ __all__ = [
     "gelu",
     "generate",
     "hard_sigmoid",
+    "jvp",
     "layer_norm",
     "layout",
     "leaky_relu",
@@ -129,6 +131,7 @@ HOMES = {
     "create_rnn_op": "stepnet.model.builder",
     "foreach": "stepnet.model.builder",
     "generate": "stepnet.model.generate",
+    "jvp": "stepnet.model.tangents",
     "load": "stepnet.model.file",
     "max_pool1d": "stepnet.model.convolution",
     "quantize": "stepnet.model.graph.quantize",

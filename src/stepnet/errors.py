@@ -61,6 +61,10 @@ class InputError(StepnetError):
     """An argument is not what it should be: arrays, lengths or sequences that do not fit."""
 
 
+class ArgumentError(InputError, TypeError):
+    """A call gives an argument by a name that the function lacks; a `TypeError` too, as Python raises."""
+
+
 class NetError(StepnetError):
     """A net is not valid. A pass or a front end made it so: this is an error in stepnet."""
 

@@ -1,10 +1,13 @@
 """Refusals of `stepnet.arrow`: errors in the user's names, with batch and row."""
 
+import re
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from arrow_cases import FIXED, IN, LOOSE, MODELS, RNN, TOKENS, batch_of
 from zoo import rnn_of
@@ -24,6 +27,32 @@ WORDS = pa.list_(pa.dictionary(pa.int8(), pa.string()))
 
 def small(numbers: Any = 1, kind: Any = None) -> Any:
     return pa.record_batch({"frames": pa.array([[[1, 2]], [[1, 2], [numbers, 2]]], kind or LOOSE)})
+
+
+def test_lists_of_lists_are_told_how_they_become_steps_of_features():
+    column = pa.array([[[1.0, 2.0]], []], LOOSE)
+    cast = f"column.cast(pyarrow.list_(pyarrow.list_(pyarrow.float32(), {IN})))"
+    with pytest.raises(InputError, match=r"sequences of sequences.*" + re.escape(cast)):
+        RNN(sn.Ragged.from_arrow(column))
+    steps = sn.Ragged.from_arrow(column.cast(FIXED))
+    assert steps.lengths.tolist() == [1, 0]
+
+
+def parquet_file() -> Any:
+    content = BytesIO()
+    pq.write_table(pa.table({"frames": [[1.0]]}), content)
+    return pq.ParquetFile(content)
+
+
+def test_calls_with_columns_and_tables_name_the_way_from_arrow():
+    table = pa.table(small())
+    for given in (table, table["frames"]):
+        with pytest.raises(InputError, match=r"sn\.Ragged\.from_arrow\(column\) for Arrow"):
+            RNN(given)
+        with pytest.raises(
+            InputError, match=r"from_list takes .*; a column of Arrow goes through Ragged.from_"
+        ):
+            sn.Ragged.from_list(given)
 
 
 def renamed(batch: Any, *names: str) -> Any:
@@ -128,8 +157,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "with keep=",
     ),
     "no such column": (
-        lambda: arrow.predict([batch_of()], RNN, column="x"),
-        "there is no column `x`; there are id, frames",
+        lambda: arrow.predict(renamed(batch_of(), "id", "x"), RNN),
+        "there is no column `frames`; there are id, x; column=NAME names the list column",
     ),
     "no such column to keep": (
         lambda: arrow.predict([batch_of()], RNN, keep=["x"]),
@@ -185,7 +214,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a model of several inputs": (
         lambda: arrow.predict([batch_of()], OTHER),
-        "the model takes a structure of inputs, {a: array, b: array}, and a column is a single one",
+        "the model takes a structure of inputs, {a: array, b: array}, and a column is a single one: "
+        "make a Graph of it that takes the features apart, stepnet.Graph(lambda x, params: model(...))",
     ),
     "a model of statics": (
         lambda: arrow.predict([batch_of()], STILL),
@@ -202,6 +232,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no batches at all": (
         lambda: arrow.predict(3, RNN),
         "batches is an iterator of Arrow record batches, or has an Arrow C stream, and is a int",
+    ),
+    "a file of Parquet": (
+        lambda: arrow.predict(parquet_file(), RNN),
+        "batches is an iterator of Arrow record batches, or has an Arrow C stream, and is a "
+        "ParquetFile: give its iter_batches()",
     ),
     "an array": (
         lambda: arrow.predict(batch_of().column(0), RNN),

@@ -132,7 +132,8 @@ static void other_weights(void)
     gru_free(context);
     EXPECT(gru_new(data, size - 1, &context) == GRU_OTHER_WEIGHTS && context == NULL);
     EXPECT(gru_new(data, 0, &context) == GRU_OTHER_WEIGHTS);
-    EXPECT(gru_new(NULL, size, &context) == GRU_NULL);
+    context = (gru_context *)1;
+    EXPECT(gru_new(NULL, size, &context) == GRU_NULL && context == NULL);
     EXPECT(gru_new(data, size, NULL) == GRU_NULL);
     for (size_t place = 0; place < size; place += place < 64 ? 1 : 97) {
         data[place] ^= 4;
@@ -143,7 +144,9 @@ static void other_weights(void)
         data[place] ^= 4;
     }
     EXPECT(gru_open("there is no such file", &context) == GRU_FILE && context == NULL);
-    EXPECT(gru_open("/", &context) != GRU_OK && gru_open(NULL, &context) == GRU_NULL);
+    EXPECT(gru_open("/", &context) == GRU_FILE && context == NULL);
+    context = (gru_context *)1;
+    EXPECT(gru_open(NULL, &context) == GRU_NULL && context == NULL);
     EXPECT(gru_open(OTHER, &context) == GRU_OTHER_WEIGHTS);
 }
 #endif

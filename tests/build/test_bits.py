@@ -254,6 +254,8 @@ def test_arguments_that_do_not_fit(tmp_path: Path):
     names = "native, generic, x86-64-v3, x86-64-v4, aarch64"
     with pytest.raises(InputError, match=f"target is one of {names}, not 'arm'"):
         build(model, tmp_path, inputs=8, target="arm")
+    with pytest.raises(InputError, match="not 'arm64': did you mean aarch64"):
+        build(model, tmp_path, inputs=8, target="arm64")
     with pytest.raises(InputError, match="weights is 'inside' or 'beside', not 'out'"):
         build(model, tmp_path, inputs=8, weights="out")
     for name in ("2nd", "a-b", "", "double", "x" * 61, 3):

@@ -39,6 +39,9 @@ def test_a_built_file_runs_over_data_as_its_model_does(tmp_path: Path):
         "speaker_gru.weights",
     ]
     assert [Path(path).name for path in paths] == names
+    header = " ".join(Path(paths[0]).read_text(encoding="utf-8").split())
+    assert "The program computes what is left out: " in header
+    assert all(name in header for name in printed.splitlines()[0].partition("left out: ")[2].split(", "))
     assert (
         stepnet(
             "run",
@@ -229,13 +232,14 @@ def test_an_onnx_file_is_built_whole(tmp_path: Path):
         for name, shape in shapes.items()
     ]
     nodes = [
-        helper.make_node("GRU", ["x", "W", "R", "B"], ["h", ""], hidden_size=4),
+        helper.make_node("GRU", ["frames", "W", "R", "B"], ["h", ""], hidden_size=4),
         helper.make_node("Squeeze", ["h", "axes"], ["s"]),
-        helper.make_node("MatMul", ["s", "P"], ["y"]),
+        helper.make_node("MatMul", ["s", "P"], ["scores"]),
     ]
     tensors.append(numpy_helper.from_array(np.array([1]), "axes"))
     value = helper.make_tensor_value_info
-    x, y = value("x", TensorProto.FLOAT, ["T", "N", 3]), value("y", TensorProto.FLOAT, ["T", "N", 2])
+    x = value("frames", TensorProto.FLOAT, ["T", "N", 3])
+    y = value("scores", TensorProto.FLOAT, ["T", "N", 2])
     model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], tensors), ir_version=8)
     model.opset_import[0].version = 14
     path = tmp_path / "2 taggers.onnx"
@@ -247,6 +251,9 @@ def test_an_onnx_file_is_built_whole(tmp_path: Path):
     library, sequences_ = load(paths["shared"], trust=True), sequences([4, 0, 2], 3)
     right = load_onnx(path)(sequences_, engine="llvm")
     assert_same_bits(list(library(given(library, sequences_)).values()), [right])
+    header = Path(paths["header"]).read_text(encoding="utf-8")
+    assert "x: `frames` of the model: [steps, 3], of each step" in header
+    assert "y: `scores` of the model: out: [steps, 2], of each step" in header
     manifest = Path(paths["manifest"]).read_bytes()
     assert Description.read(manifest) == library.about
 

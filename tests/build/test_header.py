@@ -52,6 +52,10 @@ def ahead(x: Any, p: Any) -> Any:
     return GRU(sn.conv1d(x, p, padding="same"))[0]
 
 
+def begun(x: Any, p: Any, statics: Any) -> Any:
+    return GRU(sn.conv1d(x, p, padding="causal"), statics["h"])[0]
+
+
 KERNEL = np.random.default_rng(0).normal(size=(8, 8, 3)).astype("float32")
 
 
@@ -65,6 +69,28 @@ def test_a_graph_of_a_stream_goes_on_in_another_call(tmp_path: Path):
     then = library({"x": sn.Ragged.from_list([one[4:] for one in x]), **memories})
     for whole, *pieces in zip(graph(x, engine="llvm"), first["y"], then["y"], strict=True):
         assert_same_bits(np.concatenate(pieces), whole)
+
+
+ZEROS = np.zeros(32, "float32")
+WIDE, BIASED = (
+    rnn_of("gru", 8, 32),
+    sn.RNN(lambda x, h, p: (h / 2 + x + p["b"],) * 2, {"b": ZEROS}, memory=32),
+)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x, p: WIDE(x)[0] * p + ZEROS,
+        lambda x, p: BIASED(WIDE(x)[0] * p)[0],
+        lambda x, p: WIDE(BIASED(np.concatenate([x] * 4, -1) * p)[0][:, :8])[0],
+    ],
+    ids=["after", "named after", "named before"],
+)
+def test_memories_begin_at_zeros_also_where_a_parameter_has_the_same_zeros(model: Any, tmp_path: Path):
+    graph = sn.Graph(model, np.linspace(-1, 1, 32, dtype="float32"), inputs=8)
+    library, x = load(build(graph, tmp_path, stream=True).shared, trust=True), sequences([9, 0, 3], 8)
+    assert_same_bits(library({"x": x})["y"].values, graph(x, engine="llvm").values)
 
 
 def test_the_command_builds_the_library_of_a_stream(tmp_path: Path):
@@ -81,10 +107,17 @@ def test_the_command_builds_the_library_of_a_stream(tmp_path: Path):
             "this model has no stream: a convolution of it reads 1 later step",
         ),
         (sn.Graph(lambda x, p: x * p, KERNEL[0, :, 0], inputs=8), "the model has no memories"),
-        (sn.Graph(lambda x, p: GRU(x, p)[0], KERNEL[0, :4, 0], inputs=8), "computes the memories"),
+        (
+            sn.Graph(lambda x, p: GRU(x, p)[0], KERNEL[0, :4, 0], inputs=8),
+            "computes the memories that it begins with from its parameters; with stream they begin at zeros",
+        ),
+        (
+            sn.Graph(begun, KERNEL, inputs=8, statics={"unread": 4, "h": 4}),
+            "begin with its inputs `h`: leave out stream, and give the final memories",
+        ),
         (BOTH, "this model has no stream: a recurrence of it begins at a sequence's last step"),
     ],
-    ids=["later steps", "no memories", "a beginning", "bidirectional"],
+    ids=["later steps", "no memories", "a beginning", "a beginning that is given", "bidirectional"],
 )
 def test_models_without_a_stream_are_refused_where_one_is_asked_for(model: Any, said: str, tmp_path: Path):
     with pytest.raises(InputError, match=said):
@@ -95,6 +128,12 @@ def test_models_without_a_stream_are_refused_where_one_is_asked_for(model: Any, 
 def test_a_header_says_what_its_example_allocates_after_a_stride(tmp_path: Path):
     halves = sn.Graph(lambda x, p: sn.conv1d(x, p, stride=2), np.ones((3, 8, 3), "float32"), inputs=8)
     assert "y has m_y_steps(3) + m_y_steps(1) = 3 steps." in text_of(halves, tmp_path)
+
+
+def test_a_header_says_that_each_processor_of_a_family_runs_it(tmp_path: Path):
+    text = build(GRU, tmp_path, name="m", inputs=8, target="aarch64").header.read_text()
+    assert "for aarch64: every aarch64 processor, under Linux.\n" in text
+    assert "On an error *context is NULL." in text
 
 
 def test_a_header_says_where_the_needed_instructions_are(tmp_path: Path):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from command_line import refusal, stepnet
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -238,6 +239,11 @@ def test_a_saved_model_is_not_converted_and_what_to_do_is_said(tmp_path: Path, e
     assert words in said
 
 
+def test_a_kind_of_file_that_is_not_written_is_said_before_its_layout(tmp_path: Path):
+    said = refusal("convert", tagger(tmp_path / "m.keras"), tmp_path / "m.pt2")
+    assert "stepnet reads PyTorch export files, and does not write them" in said
+
+
 def test_a_damaged_model_is_not_converted(tmp_path: Path):
     path = tmp_path / "m.stepnet"
     path.write_bytes(b"\0" * 5)
@@ -339,3 +345,16 @@ def test_final_states_that_differ_are_found(tmp_path: Path):
     assert stepnet("convert", saved(1), made)[0] == 0
     assert stepnet("verify", saved(1), made)[0] == 0
     assert stepnet("verify", saved(2), made)[0] == 1
+
+
+def test_the_recurrent_layers_of_weights_are_saved_as_a_model(tmp_path: Path):
+    weights, saved = tmp_path / "weights.pt", tmp_path / "gru.stepnet"
+    model = torch.nn.ModuleDict({"gru": torch.nn.GRU(3, 4, batch_first=True), "tag": torch.nn.Linear(4, 2)})
+    torch.save(model.state_dict(), weights)
+    assert "say --recurrent-only" in refusal("convert", weights, saved)
+    _, stdout, _ = stepnet("convert", weights, saved, "--recurrent-only")
+    assert stdout.splitlines()[-1] == f"{saved}: the recurrent layers"
+    x = np.ones((1, 5, 3), "float32")
+    with torch.no_grad():
+        right = model["gru"](torch.from_numpy(x))[0].numpy()
+    assert np.allclose(sn.load(saved)(x)[0], right, atol=1e-6)

@@ -88,7 +88,8 @@ def calls(model: Model, folder: Path) -> dict[str, Call]:
     Of a model that takes lengths, the batch is no sequences of equal length, and so is left out.
     """
     states = {name for name, kind in model.inputs.items() if kind == "state"} | STATES
-    with np.load(folder / model.archive / f"{model.name}.npz") as arrays:
+    with np.load(folder / model.archive / f"{model.name}.npz") as saved:
+        arrays = dict(saved)  # each is unpacked when it is taken
         ragged = [(f"alone/{row}", 0) for row in range(ROWS) if f"alone/{row}/in/{model.sequences}" in arrays]
         whole = f"padded/in/{model.sequences}" in arrays and "lengths" not in model.inputs.values()
         padded = [("padded", row) for row in range(ROWS)] if whole else []

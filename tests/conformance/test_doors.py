@@ -59,7 +59,7 @@ def test_every_door_refuses_what_is_more_than_recurrent_layers(tmp_path: Path, c
     else:
         said = refusal(command, model, *([source] if command == "run" else []), *to(command, tmp_path))
     assert said == (
-        f"{model}: not only recurrent layers: it has dense (doors>Dense); say --recurrent-only "
+        f"{model}: it has dense (doors>Dense), which stepnet does not run; say --recurrent-only "
         "(Python: recurrent_only=True) for lstm (keras.lstm) alone"
     )
     assert not (tmp_path / "out").exists()
@@ -231,7 +231,7 @@ def test_models_that_differ_beside_their_recurrent_layers_are_not_verified(tmp_p
     assert "recurrent layers agree (" in text
     assert "masking (Masking)" in text
     assert said.startswith(
-        f"stepnet: not verified: {one}: not only recurrent layers: it has dense (doors>Dense)"
+        f"stepnet: not verified: {one}: it has dense (doors>Dense), which stepnet does not run"
     )
     code, text, _ = stepnet("verify", one, other, "--json")
     assert (code, json.loads(text)["unverified"].startswith(str(one))) == (3, True)

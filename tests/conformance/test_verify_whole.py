@@ -212,11 +212,11 @@ def test_a_model_that_cannot_be_run_whole_is_not_verified(tmp_path: Path, data: 
     code, _, said = stepnet("verify", one, one)
     assert code == 3
     assert said.startswith(
-        f"stepnet: not verified: {one}: not only recurrent layers: it has dense (doors>Dense)"
+        f"stepnet: not verified: {one}: it has dense (doors>Dense), which stepnet does not run"
     )
     assert stepnet("verify", one, one, "--recurrent-only")[0] == 0
     code, _, said = stepnet("verify", one, one, "--inputs", data)
-    assert (code, "it has dense (doors>Dense); say --recurrent-only" in said) == (3, True)
+    assert (code, "(doors>Dense), which stepnet does not run; say --recurrent-only" in said) == (3, True)
     assert stepnet("verify", one, one, "--inputs", data, "--recurrent-only")[0] == 0
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 from examples_as_modules import example
+from linux_alone import skip_elsewhere
 
 import stepnet as sn
 
@@ -71,6 +72,7 @@ def test_the_folder_is_resumed_and_told_right(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="cc is missing, a C compiler")
 def test_the_program_in_c_gives_the_bits_of_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    skip_elsewhere()
     example("model_in_c").main(["--folder", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     assert "the same in pieces: yes" in lines

@@ -22,7 +22,7 @@ INPUTS, HIDDEN = 3, 4
 GRU = """\
 each sequence from its first step
   inputs      x f32[3]
-  memories    memory f32[4]
+  memories    h f32[4]
   parameters  W f32[3, 12], R f32[4, 12], b f32[12], d f32[12]
 
 engine: llvm
@@ -40,7 +40,7 @@ before the loop, per step: 84 flop, 192 B of weights, 60 B of values
   %8 = b[8:] + %5                                                                             f32[4]
 
 in the loop, per step: 308 flop, 208 B of weights, 80 B of values
-  %9, %10, %11 = memory @ [R[:, :4] | R[:, 4:8] | R[:, 8:]]                               3 x f32[4]
+  %9, %10, %11 = h @ [R[:, :4] | R[:, 4:8] | R[:, 8:]]                                    3 x f32[4]
   %12 = %6 + %9                                                                               f32[4]
   %13 = sigmoid(%12)                                                                          f32[4]
   %14 = %7 + %10                                                                              f32[4]
@@ -49,13 +49,13 @@ in the loop, per step: 308 flop, 208 B of weights, 80 B of values
   %17 = %13 * %16                                                                             f32[4]
   %18 = %8 + %17                                                                              f32[4]
   %19 = tanh(%18)                                                                             f32[4]
-  %20 = memory - %19                                                                          f32[4]
+  %20 = h - %19                                                                               f32[4]
   %21 = %15 * %20                                                                             f32[4]
   %22 = %19 + %21                                                                             f32[4]
 
 results
   output = %22
-  next memory = %22"""
+  next h = %22"""
 
 
 def step(x, h, params):

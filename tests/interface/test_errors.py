@@ -46,7 +46,10 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "first row": (r"the first index selects rows, .*: write x\[:, \.\.\.\]", lambda o: o.x[0]),
     "some rows": ("the first index selects rows", lambda o: o.x[1:]),
     "rows backwards": ("the first index selects rows", lambda o: o.x[::-1]),
-    "rows by a mask": ("the first index selects rows", lambda o: o.x[o.x > 0]),
+    "rows by a mask": (
+        r"an index is a condition, .* write np.where\(condition, x, 0\)",
+        lambda o: o.x[o.x > 0],
+    ),
     "axis before the rows": ("the first index selects rows", lambda o: o.x[None]),
     "x @ x": (r"f32\[4\] @ f32\[4\] would mix rows; .*x\[:, None, :\] @ m", lambda o: o.x @ o.x),
     "einsum over rows": (
@@ -245,10 +248,16 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.concatenate([o.m, o.m[:, :, :1]], axis=1),
     ),
     # what is no operation
-    "np.sort": (
-        "np.sort is not an operation of a step: stepnet has no sort: np.max, np.min",
-        lambda o: np.sort(o.x, axis=-1),
+    "np.median": (
+        r"np.median is not an operation of a step: write np.sort\(x, axis=-1\), and take features",
+        lambda o: np.median(o.x, axis=-1),
     ),
+    "sort of too many": (
+        "np.sort in a step compares each two numbers of an axis, which has at most 256, not 300",
+        lambda o: np.sort(np.tile(o.x[:, :1], (1, 300))),
+    ),
+    "sort of rows": ("np.sort over axis 0 mixes rows", lambda o: np.sort(o.x, axis=0)),
+    "sort of all": ("np.argsort over all axes mixes rows; give axis=-1", lambda o: np.argsort(o.x, None)),
     "np.fix": (r"np.fix is not an operation of a step: write np.trunc\(x\)", lambda o: np.fix(o.x)),
     "a shift": ("np.left_shift is not .*: the integers of a step have no bits", lambda o: o.k << 1),
     "np.linalg.det": (
@@ -268,8 +277,8 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.subtract.outer(o.x, o.x),
     ),
     "method": (
-        "array method .argsort is not an operation of a step: stepnet has no sort",
-        lambda o: o.x.argsort(axis=1),
+        r"array method .sort is not an .*: a value never changes in place; write x = np.sort\(x, axis=-1\)",
+        lambda o: o.x.sort(axis=1),
     ),
     "a method of numbers": (
         "array method .item is not an operation of a step: a value has no numbers while it is traced",
@@ -484,22 +493,22 @@ def test_a_memory_that_changes_is_named() -> None:
     two = {"h": 4, "c": 4}
     shape = memory_error(lambda x, m, p: (x, {"h": m["h"], "c": np.concatenate([m["c"], x], axis=1)}), two)
     assert shape == (
-        "memory `c` enters the step as f32[4] and leaves as f32[8]; "
+        "the memory `c` enters the step as f32[4] and leaves as f32[8]; "
         "return it with the shape and dtype it came in"
     )
     dtype = memory_error(lambda x, m, p: (x, {"h": m["h"], "c": m["c"].astype(np.float64)}), two)
-    assert dtype.startswith("memory `c` enters the step as f32[4] and leaves as f64[4]")
+    assert dtype.startswith("the memory `c` enters the step as f32[4] and leaves as f64[4]")
     assert dtype.endswith("(cast it back with .astype)")
     alone = memory_error(lambda x, h, p: (x, h[:, :2]), 4)
-    assert alone.startswith("the memory enters the step as f32[4] and leaves as f32[2]")
+    assert alone.startswith("the memory `h` enters the step as f32[4] and leaves as f32[2]")
     nested = memory_error(lambda x, m, p: (x, ({"a": m[0]["a"][:, :1]}, m[1])), ({"a": 3}, 4))
-    assert nested.startswith("memory `0.a` enters the step as f32[3] and leaves as f32[1]")
+    assert nested.startswith("the memory `m.0.a` enters the step as f32[3] and leaves as f32[1]")
 
 
 def test_a_memory_of_another_structure() -> None:
     message = memory_error(lambda x, m, p: (x, (m["h"], m["c"])), {"h": 4, "c": 4})
     assert message == (
-        "the memory enters the step as {h: array, c: array} and leaves as (array, array); "
+        "the memory `m` enters the step as {h: array, c: array} and leaves as (array, array); "
         "return it with the structure it came in"
     )
     assert "leaves as None" in memory_error(lambda x, m, p: (x, None), 4)
@@ -509,23 +518,23 @@ INNER = sn.RNN(lambda x, c, p: (x, c + x), memory=4)
 
 OUTER: dict[str, tuple[str, Step]] = {
     "twice as wide": (
-        "the memory enters the step as f32[4] and leaves as f32[8]; return it with the shape and dtype",
+        "the memory `h` enters the step as f32[4] and leaves as f32[8]; return it with the shape and dtype",
         lambda o: np.concatenate([o.last, o.h], axis=1),
     ),
     "of another dtype": (
-        "the memory enters the step as f32[4] and leaves as f64[4]; return it with the shape and dtype",
+        "the memory `h` enters the step as f32[4] and leaves as f64[4]; return it with the shape and dtype",
         lambda o: o.last.astype(np.float64),
     ),
     "all steps": (
-        "the memory leaves the step as an inner sequence: reduce it to one value per row",
+        "the memory `h` leaves the step as an inner sequence: reduce it to one value per row",
         lambda o: o.all,
     ),
     "the input": (
-        "the memory leaves the step as an inner sequence: reduce it to one value per row",
+        "the memory `h` leaves the step as an inner sequence: reduce it to one value per row",
         lambda o: o.x,
     ),
     "two": (
-        "the memory enters the step as array and leaves as (array, array); return it with the "
+        "the memory `h` enters the step as array and leaves as (array, array); return it with the "
         "structure it came in",
         lambda o: (o.last, o.h),
     ),
@@ -566,7 +575,9 @@ def test_an_output_that_is_no_value() -> None:
 @pytest.mark.parametrize("read", [lambda statics: statics["mask"], lambda statics: statics, lambda s: s.mask])
 def test_statics_that_the_step_needs_and_nobody_gives(read: Callable[[Any], Any], inputs: int | None) -> None:
     with pytest.raises(
-        InputError, match=r"the step has a parameter `statics`, and failed without any: .*(None|object)"
+        InputError,
+        match=r"(?s)the step has a parameter `statics`, and failed without any: .*(None|object).*; give "
+        "statics= to the call, .* features to RNN with inputs=, an example of them to quantize, trace and",
     ):
         sn.RNN(lambda x, h, p, statics: (x, h * read(statics)), memory=4, inputs=inputs)(np.ones((1, 2, 4)))
     optional = sn.RNN(lambda x, h, p, statics: (x, h if statics is None else read(statics)), memory=4)
@@ -610,14 +621,14 @@ def test_names_that_there_are_not() -> None:
             sn.RNN(step, **{"params": given, "memory": 4, "inputs": 4, **options})
         return str(caught.value)
 
-    assert "there is no parameter 'w'; there are W" in said(lambda x, h, p: (x @ p["w"], h))
-    assert "a parameter is read by its name in brackets, ['W'], and not as .W" in said(
+    assert "there is no parameter 'w' in `p`; there are W" in said(lambda x, h, p: (x @ p["w"], h))
+    assert "a parameter is read by its name in brackets, p['W'], and not as p.W" in said(
         lambda x, h, p: (x @ p.W, h)
     )
-    assert "there is no memory 'z'; there are h, c" in said(
+    assert "there is no memory 'z' in `m`; there are h, c" in said(
         lambda x, m, p: (m["z"], m), memory={"h": 4, "c": 4}
     )
-    assert "there is no input 'z'; there are a, b" in said(
+    assert "there is no input 'z' in `x`; there are a, b" in said(
         lambda x, h, p: (x["z"], h), inputs={"a": 4, "b": 4}
     )
     message = said(lambda x, h, p: (x @ p["W"], h), params=None)
@@ -646,9 +657,9 @@ def test_an_error_of_the_step_itself_passes_through() -> None:
 def test_what_a_recurrence_is_not_made_of() -> None:
     with pytest.raises(InputError, match=r"step is a function step\(x, memory, params\), not a int"):
         sn.RNN(3, memory=4)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="a parameter has dtype object"):
+    with pytest.raises(InputError, match="parameter W has dtype object"):
         sn.RNN(identity, {"W": np.array([None])}, memory=4)
-    with pytest.raises(InputError, match="a parameter has dtype complex64; use one of float32"):
+    with pytest.raises(InputError, match="parameter p has dtype complex64; use one of float32"):
         sn.RNN(identity, np.ones(2, np.complex64), memory=4)
     with pytest.raises(InputError, match=r"a feature shape is a whole number, .*, not 'h'"):
         sn.RNN(identity, memory="h")
@@ -709,13 +720,13 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         {"last_only": True},
     ),
     "an object array": (
-        r"input is an array of Python objects; sequences of .* lengths go in a Ragged: sn.Ragged.from_list",
+        r"input x is an array of Python objects; sequences of .* lengths go in a Ragged: sn.Ragged.from_list",
         (np.array([np.ones((2, 4)), np.ones((1, 4))], dtype=object),),
         {},
     ),
-    "complex inputs": ("input has dtype complex64; use one of float32", (X * 1j,), {}),
+    "complex inputs": ("input x has dtype complex64; use one of float32", (X * 1j,), {}),
     "inputs of a byte": (
-        r"input has dtype float8_e5m2; use one of float32, .*: cast it, \.astype\(np.float32\)",
+        r"input x has dtype float8_e5m2; use one of float32, .*: cast it, \.astype\(np.float32\)",
         (X.astype(ml_dtypes.float8_e5m2),),
         {},
     ),
@@ -726,16 +737,20 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     ),
     "nothing at all": ("there are no input sequences", (None,), {}),
     "initial of another batch": (
-        r"the initial memory is \[3, 4\]; it should be \[2, 4\]",
+        r"the initial memory `h` is \[3, 4\]; it should be \[2, 4\]",
         (X, np.ones((3, 4), F32)),
         {},
     ),
     "initial of another structure": (
-        r"initial is \{h: array\}, the memory is array",
+        r"initial is \{h: array\}, the memory `h` is array",
         (X, {"h": np.ones((2, 4), F32)}),
         {},
     ),
-    "initial of another kind": ("the initial memory has dtype complex128", (X, np.ones((2, 4), complex)), {}),
+    "initial of another kind": (
+        "the initial memory `h` has dtype complex128",
+        (X, np.ones((2, 4), complex)),
+        {},
+    ),
     "statics without a use": (
         "statics were given, but the step has no parameter named `statics`",
         (X,),
@@ -859,11 +874,11 @@ NETS: dict[str, tuple[str, Callable[[], Any]]] = {
     "a dtype": ("dtype uint8 is not supported: use one of float32", lambda: Type(ROWS, (), "uint8")),
     "a size": (r"a shape has no negative size: \(-1,\)", lambda: Type(ROWS, (-1,), "float32")),
     "extents": (
-        "values of different extents meet: rows, rows/steps",
+        "values along different axes meet: rows and rows/steps",
         lambda: build("add", ROW, ROW.at(STEPS)),
     ),
     "a view of two extents": (
-        "values of different extents meet: rows, rows/steps",
+        "values along different axes meet: rows and rows/steps",
         lambda: build("concatenate", ROW, ROW.at(STEPS), axis=-1),
     ),
     "a view of a value and a parameter": (

@@ -16,7 +16,7 @@ NAMES = {
         Bidirectional Conversion Gradients Graph Model Progress RNN Ragged Spec Stack StepnetError __version__
         attention avg_pool1d beam_search
         builder cells conv1d conv_transpose1d
-        convert create_rnn_op elu erf expand foreach gelu generate hard_sigmoid
+        convert create_rnn_op elu erf expand foreach gelu generate hard_sigmoid jvp
         layer_norm layout leaky_relu load masks max_pool1d
         one_hot progress quantize reduce relu sampling scan selu
         set_threads sigmoid silu

@@ -41,7 +41,17 @@ from wrong_values import (
 
 import stepnet as sn
 import stepnet.torch
-from stepnet.errors import InputError, LayoutError, StepError, StepnetError
+from stepnet.errors import ArgumentError, InputError, LayoutError, StepError, StepnetError
+
+LEVELS = sn.Spec(4, levels=1)
+NAMED: Any = sn.RNN(lambda x, h, p: ({"seen": h, "all": h}, h + x), memory=3)
+
+
+def of_dict(call: Callable[[Any, Any, Any], Any]) -> Callable[[], Any]:
+    """A call of a recurrence whose inputs, memory and parameters are dicts, and whose output is this."""
+    rnn = sn.RNN(lambda x, m, p: (call(x, m, p), m), {"W": np.eye(3, dtype="f4")}, memory={"h": 3})
+    return lambda: rnn({"a": X})
+
 
 # ---- each mistake: its name, the call, the error, and what is said -----------------------------------------
 
@@ -64,6 +74,145 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         InputError,
         r"different batch and time: .*; several sequences are one input: Ragged.from_list\(\[...\]\)",
     ),
+    ("h0", lambda: RNN(X, h0=X[:, 0]), ArgumentError, "no argument h0=: the memory before the .* initial="),
+    (
+        "hx of layers",
+        lambda: STACK(X, hx=X[:, 0]),
+        ArgumentError,
+        "no argument hx=: the memory .* is initial=",
+    ),
+    ("lengths by another name", lambda: RNN(X, sequence_length=[2, 1]), ArgumentError, "are lengths=$"),
+    ("a misspelt argument", lambda: RNN(X, lenghts=[2]), ArgumentError, r"lenghts=: did you mean lengths=\?"),
+    ("an argument of RNN", lambda: RNN(X, reverse=True), ArgumentError, r"it is an argument of RNN\(...\)"),
+    (
+        "params of a call",
+        lambda: RNN(X, params=GRU),
+        ArgumentError,
+        r"no argument params=: with_params\(params\)",
+    ),
+    (
+        "nothing like it",
+        lambda: RNN(X, zzz=1),
+        ArgumentError,
+        "its arguments are sequences, initial, statics, l",
+    ),
+    (
+        "state of a gradient",
+        lambda: sn.value_and_grad(lambda y, t: y, RNN)(X, state=X[:, 0]),
+        ArgumentError,
+        "value_and_grad has no argument state=: the memory before the first step is initial=",
+    ),
+    (
+        "params ahead of the inputs",
+        lambda: sn.value_and_grad(lambda y, t: y, RNN)(GRU, X, X),
+        ArgumentError,
+        "called with sequences and targets, and with all others by name, as params=params",
+    ),
+    (
+        "a target for each sequence",
+        lambda: sn.value_and_grad(lambda y, t: y - t, RNN)(X, X[:, 0]),
+        InputError,
+        r"per step are arrays .* of \(.*\), as the inputs are, not of .* per sequence .* last_only=True",
+    ),
+    ("mask of vjp", lambda: sn.vjp(RNN)(X, padding_mask=X), ArgumentError, "steps are left out by mask="),
+    *(
+        (
+            f"masks of jvp of {type(model).__name__}",
+            lambda model=model: sn.jvp(model)(X, {"inputs": X}, masks=X[..., 0] > 0),
+            ArgumentError,
+            r"^jvp has no argument masks=: did you mean mask=\?$",
+        )
+        for model in (RNN, STACK, BOTH, sn.Graph(lambda x, params: RNN(x)[0]))
+    ),
+    (
+        "mask of stream",
+        lambda: RNN.stream(masks=X),
+        ArgumentError,
+        "^stream has no argument masks=: the rows",
+    ),
+    (
+        "mask of step",
+        lambda: RNN.stream(2).step(X[:, 0], mask=X),
+        ArgumentError,
+        "^step has no .* are rows= of",
+    ),
+    *(
+        (
+            f"{name} of value_and_grad",
+            lambda name=name: ANY.value_and_grad(lambda y, t: y, RNN, **{name: "params"}),
+            ArgumentError,
+            f"^value_and_grad has no argument {name}=: it is an argument of the call of what value_and_grad",
+        )
+        for name in ("wrt", "last_only")
+    ),
+    ("memory by position", lambda: sn.RNN(keep, GRU, {"h": 8}), ArgumentError, "by name, as memory=64$"),
+    (
+        "a module of PyTorch as a step",
+        lambda: sn.RNN(CELL, memory=4),
+        InputError,
+        "^GRUCell is a module of PyTorch, .* stepnet.torch.trace, or, .* to stepnet.torch.Recurrence",
+    ),
+    *(
+        (
+            f"levels of {len(statics)} statics",
+            lambda statics=statics: sn.RNN(STILL.step, memory=3, inputs=3, statics=statics),
+            InputError,
+            r"^the static keys has levels=, which are of inputs: .* Spec\(64, axis='keys'\)",
+        )
+        for statics in ({"keys": LEVELS}, {"keys": LEVELS, "more": LEVELS})
+    ),
+    (
+        "a static that is not there",
+        lambda: sn.RNN(lambda x, h, p, statics: (x, h + statics["prior"]), memory=3)(
+            X, statics={"a": X[:, 0]}
+        ),
+        StepError,
+        "there is no static 'prior' in `statics`; there are a\n",
+    ),
+    (
+        "an output that is not there",
+        lambda: sn.value_and_grad(lambda y, t: y["z"], NAMED)(X),
+        StepError,
+        "there is no output 'z' in `y`; there are seen, all\n",
+    ),
+    *(
+        (f"a dict as a value in {name}", call, StepError, words)
+        for name, call, words in (
+            (
+                "a function",
+                of_dict(lambda x, m, p: np.tanh(m)),
+                r"^`m` is \{h: array\}, and one .*, as m\['h'\]",
+            ),
+            (
+                "a product",
+                of_dict(lambda x, m, p: m @ p["W"]),
+                r"^`m` is \{h: array\}, and one .*, as m\['h'\]",
+            ),
+            ("a sum", of_dict(lambda x, m, p: np.sum(m, axis=-1)), r"^`m` is \{h: array\}, and one "),
+            (
+                "a product of inputs",
+                of_dict(lambda x, m, p: x * m["h"]),
+                r"^`x` is \{a: array\}, .* x\['a'\]",
+            ),
+            ("a product of parameters", of_dict(lambda x, m, p: x["a"] @ p), r"^`p` is \{W: array\}, "),
+            (
+                "a loss",
+                lambda: sn.value_and_grad(lambda y, t: y - t, NAMED)(X, X),
+                r"^`y` is \{seen: array, a",
+            ),
+            (
+                "a stack",
+                lambda: sn.Stack([NAMED, sn.RNN(keep, memory=3)])(X),
+                r"^layer 1: `x` is \{seen: array, all: array\}, ",
+            ),
+        )
+    ),
+    (
+        "a name in an array",
+        lambda: sn.RNN(lambda frame, state, w: (frame, state["tape"]), memory=3)(X),
+        StepError,
+        r"^`state` is an array, and has no 'tape', as a dict has; a step is called as \(x, memory, params\)",
+    ),
     ("one sequence", lambda: RNN(X[0]), InputError, r"one sequence is x\[None\], one number per step is x"),
     ("no memory", lambda: sn.RNN(keep), InputError, "carries a memory .*; give its features: memory=64"),
     (
@@ -82,7 +231,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "a parameter that is not there",
         lambda: sn.RNN(lambda x, h, p: (x @ p["Q"], h), {"W": np.eye(3), "U": np.eye(3)}, memory=3, inputs=3),
         StepError,
-        "there is no parameter 'Q'; there are W, U",
+        "there is no parameter 'Q' in `p`; there are W, U",
     ),
     (
         "a stream of both directions",
@@ -530,13 +679,13 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "a masked parameter",
         lambda: sn.RNN(keep, MASKED, memory=3),
         InputError,
-        "a parameter is a masked array",
+        "parameter params is a masked array",
     ),
     (
         "a masked memory",
         lambda: RNN(X, np.ma.ones((2, 4))),
         InputError,
-        "the initial memory is a masked array",
+        "the initial memory `h` is a masked array",
     ),
     ("a masked list", lambda: sn.Ragged.from_list([MASKED[0]]), InputError, "sequence 0 is a masked array"),
     (
@@ -555,7 +704,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "a parameter with one",
         lambda: sn.RNN(keep, GRADIENT, memory=3),
         InputError,
-        r"a parameter .*\.detach\(\)",
+        r"parameter params .*\.detach\(\)",
     ),
     (
         "a memory with one",
@@ -570,7 +719,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         StepError,
         r"\.detach\(\)",
     ),
-    ("a streamed one", lambda: RNN.stream(2).step(GRADIENT[:, 0]), InputError, r"the input .*\.detach\(\)"),
+    ("a streamed one", lambda: RNN.stream(2).step(GRADIENT[:, 0]), InputError, r"input x .*\.detach\(\)"),
     (
         "a sparse tensor",
         lambda: RNN(torch.ones(2, 5).to_sparse()),
@@ -821,7 +970,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         "a parameter of torch",
         lambda: ANY.torch.trace(keep, (*EXAMPLE, {1})),
         InputError,
-        "a parameter has dtype object",
+        "parameter params has dtype object",
     ),
     (
         "reverse of torch",
@@ -840,3 +989,9 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
 def test_a_wrong_call_says_what_is_wrong(call: Any, error: type[StepnetError], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+def test_an_argument_that_is_not_there_is_a_type_error() -> None:
+    """So code that asks by a call whether a function has an argument goes on working."""
+    with pytest.raises(TypeError, match="initial="):
+        RNN(X, h0=X[:, 0])

@@ -1,5 +1,6 @@
 """Our layers give what those of Keras give: outputs, states, gradients, with every argument and mask."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from pairs import pairwise
 
+import stepnet as sn
 import stepnet.keras
 from tests.keras.keras_cases import (
     BATCH,
@@ -222,3 +224,14 @@ def test_inputs_of_another_dtype(dtype: str):
         outputs = ours(x)
     assert counted.fast == 1
     assert_same({"y": outputs.detach().numpy()}, {"y": theirs(x).detach().numpy()})
+
+
+@pytest.mark.filterwarnings("ignore")  # .h5 is called legacy
+def test_a_file_of_our_layers_is_read_without_keras(tmp_path: Path):
+    """.h5 has the class as `stepnet>GRU`, without the module that .keras has."""
+    ours = [stepnet.keras.Bidirectional(stepnet.keras.GRU(3, return_sequences=True)), stepnet.keras.LSTM(4)]
+    model = keras.Sequential([keras.Input((None, 2)), *ours, keras.layers.Dense(2)])
+    x = np.random.default_rng(0).normal(size=(2, 5, 2)).astype("float32")
+    for name in ("m.h5", "m.keras"):
+        model.save(tmp_path / name)
+        assert_same({name: np.asarray(sn.load(tmp_path / name)(x))}, {name: model.predict(x, verbose=0)})

@@ -88,8 +88,8 @@ def test_the_net_is_the_one_of_an_equal_step() -> None:
         x = op.add_input(ragged(0, 2, F32))
         h.update(np.tanh(x @ W + h.pre_state() @ R))
 
-    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
-        h = np.tanh(x @ W + h @ R)
+    def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        h = np.tanh(x @ W + memory @ R)
         return h, h
 
     rnn = sn.RNN(step, memory=3, inputs=2)
@@ -653,7 +653,7 @@ def test_what_foreach_is_not_given() -> None:
     for nothing in (None, [], {"h": None}):
         with pytest.raises(InputError, match="a loop carries a state from step to step; give its arrays"):
             sn.foreach(lambda x, s: (x, s), X, nothing)
-    with pytest.raises(InputError, match=r"the initial memory 0 is \[3, 4\]; it should be \[2, 4\]"):
+    with pytest.raises(InputError, match=r"the initial memory `s.0` is \[3, 4\]; it should be \[2, 4\]"):
         sn.foreach(lambda x, s: (x, s), X, [np.ones((3, 4), F32)])
     with pytest.raises(InputError, match="no engine is called 'cuda'"):
         sn.foreach(lambda x, s: (x, s), X, np.ones((2, 4), F32), engine="cuda")

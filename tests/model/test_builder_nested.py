@@ -366,16 +366,16 @@ def test_the_net_is_the_one_of_a_step_that_calls_a_recurrence() -> None:
         h.update(np.tanh(matmul(W0, last) + matmul(U0, h.pre_state())))
         outer.add_outputs(h)
 
-    def words(word: Any, s: Any, p: Any) -> tuple[Any, Any]:
-        s = np.tanh(word @ W.T + s @ U.T + 0.0)
-        return s, s
+    def words(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        memory = np.tanh(x @ W.T + memory @ U.T + 0.0)
+        return memory, memory
 
     inner = sn.RNN(words, memory=4)
 
-    def step(sentence: Any, h: Any, p: Any) -> tuple[Any, Any]:
-        said, _ = inner(sentence, initial="zeros", last_only=True)
-        h = np.tanh(said @ W0.T + h @ U0.T)
-        return h, h
+    def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        said, _ = inner(x, initial="zeros", last_only=True)
+        memory = np.tanh(said @ W0.T + memory @ U0.T)
+        return memory, memory
 
     rnn = sn.RNN(step, memory=4)
     right, _ = rnn(texts)

@@ -248,8 +248,8 @@ IN_OUTER: dict[str, tuple[str, Around]] = {
         lambda outer, sentence, h, inner, word, s: h.update(inner()),
     ),
     "a sequence beside a value": (
-        "values of different extents meet: rows, rows/steps; sn.reduce makes one value of a sequence, "
-        "sn.expand repeats a value along one",
+        "values along different axes meet: rows and rows/steps; sn.reduce makes one value of a sequence, "
+        r"sn.expand\(value, sequence\) repeats one along it \(here `memory` and a value\)",
         lambda outer, sentence, h, inner, word, s: h.pre_state() + inner(),
     ),
     "an engine of an inner rnn": (

@@ -310,7 +310,7 @@ BOTH = sn.Bidirectional(FORWARD, BACKWARD)
             BOTH,
             {"initial": {"forward": np.zeros((1, 2)), "backward": None}},
             InputError,
-            "the forward direction: the initial memory is [1, 2]; it should be [4, 3]",
+            "the forward direction: the initial memory `h` is [1, 2]; it should be [4, 3]",
         ),
         (
             sn.Stack([BOTH]),
@@ -323,13 +323,13 @@ BOTH = sn.Bidirectional(FORWARD, BACKWARD)
             sn.Stack([FORWARD, sn.Stack([sn.Bidirectional(sn.RNN(broken, memory=4), BACKWARD)])]),
             {},
             StepError,
-            "layer 1: layer 0: the forward direction: the memory enters the step as f64[4]",
+            "layer 1: layer 0: the forward direction: the memory `h` enters the step as f64[4]",
         ),
         (
             sn.Bidirectional(FORWARD, recurrence(reverse=True, name="lstm"), None),
             {"initial": {"forward": None, "backward": np.zeros((BATCH, HIDDEN))}},
             InputError,
-            "the backward direction: initial is array, the memory is {h: array, c: array}",
+            "the backward direction: initial is array, the memory `memory` is {h: array, c: array}",
         ),
         (
             sn.Bidirectional(FORWARD, sn.RNN(lambda x, h, p: (x, h), memory=1, reverse=True), "sum"),
@@ -464,7 +464,7 @@ def test_layers_that_have_no_stream():
         sn.Stack([recurrence(), both_ways()]).stream()
     with pytest.raises(InputError, match=r"layer 0: a recurrence with reverse=True .* has no stream"):
         sn.Stack([recurrence(reverse=True)]).stream()
-    with pytest.raises(InputError, match=r"layer 1: input has features \[3\]; this .* for \[4\]"):
+    with pytest.raises(InputError, match=r"layer 1: input x has features \[3\]; this .* for \[4\]"):
         sn.Stack([recurrence(), recurrence(HIDDEN + 1)]).stream(1).step(np.ones((1, INPUTS)))
 
 

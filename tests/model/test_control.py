@@ -388,9 +388,9 @@ def test_an_error_in_a_controlled_step_is_that_of_the_step() -> None:
     rnn = sn.RNN(mixes, memory=4)
     with pytest.raises(StepError, match=r"(?s)mixes rows.*test_control.py.*return x.sum\(axis=0\), h"):
         rnn(RAGGED, mask=RAGGED.with_values(np.ones(5, bool)), engine="interpret")
-    with pytest.raises(InputError, match=re.escape("the initial memory is [2, 5]; it should be [2, 6]")):
+    with pytest.raises(InputError, match=re.escape("the initial memory `h` is [2, 5]; it should be [2, 6]")):
         gru()(RAGGED, numbers(2, 5), mask=RAGGED.with_values(np.ones(5, bool)), engine="interpret")
-    with pytest.raises(InputError, match=re.escape("initial is {h: array}, the memory is array")):
+    with pytest.raises(InputError, match=re.escape("initial is {h: array}, the memory `h` is array")):
         gru()(RAGGED, {"h": numbers(2, 6)}, mask=RAGGED.with_values(np.ones(5, bool)), engine="interpret")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from linux_alone import skip_elsewhere
 from tolerance import assert_close
 from zoo import normal, rnn_of
 
@@ -290,6 +291,17 @@ def vjp(case: Case, **options: Any) -> None:
     assert_all_close(*made)
 
 
+def jvp(case: Case, **options: Any) -> None:
+    made, narrow = [], {name: in_float32(value) for name, value in options.items()}
+    for model, x, engine, call in (
+        (case.model, in_float32(X), "auto", narrow),
+        (case.exact, X, "interpret", options),
+    ):
+        results, tangents = sn.jvp(model)(x, {"inputs": np.ones_like(x)}, engine=engine, **call)
+        made.append(leaves((results, tangents)))
+    assert_all_close(*made)
+
+
 def squares(outputs: Any, targets: Any) -> Any:
     if isinstance(outputs, dict):
         outputs, targets = outputs["steps"], targets["steps"]
@@ -331,6 +343,7 @@ def to_onnx(case: Case) -> None:
 
 
 def to_c(case: Case) -> None:
+    skip_elsewhere()
     library = stepnet.build.load(stepnet.build.build(case.model, case.folder / "c").shared, trust=True)
     x = sn.Ragged.from_list(list(in_float32(X)))
     (name,) = (array.name for array in library.about.arrays if array.name.startswith("x"))
@@ -422,6 +435,8 @@ DOORS: dict[str, Callable[[Case], None]] = {
     "vjp with mask": lambda case: vjp(case, mask=MASK, masked="zero"),
     "vjp with begun": lambda case: vjp(case, begun=[1, 2, 3], last_only=True),
     "vjp with last_only": lambda case: vjp(case, last_only=True, lengths=LENGTHS),
+    "jvp": jvp,
+    "jvp with mask": lambda case: jvp(case, mask=MASK, masked="zero"),
     "value_and_grad": value_and_grad,
     "with_params": with_params,
     "pickle": pickled,
@@ -458,7 +473,7 @@ OF_DOORS = {
 """The door that uses each public name of a model."""
 INSIDE = """
     as_layers by_recurrence bytes_between change_check described digest ends_early engine_order explained
-    for_stream gives_final gradient_call gradient_program gradient_reading gradient_refusal outputs read
+    for_stream gives_final gradient_call gradient_program gradient_reading gradient_refusal meant outputs read
     reading schedules specification unprepared
 """
 """The names by which doors ask a model: `predict` for bytes_between, `vjp` for gradient_call, ..."""
@@ -477,6 +492,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "mask": {"reader": f"with mask= {NO_STREAM}"},
     "masked": {"reader": f"with mask= {NO_STREAM}"},
     "vjp with mask": {"reader": f"with mask= {NO_STREAM}"},
+    "jvp with mask": {"reader": f"with mask= {NO_STREAM}"},
     "begun": {"reader": f"with begun= {NO_STREAM}"},
     "vjp with begun": {"reader": f"with begun= {NO_STREAM}"},
     "stream": {**BACKWARDS, "until": "a stream runs on: it has no until="},

@@ -32,7 +32,7 @@ gradients of params, inputs, initial, statics
   blocks      1 step: no memory is a matrix
 
 saved: 80 B per step
-  memory          f32[4]          16 B per step
+  h               f32[4]          16 B per step
   sigmoid         f32[4]          16 B per step
   sigmoid         f32[4]          16 B per step
   tanh            f32[4]          16 B per step
@@ -64,7 +64,7 @@ gradients of params
   blocks      1 step: a gradient with checkpoint= runs step by step
 
 saved: 80 B per step, of one piece at a time
-  memory          f32[4]          16 B per step
+  h               f32[4]          16 B per step
   sigmoid         f32[4]          16 B per step
   sigmoid         f32[4]          16 B per step
   tanh            f32[4]          16 B per step

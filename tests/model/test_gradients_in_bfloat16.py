@@ -3,10 +3,12 @@
 from functools import partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from same_bits import assert_same_bits
+from tolerance import assert_close
 from zoo import normal as random_normal
 from zoo import rnn_of
 
@@ -183,6 +185,29 @@ def test_float32_parameters_learn() -> None:
         params = {name: array - 5e-3 * gradients.params[name] for name, array in params.items()}
     value, _ = train(x, target, params=params)
     assert value < 0.9 * first
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("checkpoint", [None, 2])
+def test_a_loss_computes_with_outputs_and_targets_of_16_bits(dtype: str, checkpoint: int | None) -> None:
+    """Its value is that of the rounded outputs, in float32; gradients are those of float32, rounded."""
+    kind = np.dtype(dtype) if dtype == "float16" else ml_dtypes.bfloat16
+    W, x, target = (array.astype(kind) for array in (normal(3, 3), normal(2, 6, 3), normal(2, 6, 3)))
+    train = sn.value_and_grad(lambda y, aim: ((y - aim) ** 2).sum(-1), of_product(W))
+    value, gradients = train(x, target, wrt=("params", "inputs"), checkpoint=checkpoint)
+    outputs = of_product(W)(x)[0].astype("float32")
+    right = ((outputs - target.astype("float32")) ** 2).sum(-1).mean()
+    assert_close(value, right, width=36)
+    wide = sn.value_and_grad(lambda y, aim: ((y - aim) ** 2).sum(-1), of_product(W.astype("float32")))
+    _, exact = wide(x.astype("float32"), target.astype("float32"), wrt=("params", "inputs"))
+    for own, judge in ((gradients.params, exact.params), (gradients.inputs, exact.inputs)):
+        assert own.dtype == kind
+        assert distance(own.astype("float32"), judge) < 2**-6 * distance(judge, np.zeros_like(judge))
+
+
+def of_product(W: Array) -> sn.RNN:
+    """A recurrence with one matrix."""
+    return sn.RNN(lambda x, h, W: (h + x, np.tanh(x @ W + h)), W, memory=3)
 
 
 def test_int8_has_no_gradient() -> None:

@@ -315,7 +315,7 @@ DIFFERENT: dict[str, tuple[str, Any]] = {
         },
     ),
     "as many steps in all": (
-        "sequence 1 has length 1 in `0` and 2 in `1`",
+        "sequence 1 has length 1 in `x.0` and 2 in `x.1`",
         (of_lengths(3, 1, 2), of_lengths(3, 2, 1)),
     ),
     "fewer sequences": (

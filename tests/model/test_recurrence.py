@@ -406,10 +406,12 @@ def test_text_of_an_rnn() -> None:
 def test_inputs_other_than_those_it_was_made_for() -> None:
     rnn = sn.RNN(simple, PARAMS, memory=3, inputs=2)
     with pytest.raises(
-        sn.StepnetError, match=r"input has features \[5\]; this recurrence was made for \[2\]"
+        sn.StepnetError, match=r"input x has features \[5\]; this recurrence was made for \[2\]"
     ):
         rnn(np.zeros((1, 4, 5)))
-    with pytest.raises(sn.StepnetError, match=r"the inputs are \{a: array\}; this recurrence was made for"):
+    with pytest.raises(
+        sn.StepnetError, match=r"the inputs `x` are \{a: array\}; this recurrence was made for"
+    ):
         rnn({"a": np.zeros((1, 4, 2))})
 
 

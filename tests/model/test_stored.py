@@ -346,7 +346,7 @@ def test_scan(dtype: str, engine: str) -> None:
 def test_other_dtypes_are_unknown(dtype: Any) -> None:
     with pytest.raises(
         InputError,
-        match=f"input has dtype {np.dtype(dtype).name}; "
+        match=f"input x has dtype {np.dtype(dtype).name}; "
         "use one of float32, float64, int32, int64, bool, float16, bfloat16",
     ):
         RNNS["float16"](np.ones((1, 2, 5), dtype))

@@ -364,10 +364,10 @@ MISTAKES: dict[str, Callable[[Any, Any], Any]] = {
     r"weight is f32\[4, 6, 3\], which 1 groups and rows/steps f32\[6\] do not fit": lambda x, p: (
         sn.conv_transpose1d(x, WEIGHT)
     ),
-    r"values of different extents meet: rows/steps, rows/steps\[\+0/2\]": lambda x, p: (
+    r"values along different axes meet: rows/steps and rows/steps\[\+0/2\]": lambda x, p: (
         x + sn.max_pool1d(x, 2, padding=(0, 1))
     ),
-    r"different extents meet: rows/steps, rows/steps\[\+0/2\]": lambda x, p: np.concatenate(
+    r"different axes meet: rows/steps and rows/steps\[\+0/2\]": lambda x, p: np.concatenate(
         [x, sn.max_pool1d(x, 2, padding=(0, 1))], -1
     ),
 }

@@ -173,6 +173,7 @@ TESTS: dict[str, Sequence[str]] = {
         f"compiler/targets/cpu/*/{name}.py": (
             "tests/compiler/plan/test_totals.py",
             "tests/compiler/targets/test_parts.py",
+            "tests/model/test_prepared_gradients.py",
             *GENERATED,
         )
         for name in ("finish", "form", "needs")
@@ -302,6 +303,7 @@ TESTS: dict[str, Sequence[str]] = {
     "compiler/targets/cpu/running/sums_code.py": ("tests/compiler/targets/cpu/test_sums.py",),
     "compiler/targets/cpu/emit/scans.py": ("tests/compiler/targets/cpu/test_scans.py",),
     "compiler/targets/cpu/writing/storage_dtypes.py": ("tests/compiler/targets/cpu/test_stored_code.py",),
+    "compiler/targets/cpu/lower/stage.py": ("tests/compiler/targets/cpu/test_phases.py", *GENERATED),
     "compiler/targets/cpu/emit/reductions.py": ("tests/compiler/targets/cpu/test_scans.py", *GENERATED),
 }
 

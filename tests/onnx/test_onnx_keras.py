@@ -14,6 +14,7 @@ import keras
 from keras import layers
 
 import stepnet as sn
+from tests.onnx.onnx_models import stepnet_onnx
 from tests.onnx.onnx_saved import operators, run, saved
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -124,6 +125,35 @@ def test_sequential_models_run_in_onnxruntime(name: str, tmp_path: Path) -> None
     random = np.random.default_rng(1)
     inputs = [random.normal(size=(*sizes, 3)).astype("float32") for sizes in SIZES]
     assert_as_predicted(model, onnx_model, inputs)
+
+
+WINDOWS: dict[str, Layers] = {
+    "a pyramid": [recurrent("LSTM"), lambda: layers.Reshape((-1, 12)), recurrent("GRU")],
+    "pictures": [
+        lambda: layers.Reshape((-1, 3, 1)),
+        lambda: layers.Conv2D(4, 3, strides=(2, 1), padding="same", activation="relu"),
+        lambda: layers.MaxPooling2D((1, 2)),
+        lambda: layers.Conv2D(5, (3, 1), padding="same"),
+    ],
+    "a U": [
+        lambda: layers.Conv1D(4, 3, strides=2, padding="same"),
+        lambda: layers.UpSampling1D(2),
+        lambda: layers.Cropping1D((1, 2)),
+    ],
+}
+"""Windows of steps that no convolution over steps alone reads."""
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_are_read_back(name: str, tmp_path: Path) -> None:
+    model: Any = keras.Sequential([keras.Input((None, 3)), *(layer() for layer in WINDOWS[name])])
+    made, random = written(model, tmp_path), np.random.default_rng(1)
+    inputs = [random.normal(size=(*sizes, 3)).astype("float32") for sizes in SIZES]
+    assert_as_predicted(model, made, inputs)
+    again = stepnet_onnx.load(tmp_path / "m.onnx")
+    for x in inputs:
+        found = again(x)
+        assert_close(np.asarray(found), model.predict(x, verbose=0), x.shape[1], 30)
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -70,7 +70,7 @@ def test_a_number_that_may_be_computed_is_for_the_steps_of_the_file(name: str):
     graph = read(model)
     assert_close(np.asarray(graph(random(2, STEPS, 4))), turned(numbers(model, STEPS), name), STEPS, 10)
     said = (
-        rf"was exported with 13 steps, and sequence 0 has 5; the number {re.escape(words)}(.|\n)*dynamic_axes"
+        rf"was written for 13 steps, and sequence 0 has 5; the number {re.escape(words)}(.|\n)*dynamic_axes"
     )
     with pytest.raises(InputError, match=said):
         graph(random(2, 5, 4))
@@ -99,7 +99,5 @@ def test_an_open_number_of_steps_has_no_such_numbers():
 
 def test_whole_numbers_have_no_nan():
     nodes = [node("Mul", "x a", "h"), node("ArgMax", "h", axis=2, keepdims=0)]
-    with pytest.raises(
-        ModelError, match="was exported with 13 steps, and its output 'y' is int64, without a"
-    ):
+    with pytest.raises(ModelError, match="was written for 13 steps, and its output 'y' is int64, without a"):
         read(made(nodes, {"a": np.float32(0.5)}))

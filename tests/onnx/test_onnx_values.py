@@ -8,8 +8,8 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.errors import InputError, ModelError
-from tests.onnx.onnx_models import FLOAT, assert_as_theirs, model_of, node, random, theirs, value
+from stepnet.errors import FileError, InputError, ModelError
+from tests.onnx.onnx_models import FLOAT, assert_as_theirs, model_of, node, random, read, theirs, value
 
 onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")
 stepnet_onnx: Any = pytest.importorskip("stepnet.onnx")
@@ -58,7 +58,8 @@ def test_a_cast_to_bfloat16_rounds() -> None:
     assert_as_theirs(model(nodes), {"x": random(2, 3, 4)})
 
 
-def test_a_cast_in_a_step_rounds_there() -> None:
+def scan_that_rounds() -> Any:
+    """A recurrence whose state is rounded to float16 at each step."""
     body = helper.make_graph(
         [
             node("Add", "a b", "c"),
@@ -72,11 +73,46 @@ def test_a_cast_in_a_step_rounds_there() -> None:
     )
     scan = helper.make_node("Scan", ["s", "x"], ["last", "y"], body=body, num_scan_inputs=1)
     inputs = [value("s", "n", 4), value("x", "t", "n", 4)]
-    made = model_of([scan], inputs, [value("y", None, None, 4)])
+    return model_of([scan], inputs, [value("y", None, None, 4)])
+
+
+def test_a_cast_in_a_step_rounds_there() -> None:
+    made = scan_that_rounds()
     fed = {"s": random(2, 4), "x": random(9, 2, 4, seed=1)}
     for engine in ("interpret", "llvm"):
         (y,) = stepnet_onnx.Backend.run_model(made, fed, engine=engine)
         np.testing.assert_array_equal(y, theirs(made, fed)[0])
+
+
+@pytest.mark.parametrize("ends", [FLOAT, HALF], ids=["float32", "float16"])
+@pytest.mark.parametrize("narrow", [HALF, BRAIN], ids=["float16", "bfloat16"])
+def test_casts_of_a_model_are_kept_when_it_is_saved(narrow: int, ends: int, tmp_path: Path) -> None:
+    nodes = [
+        node("Cast", "x", "a", to=narrow),
+        node("Cast", "a", "b", to=FLOAT),
+        node("MatMul", "b w", "c"),
+        node("Cast", "c", "d", to=narrow),
+        node("Cast", "d", to=ends),
+    ]
+    graph = read(model(nodes, kind=ends, w=random(4, 4)))
+    x = (1e3 * random(2, 3, 4)).astype("float32" if ends == FLOAT else "float16")
+    right = graph(x)
+    for ending in ("stepnet", "onnx"):
+        for again in range(2):
+            path = tmp_path / f"made{again}.{ending}"
+            graph.save(path) if ending == "stepnet" else stepnet_onnx.save(graph, path)
+            graph = sn.load(path)
+            made = graph(x)
+            assert made.dtype == right.dtype
+            np.testing.assert_array_equal(made, right)
+
+
+def test_casts_in_a_recurrence_are_kept_when_it_is_saved(tmp_path: Path) -> None:
+    graph = read(scan_that_rounds())
+    x, statics = random(2, 9, 4, seed=1), {"s": random(2, 4)}
+    graph.save(tmp_path / "made.stepnet")
+    made = sn.load(tmp_path / "made.stepnet")(x, statics=statics)
+    np.testing.assert_array_equal(made, graph(x, statics=statics))
 
 
 def test_float16_is_computed_in_float32_and_rounded_at_the_ends() -> None:
@@ -407,3 +443,29 @@ def test_a_backend_refuses_other_inputs_than_the_model_states(name: str) -> None
 def test_a_backend_refuses_lists_of_other_lengths() -> None:
     with pytest.raises(InputError, match="input 'x'"):
         stepnet_onnx.Backend.run_model(model([node("Tanh", "x")]), {"x": [[1.0], [2.0, 3.0]]})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "arrays", "words"),
+    [
+        ([node("Split", "x s", "y z", axis=2)], {"s": [2**40, 4 - 2**40]}, r"sizes .*, and axis 2 has 4"),
+        ([node("Split", "x s", "y z", axis=2)], {"s": [7, -3]}, r"sizes \[7, -3\], and axis 2 has 4"),
+        ([node("Pad", "x p")], {"p": [0, 0, 0, 0, 0, -(2**40)]}, "cut more off .* than axis 2 has"),
+        (
+            [node("Expand", "c s", "e"), node("Concat", "x e", axis=2)],
+            {"c": np.ones(1, "float32"), "s": [3, 5, 1]},
+            r"it joins \[sequences, steps, 4\] and \[3, 5, 1\] along axis 2",
+        ),
+    ],
+    ids=["huge", "negative", "pad", "concat"],
+)
+def test_sizes_that_do_not_fit_are_refused(nodes: list[Any], arrays: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        read(model(nodes, **arrays))
+
+
+def test_a_value_of_two_nodes_is_refused() -> None:
+    made = model([node("Tanh", "x", "y")])
+    made.graph.node.append(node("Sin", "x", "y"))
+    with pytest.raises(FileError, match="two nodes make a value 'y'"):
+        read(made)

@@ -385,6 +385,22 @@ def float64(family: Family) -> None:
 
 
 @check
+def half(family: Family) -> None:
+    """In bfloat16 it is as near to the float32 model with the same weights as that of transformers, and a
+    model gives the same bits whether it becomes half before or after."""
+    theirs, ours, _ = both(family, torch.bfloat16)
+    exact = logits(copy.deepcopy(theirs).float())
+    if family.name == "xLSTM":  # its functions in transformers multiply float32 by bfloat16, and raise
+        most = 4 * torch.finfo(torch.bfloat16).eps * exact.abs().max()
+    else:
+        most = 1.5 * (logits(theirs).double() - exact).square().mean().sqrt()
+    away = (logits(ours).double() - exact).square().mean().sqrt()
+    assert 0 < away <= most, f"{away:.3g} away, where {most:.3g} is allowed"
+    _, after, _ = both(family, torch.float32)
+    assert torch.equal(logits(after.bfloat16()), logits(ours))
+
+
+@check
 def generate(family: Family) -> None:
     theirs, ours, _ = both(family, torch.float32)
     options = {"max_new_tokens": family.words, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
@@ -469,6 +485,25 @@ def copies_and_files() -> None:
 
 
 @alone
+def tokens_in_bfloat16_run_in_transformers() -> None:
+    """A token after a cache has the bits of transformers', also in a model converted afterwards."""
+    theirs, ours, done = both(MAMBA, torch.bfloat16)
+    later = both(MAMBA, torch.float32)[1].bfloat16()
+    later.load_state_dict(theirs.state_dict())
+    assert {type(layer).__name__ for layer in done.replaced.values()} == {"MambaMixer"}
+    assert "MambaMixer (mamba_selective_scan)" in str(done)
+    with torch.no_grad():
+        words = torch.arange(8)[None]
+        cache = theirs(words, use_cache=True).cache_params
+        results = [
+            model(words[:, :1], cache_params=copy.deepcopy(cache), use_cache=True).logits
+            for model in (theirs, ours, later)
+        ]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@alone
 def other_models_are_as_before() -> None:
     theirs, _, _ = both(MAMBA, torch.float32)
     before = logits(theirs)
@@ -484,13 +519,14 @@ def other_models_are_as_before() -> None:
 def what_is_left() -> None:
     convolution = "PyTorch's own convolution takes less time"
     assert reasons(MAMBA.made(torch.float32)) == {convolution}
-    assert reasons(MAMBA.made(torch.bfloat16)) == {
-        "its parameters are torch.bfloat16: only float32 and float64 are supported"
-    }
+    tokens = "single tokens of 16-bit models run in transformers' own functions, which take less time"
+    assert reasons(MAMBA.made(torch.bfloat16)) == {convolution, tokens}
+    other = (
+        "its parameters are torch.float8_e4m3fn: only float32, float64, float16 and bfloat16 are supported"
+    )
+    assert reasons(MAMBA.made(torch.float8_e4m3fn)) == {other}
     # The layer that stepnet runs has no parameters; those of what holds it count.
-    assert reasons(FAMILIES["xlstm"].made(torch.bfloat16)) == {
-        "its parameters are torch.bfloat16: only float32 and float64 are supported"
-    }
+    assert reasons(FAMILIES["xlstm"].made(torch.float8_e4m3fn)) == {other}
     elsewhere = MAMBA.made(torch.float32).to("meta")
     assert reasons(elsewhere) == {
         "its parameters are on meta: stepnet runs this layer on the CPU; move the model there first"

@@ -55,8 +55,8 @@ STAGES = {
 # or have streams, and few steps use what is no operation.
 LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
-    *("cli.models", "cli.options", "cli.run", "compiler.targets", "compiler.targets.cpu.machine.processor"),
-    "compiler.trace.traced",
+    *("cli.models", "cli.options", "cli.run", "cli.writing", "compiler.targets"),
+    *("compiler.targets.cpu.machine.processor", "compiler.trace.traced", "compiler.values.entry_points"),
     *("explain.progress", "model.generate"),
     *(
         "model.batch",
@@ -95,7 +95,8 @@ SHOWN_TO = {
     "build": {  # it writes as files what a target gives
         "compiler.targets": "Order library_engine",
         "model.streams.composed": "stream_refusal",
-        "compiler.targets.library": "ArrayText CODES CallSpecification Description ERRORS steps_function",
+        "compiler.targets.library": "ArrayArgument ArrayText CODES CallSpecification Description ERRORS "
+        "steps_function",
     },
 }
 

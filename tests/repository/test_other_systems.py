@@ -5,14 +5,31 @@ says what it lacks.
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from doctest import DocTestParser
 from pathlib import Path
+from typing import Any, cast
 
+import pytest
+from linux_alone import PLACES, skip_libraries
 from not_on_windows import MODULES, OS_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {*(f"os.{name}" for name in OS_NAMES), *MODULES, "pty"}
 SCRIPTS = ("tests/processes", "tests/peers")
 """Files that tests run, and that pytest does not collect."""
+
+
+@dataclass
+class Item:
+    """Stands for a test. path: its file. marks: the marks that were added to it."""
+
+    path: Path
+    marks: list[Any] = field(default_factory=list[Any])
+
+    def add_marker(self, mark: Any) -> None:
+        """Adds a mark."""
+        self.marks.append(mark)
 
 
 def at_import(node: ast.AST) -> Iterator[ast.AST]:
@@ -48,6 +65,34 @@ def test_what_a_file_needs_when_it_is_imported():
     assert needed("@mark(os.geteuid() == 0)\ndef test():\n    import pty") == {"os.geteuid"}
     assert not needed("def f():\n    import fcntl\ntry:\n    import pwd\nexcept ImportError:\n    pwd = None")
     assert not needed("count = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 1")
+
+
+BUILDING = re.compile(
+    r"(^|[ .>])build\((?!.*target=)|\blibrary_of\(|example\(\"model_in_c\"\)\.main", re.MULTILINE
+)
+"""Code that builds a library for the processor at hand, or runs one."""
+
+
+@pytest.mark.parametrize("system", ["win32", "darwin", "linux"])
+def test_what_runs_libraries_for_c_is_skipped_elsewhere_than_on_linux(system: str):
+    others = "docs/arrow.md", "tests/model/test_cells.py"
+    items = [
+        Item(ROOT / f"{place}test.py" if place.endswith("/") else ROOT / place)
+        for place in (*PLACES, *others)
+    ]
+    skip_libraries(cast("Any", items), system)
+    assert [len(item.marks) for item in items] == [int(system != "linux")] * len(PLACES) + [0, 0]
+
+
+def test_each_test_that_runs_a_library_for_c_is_skipped_where_none_runs():
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
+    for file in files:
+        text = file.read_text("utf-8")
+        if file.suffix == ".md":
+            text = "\n".join(each.source for each in DocTestParser().get_examples(text))
+        is_named = file.relative_to(ROOT).as_posix().startswith(PLACES)
+        if "stepnet.build" in text and BUILDING.search(text):
+            assert is_named or "skip_elsewhere()" in text, file
 
 
 def test_make_asks_for_programs_where_each_system_has_them():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepnet.compiler.grad import vjp
+from stepnet.compiler.grad import jvp, vjp
 from stepnet.compiler.net import CONST, LevelSizes, Net, Type, interpret
 from stepnet.ragged import offsets_of
 
@@ -72,3 +72,39 @@ def assert_gradient(
     if order > 1:
         assert_gradient(gradient, segments, [*given, *cotangents], order - 1)
     return gradient
+
+
+def assert_tangent(
+    net: Net, segments: LevelSizes, arrays: Sequence[Array] | None = None, differences: bool = True
+) -> Net:
+    """Asserts that the tangent of a net is right in a random direction of all inputs; gives its net.
+
+    It is that of central differences, unless `differences` is False, and the adjoint of the gradient: the
+    cotangents u give <u, J v> = <J^T u, v>.
+    """
+    given = list(arrays_for(net, segments) if arrays is None else arrays)
+    tangent = jvp(net)
+    types = [tangent.type_of(number) for number in tangent.inputs[len(given) :]]
+    moved = [numbers(type_, segments, 200 + place) for place, type_ in enumerate(types)]
+    made = interpret(tangent, [*given, *moved], segments)
+    results, found = made[: len(net.results)], made[len(net.results) :]
+    for one, right in zip(results, interpret(net, given, segments), strict=True):
+        np.testing.assert_allclose(one, right, rtol=1e-12, atol=1e-12)
+    if differences:
+        places = [place for place, number in enumerate(net.inputs) if net.type_of(number).is_float]
+        ends: list[list[Array]] = []
+        for sign in (1, -1):
+            there = [*given]
+            for place, direction in zip(places, moved, strict=True):
+                there[place] = given[place] + sign * STEP * direction
+            ends.append([array for array in interpret(net, there, segments) if array.dtype.kind == "f"])
+        for one, ahead, behind in zip(found, *ends, strict=True):
+            right = (ahead - behind) / (2 * STEP)
+            assert one.shape == right.shape
+            assert (np.abs(one - right) <= 10 * MOST * np.maximum(1, np.abs(right))).all(), net
+    cotangents = [numbers(net.type_of(n), segments, 300 + n) for n in net.results if net.type_of(n).is_float]
+    gradients = interpret(vjp(net), [*given, *cotangents], segments)[len(net.results) :]
+    pairs = [*zip(cotangents, found, strict=True)], [*zip(gradients, moved, strict=True)]
+    ours, theirs = (sum(float(np.sum(a * b)) for a, b in pair) for pair in pairs)
+    assert abs(ours - theirs) <= 1e-11 * max(1, abs(theirs)), f"{ours} is not {theirs}\n{net}"
+    return tangent

@@ -104,6 +104,27 @@ def assert_differences(run: Callable[[Any], Any], given: Any, gradients: Any, se
     assert abs(found - right) <= MOST * max(1, abs(right)), (found, right)
 
 
+def assert_adjoint(
+    layer: Any, given: dict[str, Any], slopes: dict[str, Any], seed: int, **options: Any
+) -> None:
+    """Asserts that the tangents of a layer are the adjoint of its gradients: <u, J v> = <J^T u, v>.
+
+    given: what `vjp` takes. slopes: the gradients J^T u, by argument; None for integers.
+    """
+    directions = {name: None if part is None else random_like(part, seed) for name, part in slopes.items()}
+    results, tangents = sn.jvp(layer)(
+        **given, tangents=directions, params=layer.params, engine="interpret", **options
+    )
+    ours = 0.0
+    for part, moved in zip(results, tangents, strict=True):
+        known = dict(named_leaves(moved))  # those of integers are None
+        for name, cotangent in named_leaves(random_like(part, seed)):
+            ours += float(np.sum(values_of(cotangent) * values_of(known[name]))) if name in known else 0.0
+    pairs = zip(plain(list(slopes.values())), plain(list(directions.values())), strict=True)
+    theirs = sum(float(np.sum(slope * direction)) for slope, direction in pairs)
+    assert abs(ours - theirs) <= 1e-9 * max(1, abs(theirs)), (ours, theirs)
+
+
 def assert_gradients(
     make: Callable[[str], Any],
     given: dict[str, Any],
@@ -131,6 +152,7 @@ def assert_gradients(
 
     slopes = {name: getattr(right, names[name]) for name in parts}
     assert_differences(run, parts, slopes, seed)
+    assert_adjoint(layer, given, {names[name]: part for name, part in slopes.items()}, seed, **options)
     narrow = {name: cast(part, dtype) for name, part in given.items()}
     _, found = gradients_of(make(dtype), narrow, seed, engine="llvm", **options)
     for name in names.values():

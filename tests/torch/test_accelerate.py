@@ -14,6 +14,9 @@ class Own(torch.nn.GRU):
     """A class that may do something else."""
 
 
+SUPPORTED = "only float32, float64, float16 and bfloat16 are supported"
+
+
 class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -21,9 +24,9 @@ class Model(torch.nn.Module):
         self.second = torch.nn.ModuleList([torch.nn.GRU(2 * HIDDEN, HIDDEN, dtype=torch.float64)])
         self.own = Own(INPUTS, HIDDEN)
         self.cell = torch.nn.LSTMCell(HIDDEN, HIDDEN, dtype=torch.float64)
-        self.half = torch.nn.RNN(INPUTS, HIDDEN, dtype=torch.float16)
+        self.complex = torch.nn.RNN(INPUTS, HIDDEN, dtype=torch.complex64)
         self.done = stepnet.torch.RNN(INPUTS, HIDDEN)
-        self.small = torch.nn.GRUCell(INPUTS, HIDDEN, dtype=torch.float16)
+        self.small = torch.nn.GRUCell(INPUTS, HIDDEN).to(torch.float8_e4m3fn)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outputs, state = self.second[0](self.first(x)[0])[0], None
@@ -56,9 +59,9 @@ def test_layers_are_replaced_in_place_and_back():
     assert str(done).splitlines()[2:] == [
         "cell: LSTMCell",
         "own: left, Own is a subclass, whose forward may compute something else",
-        "half: left, its parameters are torch.float16: only float32 and float64 are supported",
+        f"complex: left, its parameters are torch.complex64: {SUPPORTED}",
         "done: left, it is stepnet's already",
-        "small: left, its parameters are torch.float16: only float32 and float64 are supported",
+        f"small: left, its parameters are torch.float8_e4m3fn: {SUPPORTED}",
     ]
 
 

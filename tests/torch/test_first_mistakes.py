@@ -64,7 +64,7 @@ PACKED = nn.utils.rnn.pack_padded_sequence(X, [6, 4], batch_first=True)
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a list for a tensor": (
         lambda: stepnet.torch.graph(nn.Linear(4, 4), [X]),
-        r"PyTorch refuses: linear\(\): argument 'input' .* must be Tensor, not list\n  at .*test_first",
+        "example is a list: give a tensor, a tuple of arguments, or a dict of them by name",
     ),
     "an array for a tensor": (
         lambda: stepnet.torch.graph(nn.Linear(4, 4), X.numpy()),
@@ -110,9 +110,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: stepnet.torch.LSTMCell(4, 3)(X[:, 0].numpy()),
         r"layers of stepnet.torch take tensors, not ndarray: give torch.from_numpy\(x\)",
     ),
-    "a layer in half precision": (
-        lambda: stepnet.torch.GRU(4, 3).bfloat16()(X.bfloat16()),
-        "or use torch.nn.GRU, which undo\\(\\) of what `accelerate` returned gives back",
+    "a layer in float8": (
+        lambda: stepnet.torch.GRU(4, 3).to(torch.float8_e4m3fn)(X.to(torch.float8_e4m3fn)),
+        "or use torch.nn.GRU, as undo\\(\\) of what `accelerate` returned gives back",
     ),
     "lengths as a state": (
         lambda: LAST(X.numpy(), LENGTHS),
@@ -181,14 +181,6 @@ def test_sequences_packed_with_all_of_their_steps() -> None:
         assert_close(found, own(torch.tensor(each)[None])[0].detach().numpy(), len(each), 7)
 
 
-def test_several_cotangents_at_once_are_refused() -> None:
-    layer = stepnet.torch.GRU(4, 3, batch_first=True)
-    outputs, _ = layer(X.clone().requires_grad_())
-    many = torch.ones(5, *outputs.shape)
-    with pytest.raises(StepnetError, match=r"one cotangent at a time, and not is_grads_batched=True: call"):
-        torch.autograd.grad(outputs, list(layer.parameters()), many, is_grads_batched=True)
-
-
 def test_a_stream_that_has_not_stepped_has_no_row_to_reset() -> None:
     rnn = sn.RNN(lambda x, total, p: (total + x, total + x), memory=())
     with pytest.raises(StepnetError, match="nothing was stepped yet, so no row is to be reset"):
@@ -210,3 +202,61 @@ def test_lists_as_sequences() -> None:
     rnn = sn.RNN(lambda x, h, p: (x + h, x), memory=4)
     with pytest.raises(StepnetError, match=r"a list is several inputs of a step: for one .*np.array\(list\)"):
         rnn([[[1.0, 2, 3, 4]]])
+
+
+RECURRENCE = stepnet.torch.Recurrence(nn.GRUCell(4, 3), (torch.zeros(1, 4), torch.zeros(1, 3)))
+OF_DICT = stepnet.torch.Recurrence(
+    lambda x, h, p, statics: (h, h + statics["notes"] * statics["keep"]),
+    (torch.zeros(1, 3), torch.zeros(1, 3), None),
+    statics={"notes": torch.zeros(1, 3), "keep": torch.zeros(1, 3)},
+)
+SCAN = stepnet.torch.Scan(sn.RNN(lambda x, h, p: (h, h + x), memory=4))
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "an array": (lambda: RECURRENCE(X.numpy()), r"take tensors, not ndarray: give torch.from_numpy\(x\)$"),
+    "a list": (lambda: RECURRENCE([X[0]]), r"not list: give torch.stack\(x\), or pack_sequence\(x, enforce"),
+    "a Ragged": (
+        lambda: RECURRENCE(sn.Ragged.from_list([X[0].numpy()])),
+        r"not Ragged: give x.to_packed\(\)$",
+    ),
+    "one axis": (lambda: RECURRENCE(X[0, 0]), r"sequences \[time, batch, ...\], not one of 1 axes$"),
+    "a state": (lambda: RECURRENCE(X, np.zeros((6, 3))), "^state is a ndarray; it should be a tensor$"),
+    "a number": (lambda: RECURRENCE(X, 0.0), "^state is a float; it should be a tensor$"),
+    "statics": (
+        lambda: OF_DICT(X[..., :3], statics={"notes": sn.Ragged.from_list([X[0].numpy()]), "keep": X}),
+        "^statics notes is a Ragged; it should be a tensor$",
+    ),
+    "lengths": (
+        lambda: RECURRENCE(X, lengths=[2]),
+        "lengths=: .* are a PackedSequence, or a jag",
+    ),
+    "hx": (lambda: RECURRENCE(X, hx=X), "^a call of a Recurrence has no argument hx=: .* is state=$"),
+    "mask": (lambda: RECURRENCE(X, mask=X), "no argument mask=: padding .* an input of the step"),
+    "a misspelt argument": (lambda: RECURRENCE(X, static=X), r"static=: did you mean statics=\?"),
+    "mask of a scan": (
+        lambda: SCAN(X, mask=X),
+        "^a call of a Scan has no .* mask=: .* by lengths=; a mask",
+    ),
+    "a misspelt argument of a scan": (lambda: SCAN(X, length=[2]), r"length=: did you mean lengths=\?"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_call_of_a_module_is_named(name: str) -> None:
+    call, message = CALLS[name]
+    with pytest.raises(StepnetError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("name", ["inv", "cholesky", "qr", "solve", "matrix_exp"])
+def test_linear_algebra_is_refused_as_numpys(name: str) -> None:
+    """`torch.linalg` of a step, also of a parameter alone."""
+    function = getattr(torch.linalg, name)
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        found = function(p["A"], p["A"]) if name == "solve" else function(p["A"])
+        return h @ (found[0] if name == "qr" else found), h
+
+    with pytest.raises(
+        StepnetError, match=r"(?s)^aten._?linalg_.* no linear algebra .* as a parameter\n  at "
+    ):
+        stepnet.torch.trace(step, (X[0, :, :3], torch.zeros(6, 2), {"A": torch.eye(2)}))

@@ -221,6 +221,7 @@ def exact(module: Any, form: Callable[[Any, Any], Any], states: list[torch.Tenso
     return answers(exact, form, [one.double() for one in states])
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("form", ["padded", "packed"])
 @pytest.mark.parametrize("size", [8, 32, 64])
 def test_gradients_of_matrices_are_in_the_graph(size: int, form: str):
@@ -360,6 +361,21 @@ def test_transforms_are_refused_in_graphs(transform: str):
     run = torch.compile(TRANSFORMS[transform](module), backend="aot_eager", fullgraph=True)
     with pytest.raises(Unsupported, match=r"# no transform of torch\.func in a graph"):
         run(torch.ones(BATCH, INPUTS))
+
+
+def test_vmap_of_an_exported_graph_is_refused():
+    module = stepnet.torch.GRU(INPUTS, HIDDEN)
+    x = torch.ones(STEPS, BATCH, INPUTS)
+    program = torch.export.export(module, (x,)).module()
+    with pytest.raises(InputError, match=r"a graph of torch.compile or torch.export cannot run under torch"):
+        torch.vmap(lambda x: program(x)[0])(x[None])
+
+
+def test_forward_mode_of_an_exported_graph_is_refused():
+    program = exported(Case("GRU").modules()[1].requires_grad_(False)).module()
+    x = numbers(STEPS, BATCH, INPUTS)
+    with pytest.raises(InputError, match=r"export have no forward mode.*the module itself"):
+        torch.func.jvp(lambda x: program(x)[0], (x,), (x,))
 
 
 def test_second_derivatives_of_graphs_are_refused():

@@ -62,9 +62,9 @@ def test_a_program_has_the_parameters_of_its_module():
 
 
 def test_the_axes_of_a_program_may_be_stated():
-    program = torch.export.export(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), (EXAMPLE,))
+    program = torch.export.export(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), (torch.zeros(5, 3, 4),))
     x = np.ones((5, 2, 4), "float32")
-    graph = stepnet.torch.graph(program, EXAMPLE, axes="TN")
+    graph = stepnet.torch.graph(program, torch.zeros(5, 3, 4), axes="TN")
     model: Any = graph.model
     assert model.inputs[0].axes == "TN_"
     assert graph(sn.Ragged.from_list(list(x))).to_list()[0].shape == (2, 3)

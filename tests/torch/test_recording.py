@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import stepnet as sn
@@ -123,6 +124,39 @@ def test_a_scan_is_refused(record: Callable[[Any], Any], gradients: bool):
         pytest.raises(InputError, match="a Scan cannot be recorded in a graph"),
     ):
         record(scan())
+
+
+def in_forward_mode(function: Callable[[Any], Any], x: torch.Tensor) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(function(forward_ad.make_dual(x, x))).tangent
+
+
+FORWARD: dict[str, Callable[[Callable[[Any], Any], torch.Tensor], Any]] = {
+    "linearize": lambda f, x: torch.func.linearize(f, x)[1](x),
+    "jvp of a graph": lambda f, x: torch.func.jvp(make_fx(f)(x), (x,), (x,)),
+    "forward mode of a graph": lambda f, x: in_forward_mode(make_fx(f)(x), x),
+    "a graph of forward mode": lambda f, x: make_fx(lambda x: in_forward_mode(f, x))(x),
+}
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize(
+    ("name", "way"), [(name, "linearize") for name in MODULES] + [("GRU", way) for way in list(FORWARD)[1:]]
+)
+def test_forward_mode_of_graphs_is_refused(name: str, way: str, trained: bool):
+    make, of = MODULES[name]
+    module = make().requires_grad_(trained)
+    with pytest.raises(InputError, match=r"linearize makes such a graph: use torch\.func\.jvp"):
+        FORWARD[way](lambda x: first(module(x)), of(X))
+
+
+@pytest.mark.parametrize(
+    "make", [scan, lambda: stepnet.torch.GRU(3, 4, dtype=torch.float64, checkpoint="sqrt")]
+)
+def test_linearize_of_what_no_graph_holds_is_refused(make: Callable[[], Any]):
+    module = make()
+    with pytest.raises(InputError, match=r"linearize makes such a graph: use torch\.func\.jvp"):
+        torch.func.linearize(lambda x: module(x)[0], X)
 
 
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])

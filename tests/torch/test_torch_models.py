@@ -352,3 +352,30 @@ def test_a_module_is_left_as_it_was() -> None:
     assert [
         len(member._forward_hooks) + len(member._forward_pre_hooks) for member in module.modules()
     ] == hooks
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_a_graph_within_a_graph(exported: bool, tmp_path: Any) -> None:
+    tagger, example = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)), torch.zeros(3, 5, 6)
+    if exported:
+        shapes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("time")},)
+        torch.export.save(
+            torch.export.export(tagger, (example,), dynamic_shapes=shapes), tmp_path / "made.pt2"
+        )
+    graph = sn.load(tmp_path / "made.pt2") if exported else stepnet.torch.graph(tagger, example)
+    x = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("float32")
+    outer = sn.Graph(lambda x, params: graph(x) * params, np.float32(2), inputs=6)
+    np.testing.assert_array_equal(outer(x), 2 * graph(x))
+
+
+@pytest.mark.parametrize("name", ["fmod", "prod"])
+def test_operations_of_a_program_of_a_file(name: str, tmp_path: Any) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fmod(x, 0.5) if name == "fmod" else x.prod(-1, keepdim=True)
+
+    shapes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("time")},)
+    program = torch.export.export(Model(), (torch.zeros(3, 5, 6),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "made.pt2")
+    x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(0))
+    assert_close(sn.load(tmp_path / "made.pt2")(x.numpy()), Model()(x.double()).numpy(), 4, 6)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import stepnet.torch
-from stepnet.errors import InputError, StepError
+from stepnet.errors import ArgumentError, InputError, StepError
 from tests.torch.torch_models import Siamese
 
 
@@ -188,7 +188,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "a branch": (lambda m, x: x if x[:, 0].sum() > 0 else -x, "it goes over the sequences|cannot branch"),
     "an unknown operation": (
         lambda m, x: m.rnn(x)[0].topk(2)[0],
-        "aten.topk.default is not an operation of a model, and all others are",
+        "aten.topk.default is not an operation of a model: a step written with NumPy has np.sort",
     ),
     "an adaptive pool": (
         lambda m, x: nn.functional.adaptive_max_pool1d(x.transpose(1, 2), 2),
@@ -229,7 +229,7 @@ def test_operations_that_models_do_not_have(name: str) -> None:
 LENGTHS: dict[str, tuple[Callable[..., Any], str]] = {
     "other lengths": (
         lambda m, x, lengths: m.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths - 1, True, False))[0].data,
-        "sequences are packed with other lengths than their own, which are the argument `lengths`",
+        "sequences are packed with other lengths than their own, which are the argument `lengths`; lengths=",
     ),
     "a list of lengths": (
         lambda m, x, lengths: nn.utils.rnn.pack_padded_sequence(x, lengths.tolist(), True, False).data,
@@ -276,7 +276,7 @@ def test_all_unknown_operations_are_named() -> None:
     module = OfFrames(lambda m, x: m.rnn(x.topk(6)[0])[0].sort(2)[0])
     with pytest.raises(
         StepError,
-        match=r"(?s)aten.topk.default is not .*; neither are the operations below, and all others are\n"
+        match=r"(?s)aten.topk.default is not .*; neither are the operations below: a step.*\n"
         r"  at .*\n  aten.sort.default\n  at .*test_torch_models_refused.py",
     ):
         stepnet.torch.graph(module.eval(), torch.zeros(2, 5, 6))
@@ -325,11 +325,34 @@ def test_arguments_that_do_not_fit() -> None:
     refused(r"different numbers of sequences: first has 2, second has 1", (x, x[:1]), Siamese())
     mixed = nn.Sequential(nn.GRU(6, 4), nn.GRU(4, 4, batch_first=True))
     refused(r"some layers are batch_first and others are not: say axes=", x, mixed)
-    half = nn.Sequential(nn.Embedding(9, 6), nn.GRU(6, 4, batch_first=True)).half()
+    small = nn.Sequential(nn.Embedding(9, 6), nn.GRU(6, 4, batch_first=True)).to(torch.float8_e4m3fn)
     refused(
-        r"parameter 0.weight has dtype float16; use one of float32",
+        r"parameter 0.weight has dtype float8_e4m3fn; use one of float32",
         torch.zeros(2, 5, dtype=torch.int64),
-        half,
+        small,
     )
     packed = nn.utils.rnn.pack_sequence([x[0]])
     refused(r"argument x is a PackedSequence", packed)
+
+
+class Started(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(3, 4, 2, batch_first=True)
+
+    def forward(self, x: Any, h0: Any) -> Any:
+        return self.rnn(x, h0)[0]
+
+
+def test_an_initial_state_of_a_module_is_a_static() -> None:
+    x, h0 = torch.zeros(2, 5, 3), torch.zeros(2, 2, 4)
+    with pytest.raises(StepError, match=r"axes=\{'h0': '_N'\} says that h0 has no steps"):
+        stepnet.torch.graph(Started(), (x, h0))
+    graph = stepnet.torch.graph(Started(), (x, h0), axes={"h0": "_N"})
+    with pytest.raises(ArgumentError, match="it is a static, statics=h0, with the batch as its first axis"):
+        graph(x.numpy(), h0=h0.numpy())
+
+
+def test_an_example_is_no_list() -> None:
+    with pytest.raises(InputError, match="example is a list: give a tensor, a tuple of arguments, or a dict"):
+        stepnet.torch.graph(nn.GRU(3, 4), [torch.zeros(2, 5, 3)])

@@ -101,6 +101,56 @@ def test_packed_sequences_have_states_and_statics_in_the_order_of_the_caller():
         assert_same(dict(enumerate(s[one] for s in last)), dict(enumerate(final)))  # type: ignore[arg-type]
 
 
+class Attending(torch.nn.Module):
+    """A cell that attends to statics [rows, keys, features] of any number of keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.mixed = torch.nn.Linear(HIDDEN, 2), torch.nn.Linear(INPUTS + 2, HIDDEN)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, statics: torch.Tensor) -> Any:
+        weights = torch.einsum("bd,bkd->bk", self.query(h), statics).softmax(-1)
+        h = torch.tanh(h + self.mixed(torch.cat([x, torch.einsum("bk,bkd->bd", weights, statics)], -1)))
+        return h, h
+
+
+@pytest.mark.parametrize("way", ["call", "grad of torch.func", "vmap"])
+def test_statics_may_have_other_sizes_than_in_the_example(way: str) -> None:
+    cell = Attending().double()
+    example = torch.zeros(1, INPUTS).double(), torch.zeros(1, HIDDEN).double()
+    module = stepnet.torch.Recurrence(cell, example, statics=torch.zeros(1, 6, 2).double())
+    x, keys, h = numbers(STEPS, BATCH, INPUTS), numbers(BATCH, 9, 2), torch.zeros(BATCH, HIDDEN).double()
+    right = looped(cell, x, h, keys)[0]
+    gradients = torch.autograd.grad(right.square().sum(), list(cell.parameters()))
+    if way == "vmap":
+        made = torch.vmap(lambda each: module(x, statics=each)[0])(keys[None])[0]
+        assert_same({"": made}, {"": right})
+    elif way == "call":
+        assert_same({"": module(x, statics=keys)[0]}, {"": right})
+        made = torch.autograd.grad(module(x, statics=keys)[0].square().sum(), list(module.parameters()))
+        assert_same(dict(enumerate(made)), dict(enumerate(gradients)))  # type: ignore[arg-type]
+    else:
+
+        def loss(params: Any) -> Any:
+            outputs, _ = torch.func.functional_call(module, params, (x,), {"statics": keys})
+            return outputs.square().sum()
+
+        made = torch.func.grad(loss)({name: one.detach() for name, one in module.named_parameters()})
+        assert_same(dict(enumerate(made.values())), dict(enumerate(gradients)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_one_sequence_alone_has_no_axis_of_the_batch(batch_first: bool) -> None:
+    module = normed(batch_first=batch_first)
+    x, state, statics = given()
+    right, final = looped(module.cell, x[:, :1], tuple(one[:1] for one in state), statics[:1])
+    outputs, last = module(x[:, 0], tuple(one[0] for one in state), statics[0])
+    assert_same({"": outputs}, {"": right[:, 0]})
+    assert_same(dict(enumerate(last)), {place: one[0] for place, one in enumerate(final)})  # type: ignore[arg-type]
+    mapped = torch.vmap(lambda *given: module(given[0], given[1:3], given[3])[0], (1, 0, 0, 0), 1)
+    assert_same({"": mapped(x, *state, statics)}, {"": looped(module.cell, x, state, statics)[0]})
+
+
 def step(x: Any, h: Any, params: Any) -> Any:
     h = torch.tanh(x @ params["W"] + h @ params["R"])
     return h, h
@@ -307,10 +357,10 @@ def test_a_module_goes_through_dtypes_and_devices_that_it_does_not_run_with():
     x = numbers(STEPS, BATCH, INPUTS)
     before = module(x)[0]
     saved = copy.deepcopy(module.state_dict())
-    module.half().train()
-    said = r"a Recurrence cannot run: its parameters are torch\.float16: only float32 .* \.float\(\)$"
+    module.to(torch.float8_e4m3fn).train()
+    said = r"a Recurrence cannot run: its parameters are torch\.float8_e4m3fn: only float32, .* \.float\(\)$"
     with pytest.raises(InputError, match=said):
-        module(x.half())
+        module(x.to(torch.float8_e4m3fn))
     module.to("meta").eval()
     module.to_empty(device="cpu").double().load_state_dict(saved)
     assert_same({"": module(x)[0]}, {"": before})

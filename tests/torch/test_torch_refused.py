@@ -45,9 +45,12 @@ READ = "aten._local_scalar_dense.default is not .*: a step cannot read a value a
 REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "not in the table": (
         lambda x, h: x.cummax(-1)[0],
-        "aten.cummax.default is not .* of a step, and all",
+        "aten.cummax.default is not an operation of a step",
     ),
-    "sort": (lambda x, h: x.sort(-1)[0], "aten.sort.default is not an operation of a step, and"),
+    "sort": (
+        lambda x, h: x.sort(-1)[0],
+        "aten.sort.default is not an operation of a step: a step written with NumPy has np.sort",
+    ),
     "mean over rows": (
         lambda x, h: x - x.mean(0),
         "aten.mean.dim: it goes over .*, which mixes them",
@@ -140,7 +143,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "a layer": (lambda x, h: GRU(x[:, None])[0], "a layer of torch.nn that runs over steps itself is not"),
     "complex": (
         lambda x, h: torch.view_as_complex(x.view(-1, 2, 2)).abs(),
-        "aten.view_as_complex.default is not an operation of a step, and",
+        "aten.view_as_complex.default is not an operation of a step: the values of a step are real",
     ),
     "what is no tensor": (lambda x, h: "a word", "the step returns a str, not a tensor"),
     "shapes": (lambda x, h: x @ torch.ones(3, 3), "PyTorch refuses: .*\\[rows, 4\\] X \\[3, 3\\]"),
@@ -164,12 +167,26 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda x, h: x.view(-1, 2, 2)[:, PLACES % 2, PLACES % 2],
         "aten.index.Tensor: features are picked along one axis",
     ),
+    "scatter": (
+        lambda x, h: x.scatter(-1, x.argmax(-1, keepdim=True), 1.0),
+        "aten.scatter.value is not .*: write torch.where with torch.nn.functional.one_hot",
+    ),
+    "buckets": (
+        lambda x, h: torch.bucketize(x, torch.arange(3.0)).float(),
+        "aten.bucketize.Tensor is not .*: write \\(x\\[..., None\\] > bounds\\).sum",
+    ),
+    "a Fourier transform": (
+        lambda x, h: torch.fft.rfft(x).abs(),
+        "fft_rfft makes complex numbers, and the values of a step are real",
+    ),
+    "complex of two": (lambda x, h: torch.polar(x, h).real, "polar makes complex numbers, and"),
+    "NumPy": (lambda x, h: np.tanh(x), "PyTorch refuses: .* a step written with PyTorch has torch.tanh"),
     "put": (lambda x, h: put(x), "aten.index_put.default is not .*: use torch.where"),
     "bits": (lambda x, h: x.long() & 1, "aten.bitwise_and.Scalar: &, \\|, \\^ and ~ are for booleans"),
     "bits inverted": (lambda x, h: ~x.long(), "aten.bitwise_not.default: &, \\|, \\^ and ~ are for booleans"),
     "an operation of one's own": (
         lambda x, h: torch.ops.stepnet_tests.twice(x),
-        "stepnet_tests.twice.default is not an operation of a step, and",
+        "stepnet_tests.twice.default is not an operation of a step",
     ),
 }
 BYTES = torch.ones(4, dtype=torch.uint8)
@@ -349,15 +366,26 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "the example has no state, .* second argument",
     ),
     "no memory": (lambda: trace(put, (X, None)), "the example has no state, .* second argument"),
-    "half": (
-        lambda: trace(torch.nn.GRUCell(3, 4), (X.half(), H)),
-        "an input .* has dtype float16; use one",
+    "complex": (
+        lambda: trace(torch.nn.GRUCell(3, 4), (X.to(torch.complex64), H)),
+        "an input .* has dtype complex64; use one",
     ),
-    "half memory": (
-        lambda: trace(torch.nn.GRUCell(3, 4), (X, H.bfloat16())),
-        "a memory .* has dtype bfloat16; use one of float32, float64, int32, int64, bool",
+    "other rows": (
+        lambda: trace(lambda x, h, _: (x, h), (torch.zeros(3), torch.zeros(8))),
+        r"the tensors of the example are \[rows, features...\] with the same rows, and not \[3\], \[8\]",
     ),
-    "half weights": (lambda: trace(torch.nn.GRUCell(3, 4).half(), (X, H)), "a parameter has dtype float16"),
+    "a function without parameters": (
+        lambda: trace(lambda u, m: (u, m), (X, H)),
+        r"<lambda> is called as <lambda>\(x, memory, params\), and takes \(u, m\)",
+    ),
+    "complex memory": (
+        lambda: trace(torch.nn.GRUCell(3, 4), (X, H.to(torch.complex64))),
+        "a memory .* has dtype complex64; use one of float32, float64, int32, int64, bool, float16, bfloat16",
+    ),
+    "weights in float8": (
+        lambda: trace(torch.nn.GRUCell(3, 4).to(torch.float8_e4m3fn), (X, H)),
+        "a parameter has dtype float8_e4m3fn",
+    ),
     "statics": (
         lambda: trace(torch.nn.GRUCell(3, 4), (X, H), statics=X),
         "statics were given, but the step has no parameter named `statics`",
@@ -399,5 +427,7 @@ def test_one_tensor_for_two_is_refused() -> None:
 
 
 def test_a_memory_of_another_shape_is_refused() -> None:
-    with pytest.raises(StepError, match=r"the memory enters the step as f32\[4\] and leaves as f32\[8\]"):
+    with pytest.raises(
+        StepError, match=r"the memory `\w+` enters the step as f32\[4\] and leaves as f32\[8\]"
+    ):
         trace(lambda x, h, _: (h, torch.cat([h, h], -1)), (X, H))

@@ -67,8 +67,8 @@ def pieces(
 
     array: the list column, already checked. columns: the columns that are passed on with the results. column:
     the reader that converts the list column to sequences. level_bytes: the bytes that a sequence, a step, and
-    an entry of each further level take. pair_bytes: what a pair of steps takes. A batch without rows gives
-    one piece without rows.
+    an entry of each further level of nested lists take. pair_bytes: what a pair of steps takes. A batch
+    without rows gives one piece without rows.
     """
     window = max(1, most // ROW_BYTES)
     for begin in range(0, max(1, len(array)), window):
@@ -86,7 +86,8 @@ def row_sizes(array: Any, level_bytes: Sequence[int], pair_bytes: int) -> Array:
     """Computes the cumulative bytes of rows, to cut them into calls of bounded memory: entry i is what the
     rows before row i take.
 
-    array: a list column. level_bytes: the bytes of a row, a step, and an entry of each further level.
+    array: a list column. level_bytes: the bytes of a row, a step, and an entry of each further level of
+    nested lists.
     pair_bytes: those of a pair of steps of a row.
     """
     bounds = np.arange(len(array) + 1, dtype=np.int64)
@@ -120,8 +121,8 @@ def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
 
 
 def concatenate(parts: Sequence[Ragged]) -> Ragged:
-    """Joins the sequences of several `Ragged`s, of equal levels and features, for one call of a model; a
-    single one is returned without a copy.
+    """Joins the sequences of several `Ragged`s, of equal levels of nesting and equal features, for one call
+    of a model; a single one is returned without a copy.
     """
     if len(parts) == 1:
         return parts[0]

@@ -58,9 +58,8 @@ class Column:
         """Checks that a column type fits a model, and returns the reader of such columns. Raises `InputError`
         for types that are not lists of numbers, or that do not fit.
 
-        kind: the Arrow type. spec: the features and dtype of the model's steps; None takes them from the
-        type.
-        finite: whether to refuse NaN and infinite numbers.
+        kind: the Arrow type of the column. spec: the features and dtype of the model's steps; None takes them
+        from the type. finite: whether to refuse NaN and infinite numbers.
         """
         check_type(kind)
         large, features, inside = list_axes(kind)
@@ -179,8 +178,8 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
     """Converts a model's outputs to an Arrow column: the only, unnamed output as it is, named ones as a
     struct. Raises `InputError` for no outputs, and for two outputs of one name.
 
-    null: bool per row, True for a null; None for no nulls. large: for each level, whether its lists have
-    64-bit offsets; taken from the input column, so that all batches of a stream have one type.
+    null: bool per row, True for a null; None for no nulls. large: for each level of nested lists, whether its
+    lists have 64-bit offsets; taken from the input column, so that all batches of a stream have one type.
     """
     leaves = list(named_leaves(outputs))
     columns = {name: array_of(leaf, large) for name, leaf in leaves}
@@ -195,7 +194,9 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
 
 
 def array_of(output: Any, large: Sequence[bool]) -> Any:
-    """Converts a model output, a `Ragged` or an array, to Arrow; large: 64-bit offsets or not, per level."""
+    """Converts a model output, a `Ragged` or an array, to Arrow; large: 64-bit offsets or not, per level of
+    nested lists.
+    """
     if isinstance(output, Ragged):
         return to_arrow(output.values, output.offsets, large[: output.levels])
     return to_arrow(output, ())

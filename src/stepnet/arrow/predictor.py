@@ -15,6 +15,7 @@ from stepnet.arrow.runnable import CompiledModel, Runnable
 from stepnet.arrow.sources import open_source
 from stepnet.compiler.values.arguments import advised, checked_integer, flag, instance, kind, short_repr
 from stepnet.errors import InputError, StepnetError, named, printable
+from stepnet.layout.options import option
 from stepnet.model.file import FileModel, read_model
 from stepnet.model.program import Asked
 from stepnet.ragged.arrow import check_whole, pyarrow_module
@@ -23,6 +24,8 @@ MEMORY = 1 << 28
 """The default limit of the bytes that a call takes."""
 LEFT_OUT = b"stepnet.left_out"
 """The metadata key of the list of layers that a model file has and the model does not run."""
+COLUMN = "frames"
+"""The default name of the list column."""
 JOINED = 1 << 24
 """The bytes up to which small pieces are joined to one call. Larger calls do not take less time per step."""
 SET_ASIDE = "call stepnet.arrow.run, or `stepnet run`, which sets rows aside"
@@ -70,7 +73,7 @@ class Predictor:
     def __init__(
         self,
         model: Any,
-        column: str = "frames",
+        column: str = COLUMN,
         result: str = "last",
         keep: Iterable[str] | None = None,
         *,
@@ -102,7 +105,9 @@ class Predictor:
         return f"Predictor({self.model!r}, column={self.column!r}, result={self.result!r}, keep={self.keep})"
 
     def __call__(self, batch: Any) -> Any:
-        """Runs the model over an Arrow record batch or table, and returns one with the results."""
+        """Runs the model over an Arrow record batch or table, and returns one of the same kind with a column
+        of results.
+        """
         schema, batches = open_source(batch)
         if schema is None:
             raise InputError(f"a Predictor is called with a record batch or a table, not {kind(batch)}")
@@ -133,7 +138,8 @@ class Predictor:
         result.
         """
         pyarrow = pyarrow_module()
-        check_columns(schema, [self.column])
+        is_default = self.column == COLUMN
+        check_columns(schema, [self.column], "; column=NAME names the list column" if is_default else "")
         others = tuple(name for name in schema.names if name != self.column)
         if self.result in (others if self.keep is None else self.keep):
             raise InputError(
@@ -208,7 +214,7 @@ class Predictor:
 def predict(
     batches: Any,
     model: Any,
-    column: str = "frames",
+    column: str = COLUMN,
     result: str = "last",
     keep: Iterable[str] | None = None,
     *,
@@ -364,21 +370,25 @@ def check_names(keep: Any) -> tuple[str, ...]:
     return names
 
 
-def check_columns(schema: Any, names: Iterable[str]) -> None:
-    """Raises `InputError` unless each name is that of exactly one column of an Arrow schema."""
+def check_columns(schema: Any, names: Iterable[str], advice: str = "") -> None:
+    """Raises `InputError` unless each name is that of exactly one column of an Arrow schema. advice: what to
+    do where there is none, for the message.
+    """
     for name in names:
         count = schema.names.count(name)
         if count > 1:
             raise InputError(f"there are {count} columns `{printable(name)}`; rename all but one")
         if not count:
+            if "," in name and set(map(str.strip, name.split(","))) <= set(schema.names):
+                advice = f"; give each by itself: {option('keep')}"
             present = printable(", ".join(schema.names)) or "none"
-            raise InputError(f"there is no column `{printable(name)}`; there are {present}")
+            raise InputError(f"there is no column `{printable(name)}`; there are {present}{advice}")
 
 
 def check_same(schema: Any, selection: Selection) -> None:
-    """Raises `InputError` if a batch's columns differ from those of the schema of its stream: if a column
-    that is read or passed on is missing or has another type, or if there is a new column and all are passed
-    on.
+    """Raises `InputError` if the columns of a record batch differ from those of the batches before it: if a
+    column that is read or passed on is missing or has another type, or if there is a new column and all are
+    passed on.
 
     schema: the batch's. selection: the columns that are read and passed on, with their types.
     """

@@ -46,7 +46,8 @@ class Runnable:
         returned as it is.
 
         result: "last" for each sequence's last output, "outputs" for all. engine: one, or several in order of
-        preference. Raises `InputError` for other values, and for models of several inputs or with statics.
+        preference. Raises `InputError` for other values, and for models of several inputs or with statics
+        (values that each sequence has once).
         """
         asked = choice(result, "result is 'last' or 'outputs'", OUTPUTS)
         if isinstance(model, Runnable):
@@ -61,7 +62,7 @@ class Runnable:
 
 def of_model(model: Model, last: bool, engine: Order) -> Runnable:
     """Makes the `Runnable` of a model, a function of sequences; raises `InputError` if the model has several
-    inputs, or statics.
+    inputs, or statics (values that each sequence has once).
 
     last: whether the outputs are those of each sequence's last step. engine: the engines to try, in order.
     """
@@ -84,7 +85,7 @@ def check_single_input(inputs: Any) -> None:
     if inputs is not None and not isinstance(inputs, Spec):
         raise InputError(
             f"the model takes a structure of inputs, {skeleton(inputs)}, and a column is a single one: "
-            "make a Graph of it that takes the features apart"
+            "make a Graph of it that takes the features apart, stepnet.Graph(lambda x, params: model(...))"
         )
 
 
@@ -121,9 +122,9 @@ class CompiledModel:
 
     @classmethod
     def of(cls, runnable: Runnable, spec: Spec) -> "CompiledModel":
-        """Compiles a model by a call without sequences. Also adds up the bytes that outputs, and values
-        between the parts of its schedules, take per sequence, per step, and per entry of further levels, to
-        bound the memory of later calls.
+        """Compiles a model by a call without sequences. Also adds up the bytes that its outputs, and the
+        values that it holds during a call, take per sequence, per step, and per entry of further levels of
+        nesting, to bound the memory of later calls.
 
         runnable: the model, with its engine. spec: the features and dtype of a step.
         """

@@ -35,13 +35,14 @@ def open_source(source: Any) -> tuple[Any | None, Iterator[Any]]:
             f"batches is {kind(source)}, which is not a record batch or table: {error}"
         ) from error
     if not isinstance(source, Iterable) or isinstance(source, str | bytes | dict):
+        is_file = hasattr(cast("object", source), "iter_batches")  # a ParquetFile
         is_path = isinstance(source, str | os.PathLike)
         advice = (
             ": give pyarrow.dataset.dataset(path), or call stepnet.arrow.run, which takes files and folders"
         )
         raise InputError(
             "batches is an iterator of Arrow record batches, or has an Arrow C stream, and is "
-            f"{kind(source)}{advice if is_path else ''}"
+            f"{kind(source)}{advice if is_path else ''}{': give its iter_batches()' if is_file else ''}"
         )
     return None, batches_of(cast("Iterable[Any]", source))
 

@@ -1,7 +1,7 @@
 """`build`: makes a library for C, with all its files."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -48,6 +48,7 @@ def build(
     statics: Any = None,
     stream: bool = False,
     force: bool = False,
+    left_out: Sequence[str] = (),
 ) -> Build:
     """Builds a library for C from a model: a header, a static and a shared library, and a manifest.
 
@@ -60,13 +61,15 @@ def build(
             missing.
         name: The name of the library, and the prefix of its functions: letters, digits and underscores.
         target: The processor: "native" for the one at hand, "generic" for all of its family, "x86-64-v3"
-            (AVX2), "x86-64-v4" (AVX-512), or "aarch64". All are for Linux.
+            (AVX2), "x86-64-v4" (AVX-512), or "aarch64". All are for Linux, and the first two are built
+            there alone.
         weights: "inside" the library, or "beside" it, in the file name.weights.
         inputs: The features of the inputs, as for `RNN`, if the model was made without them.
         statics: The features of the statics, if the model was made without them.
         stream: Whether the library of a graph takes and gives its memories, those of `Graph.stream`, so that
             a sequence goes on in another call. A value that a sequence has once is then given at each step.
         force: Whether to replace existing files.
+        left_out: The names of what the file of the model has besides it, which the header lists.
 
     Returns:
         The paths of the files.
@@ -98,7 +101,7 @@ def build(
         raise InputError(f"this model has no stream: {reason}")
     library = engine.library(call, name, target, beside)
     contents = {
-        f"{name}.h": header(library.about, repr(model), reason is None).encode(),
+        f"{name}.h": header(library.about, repr(model), reason is None, left_out).encode(),
         f"lib{name}.a": library.static,
         f"lib{name}.so": library.shared,
         f"{name}.json": library.about.text(indent=2).encode() + b"\n",
@@ -111,7 +114,8 @@ def build(
 
 def write_files(folder: Path, contents: Mapping[str, bytes], force: bool) -> list[Path]:
     """Writes the files of a library into a folder, which is created if it is missing; returns their paths.
-    contents: the bytes of each file, by file name. force: whether to replace existing files.
+    contents: the bytes of each file, by file name. force: whether to replace existing files. Raises
+    `FileError` if the folder cannot be made, or a file not be written.
     """
     if folder.is_file():
         raise FileError(f"{folder}: this is a file, and a library has several files: name a folder for them")

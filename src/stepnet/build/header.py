@@ -52,28 +52,30 @@ def meaning(argument: ArrayText, name: str) -> str:
         kind = "of each sequence"
     if argument.kind == "initial" and not argument.optional:
         kind = "of each sequence"
+    title = f"`{comment_text(argument.title)}` of the model: " if argument.title else ""
     bits = f", the bits of {argument.dtype}" if argument.dtype in ("float16", "bfloat16") else ""
     written = "out: " if argument.is_result else ""
     unread = "; NULL if it is not wanted" if argument.is_result else ""
-    return f"{written}{shape_text(argument)}{bits}, {kind}{unread}"
+    return f"{title}{written}{shape_text(argument)}{bits}, {kind}{unread}"
 
 
-def header(about: Description, model: str, in_pieces: bool) -> str:
+def header(about: Description, model: str, in_pieces: bool, left_out: Sequence[str] = ()) -> str:
     """Formats the C header of a library.
 
     about: its description, which says whether its weights are in a file, from which contexts are then made.
     model: the text of the model that it runs. in_pieces: whether the model reads the steps of a sequence from
-    the first on, so that its memories let a sequence go on in another call.
+    the first on, so that its memories let a sequence go on in another call. left_out: what the file of the
+    model has besides it.
     """
     name, beside = about.name, about.weights is not None
     guard, upper = f"{name.upper()}_H", name.upper()
     lines = [
         f"/* {name}: {comment_text(model)}",
         "",
-        f"   Built by stepnet {about.stepnet} for {about.target}: {about.machine} with the instructions",
-        f'   that {name}_describe() lists as "needs".',
+        f"   Built by stepnet {about.stepnet} for {about.target}: {processors(about)}.",
     ]
-    for paragraph in (CALLS, pieces(about, in_pieces), THREADS):
+    rest = [f"{LEFT_OUT} {comment_text(', '.join(left_out))}"] if left_out else []
+    for paragraph in (*rest, CALLS, pieces(about, in_pieces), THREADS):
         lines += ["", *wrap_comment(paragraph)]
     lines += ["", *example(about), "*/"]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", ""]
@@ -139,6 +141,14 @@ def header(about: Description, model: str, in_pieces: bool) -> str:
     return "\n".join(lines)
 
 
+def processors(about: Description) -> str:
+    """Says which processors a library runs on, for the header's second line. about: its description."""
+    if not about.needs:
+        return f"every {about.machine} processor, under Linux"
+    return f'{about.machine} with the instructions\n   that {about.name}_describe() lists as "needs"'
+
+
+LEFT_OUT = "The library runs only the recurrent layers of a file. The program computes what is left out:"
 CALLS = (
     "Sequences lie end to end: an array of all their steps, one after the other, and the offsets at which "
     "each begins, as in stepnet.Ragged. Arrays are in C's order and aligned as their type, and results "
@@ -165,9 +175,9 @@ THREADS = (
 
 
 def pieces(about: Description, in_pieces: bool) -> str:
-    """Returns the paragraph of the header that says how a sequence goes on in another call, if it can.
-
-    in_pieces: whether the model reads the steps of a sequence from the first on.
+    """Returns the paragraph of the header that says how a sequence goes on in another call, or that it
+    cannot: if the model returns no final memories, or does not read the steps from the first on (`in_pieces`
+    is False). about: the description of the library.
     """
     if not any(array.kind == "final" for array in about.arrays):
         return ANEW
@@ -194,15 +204,17 @@ def opening(name: str, beside: bool) -> list[str]:
     """
     if not beside:
         return [
-            "/* Makes a context, at *context; returns a code. */",
+            "/* Makes a context, at *context; returns a code. On an error *context is NULL. */",
             f"int {name}_new({name}_context **context);",
             "",
         ]
     return [
-        "/* Makes a context, at *context, with the bytes of a file of weights, which are copied. */",
+        "/* Makes a context, at *context, with the bytes of a file of weights, which are copied; returns a",
+        "   code. On an error *context is NULL. */",
         f"int {name}_new(const void *weights, size_t bytes, {name}_context **context);",
         "",
-        f"/* Makes a context, at *context, with the file of weights at a path: {name}.weights. */",
+        f"/* Makes a context, at *context, with the file of weights at a path: {name}.weights; returns",
+        "   a code. On an error *context is NULL. */",
         f"int {name}_open(const char *path, {name}_context **context);",
         "",
     ]
@@ -219,8 +231,9 @@ def sizes(arrays: Sequence[ArrayText], upper: str) -> list[str]:
 
 
 def steps_of(array: ArrayText, name: str) -> list[str]:
-    """Lists the header's lines that declare the function for the number of steps of an output, where that is
-    another one than of the inputs. name: the prefix of the library's functions.
+    """Lists the header's lines that declare a function for an output array that has another number of steps
+    than the inputs: from the steps of a sequence of the inputs, it computes the steps of the output. array:
+    the output. name: the prefix of the library's functions.
     """
     return [
         f"/* Returns the number of steps of {array.name} for a sequence of so many steps, by which callers",

@@ -84,8 +84,9 @@ class Library:
     """
 
     def __init__(self, path: Path, functions: "Functions", about: Description, beside: Path | None) -> None:
-        """Creates a context of the library, which holds its weights and the memory for calls. beside: the
-        weights file; None if the library holds the weights. Raises an error if they do not fit.
+        """Creates a context of the library, which holds its weights and the memory for calls. functions: the
+        C functions of the library. about: its description. beside: the weights file; None if the library
+        holds the weights. Raises an error if they do not fit.
         """
         self.path, self.about, self._functions = path, about, functions
         self._files = (path,) if beside is None else (path, beside)
@@ -179,7 +180,7 @@ class Library:
 
     def offsets(self, arrays: Mapping[str, Any]) -> Array:
         """Returns the common offsets of a call's input sequences, by which C code finds them. Raises
-        `InputError` if they differ, or an input is no `Ragged` of one level.
+        `InputError` if they differ, or an input is no `Ragged` of one level of nesting.
         """
         sequences = [array.name for array in self.about.arrays if array.kind == "sequence"]
         offsets = list[Array]()

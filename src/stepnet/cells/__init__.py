@@ -79,7 +79,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the step function of a cell in `FORMS`, whose module is imported at first use (PEP 562)."""
+    """Returns the step function of a cell in `FORMS`, whose module is imported at first use (PEP 562); raises
+    `AttributeError` for other names.
+    """
     if name not in FORMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with IMPORTS:

@@ -123,7 +123,7 @@ def check_names(cell: str, role: str, value: Any, column: str) -> None:
     for a cell with a single array, and only None or a dict for a cell without any.
 
     role: "input", "memory" or "parameter", for the message. value: the dict. column: the arrays that the cell
-    takes in this role, as in `FORMS`.
+    takes in this role, as text (a column of `FORMS`).
     """
     names = axes_of(column)
     if "" in names:
@@ -140,7 +140,8 @@ def named(cell: str, role: str, value: Any, name: str, column: str) -> Any:
     gave a dict or None; else raises `InputError`.
 
     role: "input", "memory" or "parameter", for the message. value: the caller's dict. name: the array's; an
-    optional one ends in ?. column: the arrays that the cell takes in this role, as in `FORMS`.
+    optional one ends in ?. column: the arrays that the cell takes in this role, as text (a column of
+    `FORMS`).
     """
     values, plain = by_name(value), name.removesuffix("?")
     if plain in values:

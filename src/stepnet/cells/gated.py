@@ -245,8 +245,10 @@ class Cell:
     further: tuple[str, ...] = ()
 
     def memory(self, hidden: int, projected: int | None = None) -> Any:
-        """Returns the memory= of this cell that `RNN` takes: its features, as 64 or {"h": 64, "c": 64}.
-        Raises `InputError` for sizes that are no whole numbers. projected: the size of h if it is projected.
+        """Returns the sizes of this cell's memory in the form of `RNN`'s argument memory=: a number of
+        features, such as 64, or {"h": 64, "c": 64}. Raises `InputError` for sizes that are no whole numbers.
+
+        hidden: the number of hidden units. projected: the size of h if the cell projects it.
         """
         hidden, projected = checked_integer(hidden, HIDDEN), projection(projected)
         if self.memories == "h":

@@ -51,7 +51,8 @@ def output_fraction(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, 
     """Computes a step of the mLSTM without the division in its output; returns (numerator q C, denominator
     max(|q n|, 1), next memory), where numerator and denominator are both divided by exp(m).
 
-    x, memory, params: as of `mlstm`.
+    x: q (scaled), k, v, and i and f (before exp and sigmoid), by name. memory: the matrix C, the sum n of the
+    keys and the largest exponent m, by name; C and n are divided by exp(m). params: None.
     """
     q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
     forget, new, largest = gates(i, before - softplus(-f))

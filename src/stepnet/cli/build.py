@@ -33,7 +33,8 @@ def build(
         typer.Option(help="The prefix of the library's functions; by default the name of FILE."),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="The processor: native, generic, x86-64-v3, x86-64-v4 or aarch64.")
+        str,
+        typer.Option(help="The processor: native or generic (on Linux), x86-64-v3, x86-64-v4 or aarch64."),
     ] = "native",
     weights: Annotated[
         str,
@@ -55,8 +56,8 @@ def build(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Build a library for C from the model of FILE: a header, a static and a shared library. It needs no
-    Python.
+    """Build a library for C, for Linux, from the model of FILE: a header, a static and a shared library. It
+    needs no Python.
 
     The library computes the whole model, which is read as by `stepnet run`. With --recurrent-only it computes
     only the recurrent layers of FILE.
@@ -74,6 +75,7 @@ def build(
         weights=weights,
         stream=stream,
         force=force,
+        left_out=source.left_out,
     )
     paths = {kind: str(path) for kind, path in asdict(built).items() if path is not None}
     if as_json:

@@ -22,7 +22,7 @@ from stepnet.cli.options import (
     StackOption,
     choice,
 )
-from stepnet.cli.writing import count_text, write_json, write_left_out, write_notes
+from stepnet.cli.writing import count_text, names_text, write_json, write_left_out, write_notes
 
 USUAL = {".pt": "torch", ".pth": "torch", ".keras": "keras", ".h5": "keras"}
 """The framework of most files with an ending, for advice where `--to` is missing."""
@@ -54,6 +54,7 @@ def convert(
         typer.Option(help="What to do with the other arrays: drop or copy."),
     ] = "drop",
     drop: DropOption = None,
+    recurrent_only: RecurrentOnly = False,
     strip: Annotated[
         str, typer.Option(metavar="PREFIX", help="A prefix to remove from the names: state_dict.model.")
     ] = "",
@@ -74,15 +75,23 @@ def convert(
     assert output is not None
     is_whole = output.suffix == SAVED and file.suffix != SAVED
     if is_whole or (output.suffix == ".onnx" and target is None):
+        from stepnet.model.file import read_model
+
         if target is not None or dtype is not None or strip or exact or rest != "drop":
             raise typer.BadParameter(
                 f"--to, --dtype, --strip, --exact and --rest are not for a {output.suffix} file of a model"
             )
-        save_whole(file, output, choice(layout, module, size, semantics, stack, drop), verify, force, as_json)
+        source = read_model(
+            file, choice(layout, module, size, semantics, stack, drop), recurrent_only=recurrent_only
+        )
+        save_whole(source, output, verify, force, as_json)
         return
     if file.suffix == SAVED:
         refuse_saved(file, output)
     if target is None:
+        from stepnet.layout.files.formats import writable
+
+        writable(output, force=True)  # raises an error for an ending that no new file has
         usual = USUAL.get(output.suffix.lower(), "")
         raise typer.BadParameter(f"give the layout or framework of the new file: {f'--to {usual}'.strip()}")
     from stepnet.explain.bars import work_bar
@@ -122,6 +131,8 @@ def convert(
             typer.echo(line)
         if "" in done.verdicts and "" not in done.reports:
             print_verdict(verdict_title(done, ""), done.verdicts[""])
+        if done.prefix:
+            typer.echo(f"note: names do not begin with {done.prefix!r}, as the new file has this layer alone")
         passed_on = len(done.account.copied) + len(done.account.moved)
         copied = f", and {count_text(passed_on, 'other array')}" if passed_on else ""
         typer.echo(f"{done.path}: {count_text(len(done.reports), 'recurrent layer')}{copied}")
@@ -132,16 +143,16 @@ SAVED = ".stepnet"
 """The ending of a file of `model.save`."""
 
 
-def save_whole(file: Path, output: Path, chosen: Any, verify: bool, force: bool, as_json: bool) -> None:
-    """Writes the whole model of a file to a .stepnet or .onnx file, for `convert`. chosen: the choices of
-    layers and layouts. verify: whether the new file is read again and compared.
+def save_whole(source: Any, output: Path, verify: bool, force: bool, as_json: bool) -> None:
+    """Writes a model that was read from a file to a .stepnet or .onnx file, for `convert`. source: the model.
+    verify: whether the new file is read again and compared.
     """
     import stepnet.onnx
     from stepnet.errors import InputError
     from stepnet.model.file import read_model
     from stepnet.model.verdict import verify_models
 
-    source, verdicts, unverified = read_model(file, chosen), dict[str, Any](), ""
+    verdicts, unverified = dict[str, Any](), ""
     if output.suffix == SAVED:
         source.model.save(output, force=force)
     else:
@@ -161,7 +172,7 @@ def save_whole(file: Path, output: Path, chosen: Any, verify: bool, force: bool,
         write_left_out(source.left_out)
         for name, verdict in verdicts.items():
             print_verdict(f"{name}: ", verdict)
-        typer.echo(f"{output}: the whole model")
+        typer.echo(f"{output}: the {'recurrent layers' if source.left_out else 'whole model'}")
     fail_where_different(verdicts, unverified)
 
 
@@ -278,7 +289,7 @@ def verdict_title(done: Any, name: str) -> str:
 
 def agreement(left_out: Collection[str]) -> str:
     """Returns the text for recurrent layers that agree, and what was not compared beside them, `left_out`."""
-    names = f": {', '.join(left_out)}" if left_out else ""
+    names = f": {names_text(left_out)}" if left_out else ""
     return f"recurrent layers agree ({len(left_out)} left out{names})"
 
 

@@ -109,8 +109,8 @@ FIELDS_AS_CALLED = {
 
 
 def parse_setting(name: str, text: str) -> tuple[str, Any]:
-    """Parses one --semantics option: returns the field of `Semantics`, after "MODULE:" if given, and its
-    value.
+    """Parses one --semantics option (a property of the function that weights parametrise): returns (name of
+    the field of `Semantics`, after "MODULE:" if given; its value).
 
     name, text: the parts before and after the "=". A framework's name for the field is translated; a field
     without a list of values takes a number.

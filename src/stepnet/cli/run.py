@@ -70,7 +70,9 @@ def run(
     ] = ResultKind.OUTPUTS,
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="NAME", help="A column to pass on; by default all others."),
+        typer.Option(
+            "--keep", metavar="NAME", help="A column to pass on (give several); by default all others."
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue with the results that are in OUTPUT.")
@@ -155,7 +157,7 @@ def run(
             )
     except KeyboardInterrupt:
         typer.echo(
-            f"stepnet: stopped; the results in {output} are complete, and --resume continues from there",
+            f"stepnet: stopped; each file in {output} is complete, and --resume runs the rest",
             err=True,
         )
         raise typer.Exit(130) from None

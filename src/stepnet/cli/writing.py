@@ -1,7 +1,7 @@
 """Writes what commands print: JSON, notes on modules, and counts with nouns."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import typer
@@ -19,10 +19,23 @@ def write_notes(notes: Mapping[str, Iterable[str]]) -> None:
             typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
 
 
-def write_left_out(names: Iterable[str]) -> None:
-    """Prints a line that lists the layers and arrays of a model file that were left out, if any were."""
+MOST_NAMES = 10
+"""The most names of layers and arrays in one line; all are in what --json prints."""
+
+
+def write_left_out(names: Collection[str]) -> None:
+    """Prints a line that lists the layers and arrays of a model file that were left out, if any were; of many
+    the first ones.
+    """
     if names:
-        typer.echo(f"recurrent layers alone; left out: {', '.join(names)}")
+        typer.echo(f"recurrent layers alone; left out: {names_text(names)}")
+
+
+def names_text(names: Collection[str]) -> str:
+    """Joins names by commas; of more than `MOST_NAMES` the first ones, and how many others there are."""
+    from stepnet.layout.files.account import listed
+
+    return listed(names, MOST_NAMES)
 
 
 def count_text(number: int, what: str) -> str:

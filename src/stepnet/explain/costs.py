@@ -61,7 +61,9 @@ def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
 
 
 def bytes_of(types: Iterable[Type]) -> dict[Extent, int]:
-    """Adds up the bytes of one entry of each type by extent: per step, per sequence, and so on."""
+    """Adds up the bytes that one entry of each type takes. Returns the sums by extent: bytes per step, per
+    sequence, and so on.
+    """
     sizes: dict[Extent, int] = {}
     for type_ in types:
         sizes[type_.extent] = sizes.get(type_.extent, 0) + nbytes([type_])
@@ -82,9 +84,9 @@ def costs(schedule: Schedule) -> dict[Extent, Cost]:
 
 
 def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for the work of one part of a schedule; the extent says how often the work is
-    done. A plan (which operation runs when) or an inner schedule is run for each entry of the part's extent,
-    so the extents of its own work are appended to that.
+    """Yields (extent, cost) for the work of one part of a schedule (a net cut into parts); the extent (such
+    as per step) says how often the work is done. A plan (which operation runs when) or an inner schedule is
+    run for each entry of the part's extent, so the extents of its own work are appended to that.
 
     net: the net that contains the part.
     """
@@ -141,12 +143,13 @@ def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]
 
 
 def held(schedule: Schedule) -> dict[Extent, int]:
-    """Adds up the memory in bytes, per step and per sequence, that a call of a schedule holds beyond its
-    results.
+    """Adds up the memory in bytes, per step and per sequence, that a call of a schedule (a net cut into
+    parts) holds beyond its results.
 
     These are values that one part hands to another, which live to the end, and values of all steps that a
-    plan keeps for its totals; of several plans, those of the one that keeps most, as they run one after the
-    other. Returns the bytes by extent.
+    plan keeps for sums over all sequences; of several plans (which operation runs when), those of the one
+    that keeps most, as they run one after the other. Returns the bytes by extent (how often the value
+    occurs).
     """
     net = schedule.net
     if schedule.single_plan is not None:

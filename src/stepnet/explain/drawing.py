@@ -212,11 +212,11 @@ def place_in(region: Region, index: MultiIndex, shape: Shape) -> MultiIndex:
 
 def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> Iterator[Panel]:
     """Arranges the numbers of an array that a picture shows (not all of a large one) as tables: one, or one
-    for each layer and direction. The next
-    axis makes the lines, all further ones the columns; an array with one axis is one line.
+    for each layer and direction. In a table, the next axis makes the lines and all further ones the columns;
+    an array with one axis is one line.
 
-    pattern: the notation of the array, its labelled axes. spots: the numbers that are shown. shape: its
-    shape.
+    pattern: the notation of the array, its labelled axes. spots: the numbers that are shown. shape: the shape
+    of the array.
     """
     outer = leading(pattern, len(shape))
     across = outer + 1 if len(shape) > outer + 1 else outer  # this axis and those after it make the columns
@@ -242,8 +242,8 @@ def table(pattern: Concatenation, spots: list[NumberInMemory], shape: Shape) -> 
 
 
 def leading(pattern: Concatenation, dimensions: int) -> int:
-    """Counts the leading axes of layers, directions or length 1, for each index of which a table is drawn.
-    The last axis, and one along which blocks are concatenated, are never counted.
+    """Counts the leading axes of layers, directions or length 1, for each index of which a separate table is
+    drawn. The last axis, and one along which blocks are concatenated, are never counted.
 
     pattern: the notation of the array, its labelled axes. dimensions: the number of its axes.
     """

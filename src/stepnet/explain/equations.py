@@ -14,8 +14,9 @@ NEW = "c'"
 
 
 def equations(semantics: Semantics, blocks: Collection[ParameterBlock]) -> list[str]:
-    r"""Formats the equations of one step of a cell: a line for each gate, then the next memory. blocks: the
-    parameters of gates that the weights have; terms with others are left out.
+    r"""Formats the equations of one step of a cell: a line for each gate, then the next memory. semantics:
+    the cell and its settings. blocks: the parameters of gates that the weights have; terms with others are
+    left out.
 
     >>> blocks = [ParameterBlock(parameter, gate) for parameter in "WRbd" for gate in "rzn"]
     >>> print(*equations(Semantics("gru"), blocks), sep="\n")

@@ -78,7 +78,8 @@ def encoding_text(node: Node) -> str:
 
 
 def view(name: str, shape: tuple[int, ...], node: Node) -> str:
-    """Formats a view of a value, such as `x[:, :64]` or `x.T`.
+    """Formats a view of a value (a slice, a reshape and the like) as an expression, such as `x[:, :64]` or
+    `x.T`.
 
     A broadcast has no text besides the name. name, shape: those of the value that is viewed. node: the node
     that is the view.

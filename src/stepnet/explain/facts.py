@@ -68,8 +68,8 @@ class Explanation:
 
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
-    """Collects the facts about a schedule (a net cut into parts) that has a single plan, for the engines that
-    the user asks for.
+    """Collects the facts about a schedule (a net cut into parts) that has a single plan (which operation runs
+    when), for the engines that the user asks for.
     """
     chosen, engines = choice(schedule, engine)
     single = schedule_on(schedule, chosen).single_plan
@@ -78,8 +78,8 @@ def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
 
 
 def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
-    """Chooses the engine that runs a schedule, for an explanation. Returns (name of the chosen engine, or
-    None if all refuse; for each engine by name, why it refuses the schedule, or None).
+    """Chooses the engine that runs a schedule (a net cut into parts), for an explanation. Returns (name of
+    the chosen engine, or None if all refuse; for each engine by name, why it refuses the schedule, or None).
 
     engine: the engine, or several in order, that the user asks for. Engines that need more than stepnet's own
     dependencies are included only if they are asked for.
@@ -94,8 +94,8 @@ def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str
 
 
 def schedule_on(schedule: Schedule, chosen: str | None) -> Schedule:
-    """Returns a schedule as planned for the chosen engine. Several engines together, or none, have no plans
-    of their own: the schedule is returned unchanged.
+    """Returns a schedule (a net cut into parts) with the plans (which operation runs when) for the chosen
+    engine. Several engines together, or none, have no plans of their own: the schedule is returned unchanged.
 
     chosen: the name that `choice` returned.
     """
@@ -130,8 +130,9 @@ def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | No
 
 
 def result_names(plan: Plan) -> dict[int, str]:
-    """Names each result of a plan by its index, for an explanation. The last memory h is "next h"; others are
-    "output", "row" (one per sequence) or "total", with a number if there are several of a kind.
+    """Names each result of a plan (which operation runs when) by its index, for an explanation. The last
+    memory h is "next h"; others are "output", "row" (one per sequence) or "total", with a number if there are
+    several of a kind.
     """
     memories = plan.recurrence.recur.body.nodes
     names = {
@@ -179,8 +180,8 @@ def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[StageFacts]:
     """Yields the stages of a plan that have any work, with their operations and costs.
 
-    A stage is one of the times at which operations run, such as once per step. outer: the names of values of
-    the plan's net. inner: those of the loop's body (the net of one step).
+    A stage is one of the times at which operations run, such as once per step. outer: names the values of the
+    plan's net. inner: names those of the loop's body (the net of one step).
     """
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer

@@ -12,8 +12,8 @@ NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "onc
 
 
 def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
-    """Formats the explanation of a gradient as text. engine: the engines that the user asks for, on which the
-    plans of the forward and the backward half are explained.
+    """Formats the explanation of a gradient as text. engine: the engines that the user asks for, for which
+    the plans (which operation runs when) of the forward and the backward half are explained.
     """
     sections = [head(facts), saved_section(facts), work_section(facts), memory_section(facts)]
     sections += [] if facts.sizes is None else [size_section(facts.sizes)]
@@ -24,8 +24,8 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
 
 def head(facts: GradientExplanation) -> TitledSection:
     """Makes the first section of the explanation of a gradient: the arguments that have gradients, the
-    engine, the checkpoints (memories saved every few steps, from which others are computed again) and the
-    notes on blocks of steps.
+    engine, the checkpoints (memories saved every few steps, from which others are computed again) and how the
+    steps of a call are split into blocks.
     """
     size = "sqrt(steps)" if isinstance(facts.checkpoint, str) else facts.checkpoint
     checkpoint = (
@@ -66,8 +66,8 @@ def half_section(half: Half) -> TitledSection:
 
 def memory_section(facts: GradientExplanation) -> TitledSection:
     """Makes the section on the memory that a gradient holds beyond arguments and results: between its halves
-    (forward and backward), and in the backward pass. With checkpoints, a piece is the steps between two of
-    them.
+    (forward and backward), and in the backward pass. With checkpoints (saved memories), a piece is the steps
+    between two of them.
     """
     memory = facts.memory
     between = sizes_text(memory.kept)

@@ -133,10 +133,10 @@ def picture(net: Net, schedule: Schedule, outputs: Sequence[str], engine: Order)
 
 
 def engine_of(part: Part, engines: Sequence[Engine]) -> str:
-    """Returns the name of the engine that runs a part of a schedule, or the names of all engines that run the
-    parts in each step of a loop: "numpy" for parts without a compiled plan (repetitions of values,
-    reductions, sums over the batch, and loops without plans), and "no engine" for a plan that all engines
-    refuse.
+    """Returns the name of the engine that runs a part of a schedule (a net cut into parts), or the names of
+    all engines that run the parts in each step of a loop: "numpy" for parts that no engine compiles
+    (repetitions of values, reductions, sums over the batch, and loops of only these), and "no engine" for a
+    part that all engines refuse.
 
     engines: the engines to choose from, in order of preference.
     """
@@ -149,8 +149,8 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
 
 
 def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> Box:
-    """Makes the box of a part of a schedule in the drawing of a graph: a title, its operations and its
-    engine.
+    """Makes the box of a part of a schedule (a net cut into parts) in the drawing of a graph: a title, its
+    operations and its engine.
 
     A recurrence has the title of the largest recurrence of the user's graph that is contained in it. known:
     all recurrences of that graph, as traced, before passes of the compiler changed them. engine: the name of
@@ -188,8 +188,8 @@ def without_cell(names: Iterable[str], cell_counts: Counter[str]) -> list[str]:
 
 
 def nodes_of(part: Part, net: Net) -> list[Node]:
-    """Lists the nodes of a net that a part of its schedule runs: all between the values that it reads and its
-    results, without parameters and constants.
+    """Lists the nodes of a net that a part of its schedule (its division into parts) runs: all between the
+    values that it reads and its results, without parameters and constants.
     """
     pending, seen = [number for number in part.results if number >= 0], set[int]()
     while pending:
@@ -202,8 +202,8 @@ def nodes_of(part: Part, net: Net) -> list[Node]:
 
 def is_within(traced: Node, node: Node) -> bool:
     """Returns True if the recurrence `node` of a compiled net contains the recurrence `traced` of the user's
-    graph: it has memories of the same types, the same direction, and at least the same operations. Passes of
-    the compiler may have moved further operations into it.
+    graph: it has memories of the same types, the same direction, and at least the same operations. The
+    compiler may have moved further operations into `node`.
     """
     small, large = traced.recur, node.recur
     carried, carries = ([recur.body.type_of(n) for n in recur.memories] for recur in (small, large))
@@ -245,8 +245,8 @@ def operations(nodes: Iterable[Node]) -> Iterator[str]:
 
 
 def wrapped(names: Iterable[str], width: int = 30) -> tuple[str, ...]:
-    """Joins names of operations, with their counts, to lines of about `width` characters for a box, such as
-    "2 add, tanh".
+    """Joins names of operations to lines of about `width` characters for a box in a drawing. Equal names are
+    counted, as in "2 add, tanh".
     """
     lines = list[str]()
     for name, count in Counter(names).items():

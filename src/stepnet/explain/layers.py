@@ -15,7 +15,7 @@ Sizes = tuple[int | None, int | None]
 
 def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
     """Yields (name, facts about what runs when, for an explanation) for each recurrence of a layer or graph.
-    The name is such as "layer 0", "forward" or "part 1", and "" for a model that is a single plan.
+    The name is such as "layer 0", "forward" or "part 1", and "" for a model that is one part.
 
     engine: the engine, or several in order, that the user asks for.
     """

@@ -56,8 +56,8 @@ def framework(record: Record) -> str:
 
 
 def matrix(record: Record, parameter: str) -> str:
-    """Formats the gates of a matrix of a layout in order, with the shape of each array or part of one: `r z
-    [K, 2H], n [K, H]`.
+    """Formats the gates of the weight matrix of a layout (a framework's arrangement of weights) in their
+    order, with the shape of each array or part of an array: `r z [K, 2H], n [K, H]`.
 
     parameter: "W" (weights of the input) or "R" (recurrent weights).
     """
@@ -72,9 +72,9 @@ def matrix(record: Record, parameter: str) -> str:
 
 
 def shape_text(term: Term) -> str:
-    """Formats the shape of a matrix of a layout in capital letters, such as [3H, I] for 3 gates. After it
-    stands "interleaved" if the gates vary fastest along an axis, and "raw" if the buffers of gates are stored
-    as arrays of another shape.
+    """Formats the shape of a matrix of a layout (a framework's arrangement of weights) in capital letters,
+    such as [3H, I] for 3 gates. After it stands "interleaved" if the gates vary fastest along an axis, and
+    "raw" if the buffers of gates are stored as arrays of another shape.
     """
     letters = {"h": "H", "x": "I", "k": "K", "y": "P", "L": "L", "D": "D"}
     sizes: list[str] = []
@@ -87,8 +87,9 @@ def shape_text(term: Term) -> str:
 
 
 def biases(record: Record) -> str:
-    """Describes the biases of a layout, b of the input and d of the recurrent side: "none", "one" if it has
-    only one of them, "b and d", or "b, and d of" some gates.
+    """Describes the biases of a layout (a framework's arrangement of weights), b, added to the products with
+    the inputs, and d, added to those with the memory: "none", "one" if it has only one of them, "b and d", or
+    "b, and d of" some gates.
     """
     held = {side: "".join(t.gates for t in record.terms() if t.parameter == side) for side in "bd"}
     if not held["b"] and not held["d"]:
@@ -101,10 +102,11 @@ def biases(record: Record) -> str:
 
 
 def semantics_text(record: Record, name: str) -> str:
-    """Formats one property of the function that a layout's layers compute, such as where a GRU resets.
+    """Formats one property of the function that layers with a layout of weights compute, such as where a GRU
+    resets.
 
-    It is the value, or, if the framework lets users choose it, the framework's name of that setting in
-    backquotes. record: the layout. name: the property, a field of `Semantics`, such as "reset".
+    The text is the property's value, or, if the framework lets users choose it, the framework's name of that
+    setting in backquotes. record: the layout. name: the property, a field of `Semantics`, such as "reset".
     """
     setting = record.settings().get(name)
     if setting is not None:
@@ -113,7 +115,9 @@ def semantics_text(record: Record, name: str) -> str:
 
 
 def summary(record: Record) -> dict[str, str]:
-    """Summarises a layout as a row of the table of layouts: texts by column, from "W" to "update"."""
+    """Summarises a layout (the arrangement of a recurrent layer's weights in arrays) as a row of the table of
+    layouts: a text for each column, "W", "R", "biases", "reset" and "update".
+    """
     gated = record.cell in ("gru", "mgu")
     matrices = {parameter: matrix(record, parameter) for parameter in "WR"}
     senses = {name: semantics_text(record, name) if gated else "" for name in ("reset", "update")}
@@ -124,8 +128,8 @@ def summary(record: Record) -> dict[str, str]:
 
 
 def entry(record: Record) -> list[str]:
-    """Formats the full description of a layout as lines of Markdown: arrays, equations, fixed and chosen
-    semantics, notes, sources.
+    """Formats the full description of a layout (a framework's arrangement of weights) as lines of Markdown:
+    arrays, equations, fixed and chosen semantics, notes, sources.
     """
     lines = [f"#### `{record.name}`", ""]
     lines += ["| array | where its numbers lie |", "|---|---|"]
@@ -145,8 +149,8 @@ def entry(record: Record) -> list[str]:
 
 
 def equation_lines(record: Record) -> list[str]:
-    """Formats the equations of a layout as Markdown, with the usual values of its settings (the semantics
-    that users choose); empty if a setting has no usual value.
+    """Formats the equations of the cell that a layout (an arrangement of weights) is of, as Markdown, with
+    the usual values of its settings (the semantics that users choose); empty if a setting has no usual value.
     """
     usual = {name: setting.usual for name, setting in record.settings().items() if setting.usual is not None}
     if usual.keys() != record.settings().keys():
@@ -156,7 +160,9 @@ def equation_lines(record: Record) -> list[str]:
 
 
 def evidence(record: Record) -> list[str]:
-    """Formats the source of what a layout says, and how it was verified, as sentences."""
+    """Formats as sentences where the facts about a layout (a framework's arrangement of weights) come from,
+    and how they were verified.
+    """
     run = (
         f"Verified: {record.evidence.run}."
         if record.evidence.run
@@ -167,8 +173,10 @@ def evidence(record: Record) -> list[str]:
 
 
 def array_name(record: Record, template: str) -> str:
-    """Formats the name of an array of a layout: a `?` at the end of `template` becomes the words that it may
-    be missing.
+    """Returns the name of an array of a layout (a framework's arrangement of weights) as it is shown: a `?`
+    at its end becomes "(may be missing)".
+
+    template: the name in the layout, perhaps with that `?`.
     """
     return template.removesuffix("?") + (" (may be missing)" if template.endswith("?") else "")
 
@@ -193,8 +201,8 @@ def table() -> Table:
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """Converts a layout's record to plain values for `stepnet layouts --json`: names, arrays, semantics,
-    settings and evidence.
+    """Converts the description of a layout (a framework's arrangement of weights) to plain values for
+    `stepnet layouts --json`: names, arrays, semantics, settings and evidence.
     """
     settings = record.settings()
     return {

@@ -43,7 +43,8 @@ STACKED = {0: ("/", "on top of one another"), -1: ("|", "beside one another")}
 
 
 def explain_notation(pattern: Pattern) -> dict[str, str]:
-    """Returns the explanation of each sign of a pattern's notation, in order.
+    """Returns the explanation of each sign in the notation of an array of weights (which number lies where),
+    in order.
 
     >>> from stepnet.layout.notation import parse
     >>> for sign, words in explain_notation(parse("{L: W[(g:rzn h) x]; R[(g:rzn h) k]}")).items():
@@ -60,8 +61,8 @@ def explain_notation(pattern: Pattern) -> dict[str, str]:
 
 
 def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
-    """Yields (sign, explanation) for each sign of a pattern's notation, such as ("x", "inputs"); signs may
-    repeat.
+    """Yields (sign, explanation) for each sign in the notation of an array of weights, such as ("x",
+    "inputs"); signs may repeat.
     """
     if isinstance(pattern, Concatenation):
         if len(pattern.terms) > 1:
@@ -95,7 +96,8 @@ def term_signs(term: Term) -> Iterator[tuple[str, str]]:
 
 
 def axis_words(axis: Axis) -> str:
-    """Describes an axis of a notation in words, its outermost part first.
+    """Describes an axis of the notation of layouts (which number of an array lies where) in words, its
+    outermost part first.
 
     >>> from stepnet.layout.notation import parse
     >>> axis_words(parse("W[(h g:ifgo) x]").terms[0].axes[0])

@@ -57,7 +57,8 @@ class UndrawnModule:
 
 
 def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
-    """Makes the page as HTML, with drawings of the arrays of all modules, and a legend of what they contain.
+    """Makes a page about weights as HTML, with drawings of the arrays of all modules, and a legend of what
+    they contain.
 
     modules: the modules to draw. title: the heading if there are several modules, such as the file's name.
     """
@@ -93,7 +94,9 @@ def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> s
 
 
 def template() -> Any:
-    """Loads the Jinja template of the page, with escaping of all values, as names come from files."""
+    """Loads the Jinja template of the page of drawn weights. All values that are put into it are escaped, as
+    names come from files.
+    """
     loader = FunctionLoader(resource)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(
         "picture.html.jinja"

@@ -12,7 +12,8 @@ from stepnet.compiler.plan.waves import pairs_extent
 
 
 def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:
-    """Yields (number, part, schedule that it belongs to) for every part of a nested schedule.
+    """Yields (number, part, schedule that it belongs to) for every part of a schedule, a net cut into parts
+    that run one after the other; a part may contain a schedule itself.
 
     A number is a text: 1.2 is part 2 inside part 1. before: the text in front of all numbers.
     """
@@ -39,8 +40,8 @@ def inside(part: Part) -> str:
 
 
 def describe_part(part: Part, schedule: Schedule) -> str:
-    """Describes a part of a schedule in one line, for an explanation: what it computes, over which entries,
-    and if all run at once or step by step.
+    """Describes a part of a schedule (nodes of a net that run together) in one line, for an explanation: what
+    it computes, over which entries, and if all run at once or step by step.
     """
     at = extent_text(part.extent)
     if part.kind == "recurrence" and part.node is None:

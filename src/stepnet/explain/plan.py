@@ -32,7 +32,8 @@ TITLES = {
 
 
 def explain(schedule: Schedule, engine: Asked = "auto", size: CallSize | None = None) -> str:
-    """Formats the explanation of a schedule as text: inputs, engine, and the work of each stage.
+    """Formats the explanation of a schedule (a net cut into parts) as text: inputs, engine, and the work of
+    each stage, such as once per step.
 
     engine: the engine that the user asks for. size: the size of a call, to explain how threads share it.
     """
@@ -40,8 +41,8 @@ def explain(schedule: Schedule, engine: Asked = "auto", size: CallSize | None = 
 
 
 def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None = None) -> list[TitledSection]:
-    """Makes the sections of a schedule's explanation: inputs, the engine and the refusals, and the work of
-    each stage.
+    """Makes the titled sections that explain a schedule (a net cut into parts): inputs, the engine and the
+    refusals, and the work of each stage, such as once per step.
 
     For nested recurrences they are on the engine, the parts in the order they run, and the stages of each
     part. A flop is one operation on a number. Weights are the parameters that are read each time, values are
@@ -129,8 +130,9 @@ def facts_table(rows: Sequence[tuple[str, str]]) -> DocumentTable:
 
 
 def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) -> list[TitledSection]:
-    """Makes the section on how threads share a call. Returns no section if the size of the call is not known,
-    or if the threads of the chosen engine do not share calls.
+    """Makes the section of an explanation on how threads share a call of a plan (which operation runs when).
+    Returns no section if the size of the call is not known, or if the threads of the chosen engine do not
+    share calls.
 
     chosen: the name of the chosen engine; None for none. size: the size of the call.
     """
@@ -145,11 +147,13 @@ def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) ->
 
 
 def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) -> Iterator[Item]:
-    """Yields sections, with a gap ahead of each, on parts of a schedule that can run at the same time.
+    """Yields sections, with a gap ahead of each, on parts of a schedule (a net cut into parts) that can run
+    at the same time.
 
     They compare the times of independent recurrences one after the other and at once, and of layers that read
-    one another's outputs one after the other and as a wavefront. Nothing is yielded if the engine's threads
-    do not share a call. chosen: the name of the chosen engine. size: the size of a call; `SHOWN` if None.
+    one another's outputs one after the other and as a wavefront, where a layer begins before the layer below
+    it has ended. Nothing is yielded if the engine's threads do not share a call. chosen: the name of the
+    chosen engine. size: the size of a call; `SHOWN` if None.
     """
     engine, asked, parts = shared_engine(chosen), size or SHOWN, schedule.parts
     if engine is None:
@@ -191,8 +195,9 @@ def described_size(size: CallSize) -> str:
 
 
 def ends_section(facts: Explanation) -> TitledSection:
-    """Makes the section on the arrays that a plan reads, by name and type: inputs, memories, statics (the
-    same at every step), parameters. Its title says in which direction sequences run.
+    """Makes the section on the arrays that a plan (which operation runs when) reads, by name and type:
+    inputs, memories, statics (the same at every step), parameters. Its title says in which direction
+    sequences run.
     """
     rows = [
         (name, ", ".join(f"{end} {element}" for end, element in getattr(facts, name).items()))
@@ -203,16 +208,16 @@ def ends_section(facts: Explanation) -> TitledSection:
 
 
 def work_sections(facts: Explanation) -> list[TitledSection]:
-    """Makes the sections of an explanation on the work of a plan: one for each stage, such as the loop over
-    the steps, and one for the results.
+    """Makes the sections of an explanation on the work of a plan (which operation runs when): one for each
+    stage, such as the loop over the steps, and one for the results.
     """
     results = tuple(f"{name} = {value}" for name, value in facts.results.items())
     return [*map(stage_section, facts.stages), TitledSection("results", results)]
 
 
 def stage_section(stage: StageFacts) -> TitledSection:
-    """Makes the section on a stage of a plan: its costs, and its operations by phase (phases run one after
-    the other).
+    """Makes the section of an explanation on a stage, one of the times at which a plan's operations run: its
+    costs, and its operations by phase (phases run one after the other).
     """
     inner = f", {amount(stage.inner, 'flop')} for each step of the inner sequences" if stage.inner else ""
     title = f"{TITLES[stage.name]}: {costs_text(stage.flops, stage.weights, stage.values)}{inner}"

@@ -16,6 +16,7 @@ from typing import Any
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, Type
+from stepnet.compiler.net.windows import LARGEST
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.model.model import Model
 
@@ -24,6 +25,8 @@ LAYER = re.compile(r"(?s)(.+) \(([^()]+)\) of .+")
 JOINED = ("add", "divide", "multiply", "subtract")
 """The operations that belong to the row before, as a bias does to the product."""
 AXES = {"rows": "sequences"}
+FIXED = re.compile(rf"steps(?:\[\w+\])?\[\+0/{LARGEST}\]\[\*(\d+)\+0\]")
+"""The name of an axis with the same number of steps for all sequences, which is repeated from one step."""
 
 
 @dataclass
@@ -70,8 +73,8 @@ class Counting:
     bytes: int = 0
 
     def read_by(self, number: int) -> int:
-        """Counts the numbers in the parameters that a node reads, without those that an earlier node has
-        read.
+        """Counts the numbers in the parameters that a node reads, directly or through other constants,
+        without parameters that were counted before; adds their bytes to `self.bytes`.
         """
         count, pending = 0, [*self.net.nodes[number].inputs]
         while pending:
@@ -143,8 +146,9 @@ def layer_of(node: Node) -> tuple[str, str] | None:
 
 
 def operation_row(net: Net, node: Node) -> SummaryRow:
-    """Returns the row of a node in the table of a model's layers: for a recurrence with the name that its
-    parameters have in common, for another operation without a name. net: the net of the node.
+    """Makes the row of a node in the table of a model's layers. A recurrence gets the name in front of the
+    first dotted name of its parameters, as "encoder" of "encoder.W"; another operation gets no name. net: the
+    net of the node.
     """
     if node.operation != "recur":
         return SummaryRow("", node.operation)
@@ -153,12 +157,16 @@ def operation_row(net: Net, node: Node) -> SummaryRow:
 
 
 def shape_text(type_: Type) -> str:
-    """Formats the axes of a type as text, such as "[sequences, steps, 64]".
+    """Formats the axes of a type as text, such as "[sequences, steps, 64]". An axis of the same number of
+    steps for all sequences is that number.
 
     >>> shape_text(Type(("rows", "steps"), (4,), "float32"))
     '[sequences, steps, 4]'
+    >>> shape_text(Type(("rows", f"steps[+0/{LARGEST}][*7+0]"), (4,), "float32"))
+    '[sequences, 7, 4]'
     """
-    return f"[{', '.join([*(AXES.get(axis, axis) for axis in type_.extent), *map(str, type_.shape)])}]"
+    axes = [AXES.get(axis, FIXED.sub(r"\1", axis)) for axis in type_.extent]
+    return f"[{', '.join([*axes, *map(str, type_.shape)])}]"
 
 
 def size_text(count: int) -> str:
@@ -171,6 +179,57 @@ def size_text(count: int) -> str:
         return f"{count} bytes"
     power = min((count.bit_length() - 1) // 10, 4)
     return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+
+
+MOST_ROWS, MOST_ENDS = 16, 4
+"""The most layers, and the most inputs and outputs, in a text of one screen."""
+WIDEST = 48
+"""The most characters of the name of a layer there."""
+
+
+def short_text(name: str, summary: ModelSummary) -> str:
+    """Returns the summary of a model as plain text of at most one screen. Of many layers, those with
+    parameters come before others.
+
+    name: the name of the model.
+
+    >>> rows = [SummaryRow("lstm", "LSTM", "[sequences, 4]", 128), SummaryRow("", "tanh", "[sequences, 4]")]
+    >>> print(short_text("m.keras", ModelSummary({"x": "[sequences, steps, 3]"}, rows, {}, 128, 512)))
+    m.keras: 128 parameters (512 bytes)
+      x            [sequences, steps, 3]
+      lstm (LSTM)  [sequences, 4]         128
+      tanh         [sequences, 4]
+    """
+    of_most_use = sorted(range(len(summary.rows)), key=lambda place: not summary.rows[place].parameters)
+    shown = [summary.rows[place] for place in sorted(of_most_use[:MOST_ROWS])]
+    inputs, outputs = (
+        [(title, shape, "") for title, shape in [*ends.items()][:MOST_ENDS]]
+        for ends in (summary.inputs, summary.outputs)
+    )
+    layers = [(row.title, row.output, f"{row.parameters:,}" if row.parameters else "") for row in shown]
+    titles = [shortened(title) for title, *_ in (*inputs, *layers, *outputs)]
+    width = max(map(len, titles), default=0)
+    shapes = [shape for _, shape, _ in (*inputs, *layers)]
+    wide, digits = max(map(len, shapes), default=0), max((len(count) for *_, count in layers), default=0)
+    lines = [
+        f"  {shortened(title):{width}}  {shape:{wide}}  {count:>{digits}}".rstrip()
+        for title, shape, count in (*inputs, *layers)
+    ]
+    if left := len(summary.rows) - len(shown):
+        lines.append(f"  and {left} more layers, which `stepnet show` lists")
+    ends = ", ".join(f"{title} {shape}" for title, shape, _ in outputs)
+    more = f" and {len(summary.outputs) - len(outputs)} more" if len(summary.outputs) > len(outputs) else ""
+    head = f"{name}: {summary.parameters:,} parameters ({size_text(summary.bytes)})"
+    return "\n".join([head, *lines, *([f"  outputs: {ends}{more}"] if ends else [])])
+
+
+def shortened(title: str) -> str:
+    """Returns a name of at most `WIDEST` characters, with the end of a longer one, which tells it apart.
+
+    >>> shortened("encoder/" * 9 + "dense (Dense)")
+    '...er/encoder/encoder/encoder/encoder/dense (Dense)'
+    """
+    return title if len(title) <= WIDEST else f"...{title[-WIDEST:]}"
 
 
 def as_table(summary: ModelSummary) -> Iterator[Any]:

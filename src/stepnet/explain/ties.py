@@ -65,8 +65,8 @@ class Ties:
     """
 
     def __init__(self, arrays: Mapping[str, Array], record: Record, conversion: Conversion) -> None:
-        """Indexes the moves (copied or computed blocks) of the conversion by target block and by source block
-        (the parameter of one gate).
+        """Sets up both sides of a conversion of weights, and indexes its moves (copied or computed blocks) by
+        target block and by source block (a block is the parameter of one gate).
 
         arrays: the source's arrays by name. record: their layout. conversion: the arrays and the report of
         the result.
@@ -115,8 +115,8 @@ class Ties:
 
     def sentence(self, side: ConversionSide, cell: DrawnNumber) -> str:
         """Describes a number of an array in a sentence for the page on a conversion of weights: what it is
-        and, if several numbers were drawn, where it goes to or comes from. side: the side of the conversion,
-        source or target, that it is on.
+        and, if the two layouts of the conversion differ, where it goes to or comes from. side: the side of
+        the conversion, source or target, that it is on.
         """
         text = f"{cell.value:.6g} at {cell.where} is {cell.what}"
         if not self.several:
@@ -124,7 +124,9 @@ class Ties:
         return f"{text}; {self.destination_text(cell) if side is self.source else self.origin_text(cell)}."
 
     def destination_text(self, cell: DrawnNumber) -> str:
-        """Describes in words where a number of the source goes in the target layout."""
+        """Describes in words where a number of the source goes in the target layout (arrangement of weights)
+        of a conversion.
+        """
         moves = self.by_source.get(cell.block, [])
         if not moves:
             return f"{self.target.record.name} has no place for it, and the function is the same without it"
@@ -146,8 +148,8 @@ class Ties:
         return f"it is {'negated and ' if others and sign < 0 else ''}{what}, to {where}"
 
     def origin_text(self, cell: DrawnNumber) -> str:
-        """Describes in words which numbers of the source, with signs and an added constant, a number of the
-        target comes from.
+        """Describes in words which numbers of a conversion's source, with signs and an added constant, a
+        number of the target comes from.
         """
         move = self.by_target[cell.block]
         if not move.terms:

@@ -60,7 +60,8 @@ def is_work(node: Node) -> bool:
 
 
 def names_of_plan(plan: Plan) -> tuple[Names, Names]:
-    """Names the values of a plan for an explanation, numbered in the order in which stages run.
+    """Names the values of a plan (which operation runs when) for an explanation, numbered in the order in
+    which stages run.
 
     Returns (names of values outside the loop, names of values in the loop's body, the net of one step).
     """
@@ -86,8 +87,8 @@ def names_of_plan(plan: Plan) -> tuple[Names, Names]:
 
 
 def of_inner_step(outer: Names, number: int) -> Names:
-    """Returns the names of the values in one step of an inner recurrence, for an explanation: %3.1 in the
-    recurrence that computes %3.
+    """Returns the names of the values in one step of an inner recurrence, for an explanation: the first value
+    in the recurrence that computes %3 is %3.1.
 
     outer: the names of the net around the recurrence. number: the node of the recurrence in that net.
     """

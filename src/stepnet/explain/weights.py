@@ -43,7 +43,8 @@ NUMBER = 11  # characters of a number with its gate
 def weights_text(
     side: ConversionSide, width: int = 100, kinds: Mapping[ParameterBlock, str] | None = None
 ) -> Text:
-    """Formats the equations and the arrays of a layout, in lines of at most `width` characters if possible.
+    """Formats the equations and the arrays of the source or the target of a conversion of weights (`side`),
+    in lines of at most `width` characters if possible.
 
     kinds: for each block (the parameter of one gate), what a conversion does to it, as a key of `MARKS`.
 
@@ -88,7 +89,7 @@ def is_large(block: ParameterBlock, sizes: Sizes) -> bool:
 
 
 def numbers(drawing: Drawing, per_line: int, marks: Mapping[ParameterBlock, str]) -> Iterator[Text]:
-    """Formats the drawn numbers of an array as lines, for small arrays; a wider table is split by columns.
+    """Yields the drawn numbers of a small array as lines of text; a wider table is split by columns.
 
     per_line: the most numbers on a line. marks: for each block (the parameter of one gate), the sign of what
     a conversion does to it.
@@ -120,7 +121,8 @@ def number_text(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
 def blocks(
     drawing: Drawing, side: ConversionSide, width: int, marks: Mapping[ParameterBlock, str]
 ) -> Iterator[Text]:
-    """Formats the blocks (parameters of one gate) of a large array as lines, in order, with their shapes.
+    """Yields lines of text with the blocks (parameters of one gate) of a large array, in order, with their
+    shapes.
 
     Blocks that begin on one line of a table share a line, which is wrapped at `width`. drawing: the numbers
     of the array, by which its blocks are found. side: the arrays' side of a conversion, with the sizes.

@@ -24,9 +24,10 @@ from stepnet.importers.values import to_extent
 
 
 def aligned(values: Sequence[Placed]) -> list[Placed]:
-    """Returns the operands of an elementwise operator at the same steps. Where numbers of steps differ, as of
-    values before and after a stride of 2, those of one operand may be reached from all others, by joining
-    steps and taking them apart; else the operands are returned as they are.
+    """Brings the operands of an elementwise operator to the same steps, where their numbers of steps differ
+    in general but are equal in the calls for which a framework combines them: such as x, and x after a
+    pooling by 2 and a repetition by 2. Steps that one operand does not have are left out of the others.
+    Returns the operands as they are if there is no way.
     """
     names = dict.fromkeys(str(value.axes[place][0]) for value in values for place in steps_of(value))
     others = [name for name in names if not is_own_axis(name)]
@@ -42,7 +43,9 @@ def aligned(values: Sequence[Placed]) -> list[Placed]:
 
 
 def at_steps_of(x: Placed, target: str) -> Placed:
-    """Returns a value at the steps of an input's own at other steps, of which a call must have as many."""
+    """Returns a value whose steps are those of an input with steps of its own as a value at the steps named
+    `target`, of which each sequence must have as many in a call; any other value as it is.
+    """
     places = steps_of(x)
     if not places or not is_own_axis(str(x.axes[places[0]][0])):
         return x
@@ -51,9 +54,10 @@ def at_steps_of(x: Placed, target: str) -> Placed:
 
 
 def as_features(values: Sequence[Placed]) -> list[Placed]:
-    """Returns the operands of an elementwise operator, where one has steps and another a feature in their
-    place: if the file states the number of steps, and it is the size of that feature, the steps become a
-    feature too; else the operands as they are.
+    """Returns the operands of an elementwise operator after a fixed number of steps became an axis of
+    features where another operand has features: if the file states the number of steps of one operand, and
+    another operand has a feature axis of that size in the same place. Other operands are returned as they
+    are.
     """
     if len({len(value.axes) for value in values}) > 1:
         return [*values]
@@ -67,17 +71,17 @@ def as_features(values: Sequence[Placed]) -> list[Placed]:
 
 
 def of_all_steps(values: Sequence[Placed]) -> list[Placed]:
-    """Returns the operands of an elementwise operator, in which an array has an axis of one number in place
-    of an axis with one number for each step that the file's fixed sizes say, if these are all the same; other
-    operands as they are. So the model runs over any number of steps.
+    """Returns the operands of an elementwise operator, with an axis of size one in those arrays that have the
+    same number for each of the steps that a file fixes, so that the model runs over any number of steps;
+    other operands as they are.
     """
     like = next((value for value in values if steps_of(value)), None)
     return [value if like is None or not value.is_array else once(value, like) for value in values]
 
 
 def once(x: Placed, like: Placed) -> Placed:
-    """Returns an array with an axis of size one in place of that which lies at the steps of another value,
-    `like`, if it has the same numbers along that axis; else the array.
+    """Shortens an axis of an array to size one, if it lies at the steps of another value, `like`, and all its
+    numbers are the same; else returns the array as it is.
     """
     array, (place,) = x.array, steps_of(like)
     axis = place - len(like.axes)
@@ -88,8 +92,8 @@ def once(x: Placed, like: Placed) -> Placed:
 
 
 def within_features(x: Placed, target: Sequence[Any]) -> Placed:
-    """Returns the operand of a reshape with its steps as an axis of features, if the file states their number
-    and the reshape joins them with the features; else the operand.
+    """Turns the steps of a reshape's operand into an axis of features, if the file states their number and
+    the reshape joins them with the features; else returns the operand as it is.
 
     target: the sizes of the result; symbolic ones and -1 are left open.
     """
@@ -107,10 +111,11 @@ def steps_of(x: Placed) -> list[int]:
 
 
 def way_to(x: Placed, target: str) -> tuple[Window, ...] | None:
-    """Returns windows, by each of which several steps become one. Joined by them one after the other, and
-    taken apart again, the steps of x become those of the axis named `target`.
+    """Finds how the steps of x become those of the axis named `target`: returns windows, each of which makes
+    several neighbouring steps one. Steps joined by all of them, one after the other, and then taken apart
+    again, are those of `target`.
 
-    Empty for a value that has these steps already or none; None if there is no way.
+    Returns () for a value that has these steps already or none; None if there is no way.
     """
     places = steps_of(x)
     source = str(x.axes[places[0]][0]) if places else target
@@ -120,8 +125,9 @@ def way_to(x: Placed, target: str) -> tuple[Window, ...] | None:
 
 
 def ways_of(target: str) -> Iterator[tuple[Window, ...]]:
-    """Yields the windows to try for `way_to`: those that join as many steps as the last factors by which the
-    number of steps is multiplied in the axis named `target`.
+    """Yields the ways to try to reach the steps of the axis named `target`, each a tuple of windows that make
+    several neighbouring steps one: as many as the last factors by which the number of steps is multiplied in
+    that axis.
     """
     factors = list[int]()
     for lengths in reversed(split(target)[1]):
@@ -144,8 +150,8 @@ def name_after(axis: str, way: Sequence[Window]) -> str:
 
 
 def brought(x: Placed, way: Sequence[Window]) -> Placed:
-    """Returns a value at other steps, to combine it with values at those: joined by the windows of `way`, one
-    after the other, and then taken apart again.
+    """Returns a value at other steps, to combine it with values at those: neighbouring steps are joined by
+    the windows of `way`, one after the other, and then taken apart again.
     """
     if not way:
         return x

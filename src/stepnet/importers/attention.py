@@ -24,12 +24,12 @@ def attended(
 ) -> Placed:
     """Computes attention of queries [..., queries, size] to keys [..., keys, size] and values.
 
-    Queries and keys may be steps or features. With fewer heads of keys and values, in the third axis from the
-    end, each is for as many heads of queries.
+    Queries and keys may be steps or features. The heads are the third axis from the end; if there are fewer
+    heads of keys and values, each serves equally many heads of queries.
 
-    mask: bools, False for keys that are left out, or numbers that are added to the products.
-    causal: whether a query attends only to the keys up to its own index.
-    scale: the factor of the products; None for 1 / sqrt(size).
+    mask: bools, False for keys that are left out, or numbers that are added to the products. causal: whether
+    a query attends only to the keys up to its own index. scale: the factor of the products; None for 1 /
+    sqrt(size).
 
     Raises `ModelError` for other axes.
     """
@@ -51,7 +51,8 @@ def attended(
 
 def of_heads(x: Placed, query: Placed) -> Placed:
     """Returns keys or values with as many heads as the queries have in their third axis from the end: fewer
-    heads are each repeated. Raises `ModelError` if the numbers do not divide.
+    heads are repeated, each for as many neighbouring heads of queries. Raises `ModelError` if the numbers do
+    not divide.
     """
     own, wanted = x.axes[-3], query.axes[-3]
     if own == wanted or not is_feature(own) or not is_feature(wanted):
@@ -64,8 +65,8 @@ def of_heads(x: Placed, query: Placed) -> Placed:
 
 
 def masked(products: Placed, mask: Placed) -> Placed:
-    """Returns the softmax of the products of queries and keys over the keys where the mask is True, or with
-    the numbers of a mask added; zeros for a query without such keys.
+    """Computes the softmax over the keys of products of queries and keys under a mask. mask: bools, False for
+    keys that are left out, or numbers that are added to the products. A query without keys gets zeros.
     """
     dtype = pointwise.dtype_of(products)
     low: Any = constant(np.asarray(-np.inf, dtype))

@@ -12,6 +12,7 @@ has the extent of a value instead, and the features in their order. So a transpo
 moves no data, and a value that was flattened keeps its data in the order in which it was joined.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from math import gcd, prod
 from typing import Any
@@ -20,7 +21,7 @@ from stepnet.compiler.net.pairs import pairs_of
 from stepnet.compiler.net.types import CONST, WHOLE, Extent
 from stepnet.compiler.net.types import ROWS as PER_ROW
 from stepnet.compiler.net.types import STEPS as PER_STEP
-from stepnet.compiler.net.windows import split
+from stepnet.compiler.net.windows import is_derived_name, split
 from stepnet.errors import ModelError
 from stepnet.importers.sizes import SEQUENCES, STEPS, Size, is_number
 
@@ -67,15 +68,16 @@ def is_rows(part: int | str) -> bool:
 
 
 def is_packed(part: int | str) -> bool:
-    """Tells whether a part of an axis (a symbol or a size) stands for packed steps: those of all sequences,
-    end to end.
+    """Tells whether a factor of an axis's size (a symbol or a number) stands for packed steps: those of all
+    sequences, end to end.
     """
     return isinstance(part, str) and part.startswith(PACKED)
 
 
 def is_steps(part: int | str) -> bool:
-    """Tells whether a part of an axis stands for the steps of a sequence, or for as many as follow from them
-    by a stride; or, in the body of a Loop, for the steps of a sequence that it reads whole.
+    """Tells whether a factor of an axis's size (a symbol or a number) stands for the steps of a sequence, or
+    for as many as follow from them by a stride; or, in the body of a Loop, for the steps of a sequence that
+    it reads whole.
     """
     return isinstance(part, str) and part.startswith((STEPS, WHOLE))
 
@@ -91,8 +93,8 @@ def is_key_part(part: int | str) -> bool:
 
 
 def keys_axis(time: Axis, causal: bool) -> Axis:
-    """Returns the axis of the keys, for values at pairs of steps (a query with each key that it attends to),
-    from the axis of the steps which are the keys.
+    """Returns the axis of the keys of a value that has a number for each pair of steps, a query and a key
+    that it attends to. time: the axis of the steps that are the keys.
 
     causal: whether a query has only the keys up to its own index.
     """
@@ -109,8 +111,8 @@ def keys_of(keys: Axis) -> Axis:
 
 
 def innermost(axes: Axes) -> Axis | None:
-    """Returns the axis of the innermost entries of a value: of its keys, else of its steps; None if it has
-    neither. A reduction over it gives one number for each entry of the other axes.
+    """Returns the innermost axis of a value that a reduction may be over, besides features: that of the keys
+    for a value at pairs of steps (query, key), else that of the steps; None if it has neither.
     """
     return next(filter(is_keys, axes), None) or time_of(axes)
 
@@ -131,9 +133,9 @@ def is_feature(axis: Axis) -> bool:
 
 
 def symbols_of(part: str) -> tuple[str, ...]:
-    """Returns the symbols (`SEQUENCES`, `STEPS`) whose product is the size of a named part of an axis; steps
-    after a stride are a symbol of their own, and the keys of pairs of steps have that of the steps which they
-    are.
+    """Returns the symbols (`SEQUENCES`, `STEPS`) whose product is the size of a named axis or a named factor
+    of one. Steps after a stride are a symbol of their own. The keys of pairs of steps (query, key) have the
+    symbol of the steps that they are.
     """
     if is_key_part(part):
         return (part.removeprefix(KEYS)[:-1],)
@@ -180,7 +182,9 @@ def stated_number(symbol: str, stated: Mapping[str, int]) -> int | None:
 
 
 def extent_of(axes: Axes) -> Extent:
-    """Returns the extent of a value with these axes: per pair, per step, per sequence, or constant."""
+    """Returns the extent of a value with these axes, which says for what it has an entry each: pairs of
+    steps, steps, sequences, or just one (a constant).
+    """
     symbols = symbols_in(axes)
     steps = next(filter(is_steps, symbols), None)
     keys = next(filter(is_keys, axes), None)
@@ -190,9 +194,19 @@ def extent_of(axes: Axes) -> Extent:
     return (*PER_STEP[:1], steps) if steps else PER_ROW if symbols else CONST
 
 
+OWN_STEPS = re.compile(r"steps\[([A-Za-z]\w*)\]")
+"""The name of an input that has steps of its own, in the name of their axis."""
+
+
 def text_of(axes: Axes) -> str:
     """Formats axes as text for messages, as `[sequences, 2 x steps]`."""
-    return f"[{', '.join(' x '.join(map(str, axis)) for axis in axes)}]"
+
+    def word(size: int | str) -> str:
+        """Returns a size, or the name of an axis: that of a derived one has internal text."""
+        derived = isinstance(size, str) and is_derived_name(size) and bool(split(size)[1])
+        return "steps of other lengths" if derived else str(size)
+
+    return f"[{', '.join(' x '.join(map(word, axis)) for axis in axes)}]"
 
 
 def axes_of(letters: str, features: Sequence[int], time: Axis = TIME) -> Axes:
@@ -252,9 +266,9 @@ def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None
 
 
 def axis_factors(axes: Axes) -> list[int | str]:
-    """Lists the factors that the sizes of all axes consist of, so that a reshape can regroup them: numbers,
-    and symbols for sequences and steps. Neighbouring numbers are multiplied, as a reshape may divide them
-    anew.
+    """Lists the factors that the sizes of all axes consist of, in order, so that a reshape can regroup them:
+    numbers, and symbols for sequences and steps. Neighbouring numbers are multiplied, as a reshape may divide
+    them anew.
     """
     parts = list[int | str]()
     for part in (part for axis in axes for part in axis):
@@ -267,13 +281,13 @@ def axis_factors(axes: Axes) -> list[int | str]:
 
 
 def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> Axis | None:
-    """Removes parts from the front of a list whose sizes multiply to a given size, and returns them as one
-    axis, for a reshape. A named part (sequences or steps) is never split. A number is split: the axis takes
-    its greatest common divisor with the size that is still missing.
+    """Removes factors from the front of the list `parts` whose sizes multiply to a given size, and returns
+    them as one axis, for a reshape. A named factor (sequences or steps) is never split. A number is split:
+    the axis takes its greatest common divisor with the size that is still missing.
 
-    parts: the parts of the axes that are left, which the function changes. size: the size of the axis, an
-    integer or a `Size`. stated: the numbers of sequences and of steps that the model's file states, which
-    a size may contain; a number of 1 does not say where it is. Returns None if no parts at the front have
+    parts: the factors of the axes that are left, which the function changes. size: the size of the axis, an
+    integer or a `Size`. stated: the numbers of sequences and of steps that the model's file states, which a
+    size may contain; a number of 1 does not say where it is. Returns None if no factors at the front have
     this size.
     """
     if is_number(size, 1) and parts[:1] == [1]:
@@ -321,7 +335,8 @@ def reshape_error(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | 
 
 
 def feature_error(axis: Axis, reason: str) -> AxesError:
-    """Makes the error for an axis of sequences or steps where an operator supports features alone.
+    """Makes the error for an axis of sequences or steps where an operator supports features alone: a
+    `MixingError` for sequences, an `AxesError` for steps.
 
     axis: the axis. reason: the text of the error.
     """
@@ -339,4 +354,6 @@ def axis_error(symbol: str, axes: Axes) -> ModelError:
     }
     kind = STEPS if is_steps(symbol) else symbol
     error = MixingError if kind == SEQUENCES else ModelError
-    return error(f"it goes over the {kind} of {text_of(axes)}, {reasons[kind]}")
+    own = {name for axis in axes for name in OWN_STEPS.findall(str(axis))}
+    remedy = "".join(f"; axes={{{name!r}: '_N'}} says that {name} has no steps" for name in sorted(own))
+    return error(f"it goes over the {kind} of {text_of(axes)}, {reasons[kind]}{remedy}")

@@ -54,8 +54,8 @@ def joint_axes(values: Sequence[Placed]) -> Axes:
 def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
     """Returns the axis to which the axes of several values are broadcast, at one position.
 
-    column: the axis of each value. values: the values, for the message of the `AxesError` that is raised if
-    they do not fit.
+    column: the axis of each value at this position. values: the values, for the message of the `AxesError`
+    that is raised if they do not fit.
     """
     others = list(dict.fromkeys(axis for axis in column if axis != ONE))
     if all(map(is_feature, others)):
@@ -147,9 +147,9 @@ def has_keys(x: Placed) -> bool:
 
 
 def keys_among(values: Sequence[Placed]) -> tuple[int, Axis] | None:
-    """Returns the position (counted from the last axis) and the axis of the keys that values have together
-    when an elementwise operator pairs steps with steps: one of them is at pairs already, or they have steps
-    at two different positions. None if no pairs arise.
+    """Finds whether an elementwise operator on these values gives a number for each pair of steps (query,
+    key). Returns the position of the axis of the keys, counted from the last axis, and that axis: if one
+    value is at pairs already, or if they have steps at two different positions. None if no pairs arise.
     """
     for x in values:
         at = place_of(x, is_keys)
@@ -162,8 +162,9 @@ def keys_among(values: Sequence[Placed]) -> tuple[int, Axis] | None:
 
 
 def at_pairs(values: Sequence[Placed]) -> list[Placed]:
-    """Returns the operands of an elementwise operator for values at pairs of steps (query, key): those with a
-    value per key are given at the pairs; others, and operands without pairs, as they are.
+    """Returns the operands of an elementwise operator, whose result may have a value for each pair of steps
+    (query, key): those with a value per key are then repeated for each query; others, and operands without
+    pairs, as they are.
     """
     found = keys_among(values)
     if found is None:
@@ -174,7 +175,8 @@ def at_pairs(values: Sequence[Placed]) -> list[Placed]:
 
 
 def at_keys(x: Placed, at: int, keys: Axis, query: Axis) -> Placed:
-    """Returns a value per key at the pairs of steps (query, key): that of its key at each pair.
+    """Repeats a value per key for each query, so that it has a value at each pair of steps (query, key): that
+    of the pair's key.
 
     at: the position of the keys, counted from the last axis. keys: the axis of the keys in the pairs. query:
     the axis of the steps that are the queries.
@@ -196,8 +198,8 @@ def at_keys(x: Placed, at: int, keys: Axis, query: Axis) -> Placed:
 
 
 def spread_any(value: Traced, extent: Extent) -> Traced:
-    """Returns a value per key, of any dtype, at each pair of a query and the key. extent: that of the pairs.
-    Integers are computed in float64, exact up to 2 ** 53.
+    """Repeats a value per key, of any dtype, at each pair of a query and the key. extent: names the axes of
+    the pairs. Integers are computed in float64, exact up to 2 ** 53.
     """
     kind = kind_of_dtype(value.dtype)
     if kind == "float":
@@ -207,8 +209,9 @@ def spread_any(value: Traced, extent: Extent) -> Traced:
 
 
 def without_facts_of_queries(values: Sequence[Placed | None]) -> list[Placed | None]:
-    """Returns the operands of an operator at pairs of steps (query, key) without what is known of them in
-    padding, for those with a value per query: at pairs, such facts are about padding keys.
+    """Returns the operands of an operator, without what is known of their padding where they have a value per
+    query and others a value per key: such facts are about queries, and those of a result at pairs of steps
+    (query, key) are about keys that are padding.
     """
     known = [x for x in values if x is not None]
     found = keys_among(known)

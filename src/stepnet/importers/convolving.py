@@ -29,11 +29,11 @@ from stepnet.model.nested import reduce as over_steps
 
 
 def window_of(size: int, stride: int, dilation: int, before: int, after: int, same: str = "") -> Window:
-    """Returns the `Window`, the steps that a kernel reads at each step; raises `ModelError` if there is no
-    such kernel.
+    """Returns the `Window` of a convolution or pooling, which says which steps its kernel reads for each
+    result; raises `ModelError` if there is no such kernel.
 
-    size: the length of its kernel. before, after: the steps of zeros ahead of a sequence and behind it.
-    same: "upper" or "lower" for zeros that follow from the length, as in `Window`.
+    size: the length of its kernel. before, after: the steps of zeros ahead of a sequence and behind it. same:
+    "upper" or "lower" for zeros that follow from the length, as in `Window`.
     """
     reach = (size - 1) * dilation
     if same and stride == 1:
@@ -68,8 +68,8 @@ def with_zeros(x: Placed, before: int, after: int) -> Placed:
 
 
 def as_steps(x: Placed) -> Placed:
-    """Returns a value around which zeros were put for a convolution (a placeholder) with these zeros as steps
-    like others, and any other value as it is.
+    """Replaces a placeholder for a value with zeros around its steps, which only a convolution may read, by a
+    value that has these zeros as further steps; returns any other value as it is.
     """
     zeros = x.value
     if not isinstance(zeros, ZerosAround):
@@ -108,8 +108,8 @@ def join_steps(x: Placed, axis: int, count: int) -> Placed:
 
 
 def steps_as_feature(x: Placed, axis: int) -> Placed:
-    """Returns the steps of each sequence as a feature, in a model whose file states their number. It is NaN
-    for a sequence of another number of steps.
+    """Turns the steps of each sequence (axis `axis`) into an axis of features, in a model whose file states
+    their number. It is NaN for a sequence of another number of steps.
 
     Raises `AxesError` if the file does not state it.
     """
@@ -172,8 +172,8 @@ def traced_steps(x: Placed, axis: int) -> Traced:
 
 
 def split_steps(x: Placed, axis: int) -> Placed:
-    """Returns a value of which the feature behind the axis `axis`, that of the steps, is taken apart to
-    steps: a step with n entries there becomes n steps.
+    """Turns the axis of features behind the axis of steps (`axis`) into steps: a step with n entries there
+    becomes n steps.
     """
     value, (count,) = traced_steps(x, axis), x.axes[axis + 1]
     assert isinstance(count, int)
@@ -189,9 +189,9 @@ def convolve(
 ) -> Placed:
     """Convolves a value [sequences, features, steps] over the steps of each sequence.
 
-    weight, bias: parameters [out, in / groups, kernel] and [out]. window: the steps that are read.
-    groups: the number of groups of features.
-    padded: whether the model has padding; if later steps are read, its numbers must be 0.
+    weight, bias: parameters [out, in / groups, kernel] and [out]. window: which steps the kernel reads for
+    each result. groups: the number of groups of features. padded: whether the model has padding; if later
+    steps are read, the numbers there must be 0.
     """
     value = sequences_of(x, "convolution")
     if padded and not window.keeps_lengths:
@@ -215,8 +215,9 @@ def convolve_transposed(
 ) -> Placed:
     """Computes a transposed convolution of a value [sequences, features, steps] over steps.
 
-    weight, bias: parameters [in, out / groups, kernel] and [out]. The others are those of `conv_transpose1d`.
-    padded: whether the model has padding, for which `ModelError` is raised.
+    weight, bias: parameters [in, out / groups, kernel] and [out]. pads: the numbers of results that are left
+    out ahead and behind. output_padding: that of further results at the end. groups: that of groups of
+    features. padded: whether the model has padding, for which `ModelError` is raised.
     """
     value = sequences_of(x, "transposed convolution")
     if padded:
@@ -241,8 +242,8 @@ def convolve_transposed(
 def pool(x: Placed, how: Callable[[Traced], Traced], padded: bool = False) -> Placed:
     """Pools a value [sequences, features, steps] over windows of the steps of each sequence.
 
-    how: computes the pooled value from one per step. padded: whether the model has padding, for which
-    `ModelError` is raised.
+    how: computes the pooled value from the value of x at each step. padded: whether the model has padding,
+    for which `ModelError` is raised.
     """
     value = sequences_of(x, "pooling")
     if padded:

@@ -43,16 +43,18 @@ def has_fraction(value: Placed) -> bool:
 
 
 def dtype_of_numbers(values: Sequence[Placed]) -> np.dtype:
-    """Returns the dtype of the first computed operand that is no condition, else that of the first constant
-    which is no symbolic size, else int64.
+    """Returns the dtype in which an operation with the number of steps is computed: that of the first operand
+    of numbers which is computed, else that of the first constant of numbers which is no symbolic size, else
+    int64.
     """
     dtypes = [np.dtype(value.value.dtype) for value in sorted(values, key=lambda each: each.is_constant)]
     return next((dtype for dtype in dtypes if dtype.kind in "fiu"), np.dtype(np.int64))
 
 
 def is_count_and_number(operands: Sequence[Placed | None]) -> bool:
-    """Tells whether two operands are the symbolic number of steps, which the file does not state, or that
-    minus an integer, and one number: of the number of steps itself, one from 0 on.
+    """Tells whether one of two operands is the symbolic number of steps, or that minus an integer, and the
+    other is one number to compare it with. If it is the number of steps itself, the file must not state it,
+    and the number must be from 0 on.
     """
     if any(value is None or not value.is_constant or np.size(value.value) != 1 for value in operands):
         return False

@@ -23,7 +23,8 @@ UPPER = string.ascii_uppercase
 
 
 def einsum(equation: str, values: Sequence[Placed], matrices: Matrices, padded: bool = False) -> Placed:
-    """Computes the einsum of values, from the first to the last.
+    """Computes the einsum of values, whose axes may be sequences, steps and features, from the first to the
+    last.
 
     equation: letters of the axes, such as "btd,hd->bth"; without an arrow the result has the letters that
         occur once, in their order.
@@ -76,7 +77,8 @@ def letters_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 def multiplied(
     x: Placed, own: str, value: Placed, other: str, later: set[str], matrices: Matrices
 ) -> tuple[Placed, str, list[str]]:
-    """Multiplies two values; returns the product, its letters, and those over which it is still to be summed.
+    """Multiplies two values of an einsum; returns the product, the letters of its axes, and those letters
+    over which it is still to be summed.
 
     own, other: the letters of their axes. later: the letters that the result or later values have: over the
         others that both have, the product is summed at once. matrices: multiplies two values by their

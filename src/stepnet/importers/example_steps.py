@@ -6,17 +6,22 @@
 Where a file fixes the number of steps, a number that Python computed of it is in the file as one that the
 author wrote, and nothing tells them apart. Numbers other than 0, 1 and -1 are therefore for the number of
 steps that the file states, and for no other. Weights are for any number of steps, and so are the settings of
-layers: kernels, strides, slopes, what is added to a variance.
+layers: kernels, strides, slopes, what is added to a variance. Windows of all steps of the example are for its
+number of steps, as exporters write a maximum over all steps so.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import Traced
-from stepnet.importers.placed import Placed
+from stepnet.importers.axes import Axes, features_of, is_time, stated_number, time_of
+from stepnet.importers.placed import Placed, Unusable
+from stepnet.importers.sizes import STEPS
 from stepnet.importers.values import reshaped
 from stepnet.model.counting import length_of
 from stepnet.model.nested import expand
@@ -26,12 +31,17 @@ NO_END = 2**31 - 1
 NUMBERS: tuple[type[Any], ...] = (int, float, np.integer, np.floating)
 FREE = (0, 1, -1)
 """The numbers that are taken to be the author's own."""
+FEWEST = 4
+"""The least number of steps of which the numbers that are computed are seldom among these: the half of 2 or 3
+is 1, rounded down, as is one less than 2.
+"""
 ROOTS = (2, 0.5, -0.5)
 """The exponents of squares and roots, likewise."""
 
 
 def written(*values: Any) -> list[float]:
-    """Returns the numbers among values, and in lists of them, that may follow from the number of steps.
+    """Returns the numbers among values, and in lists of them, that may follow from an example's number of
+    steps: not those that are common for other reasons, such as 0 and 1.
 
     >>> written(1, 3.5, None, [0, 13, True], float("inf"))
     [3.5, 13.0]
@@ -42,8 +52,9 @@ def written(*values: Any) -> list[float]:
 
 
 def written_in(array: np.ndarray) -> list[float]:
-    """Returns the number that all elements of a constant are, if it may follow from the number of steps; none
-    for an array of different numbers, which is taken to be weights.
+    """Returns a list of the number that all elements of a constant array are, if it may follow from the
+    number of steps; an empty list otherwise, and for an array of different numbers, which is taken to be
+    weights.
     """
     if array.dtype.kind not in "fiu" or not array.size:
         return []
@@ -51,8 +62,140 @@ def written_in(array: np.ndarray) -> list[float]:
     return written(first.item()) if np.all(array == first) else []
 
 
+def of_constants(values: Iterable[Placed]) -> list[float]:
+    """Returns the numbers of the constants among the operands of an operator that may follow from the number
+    of steps.
+    """
+    arrays = [value.value for value in values if not isinstance(value.value, Traced | Unusable)]
+    return [number for array in arrays for number in written_in(array)]
+
+
+def of_matrices(values: Iterable[Placed]) -> list[float]:
+    """Returns the numbers that all elements of a constant matrix among the operands of a product are, if they
+    may follow from the number of steps: a matrix of different numbers is taken to be weights.
+    """
+    return of_constants(value for value in values if len(value.axes) > 1 and np.prod(value.features) > 1)
+
+
+def of_weights(values: Iterable[Placed]) -> list[float]:
+    """Returns the numbers that all of several elements of a constant of floats are, among the operands of a
+    layer, if they may follow from the number of steps: different numbers, or a single one, are taken to be
+    weights.
+    """
+    arrays = [value for value in values if not isinstance(value.value, Traced | Unusable)]
+    return of_constants(value for value in arrays if value.value.dtype.kind == "f" and value.value.size > 1)
+
+
+def of_windows(x: Placed, windows: Iterable[tuple[int, int]], stated: Mapping[str, int]) -> list[float]:
+    """Returns the sizes of windows of steps that are all steps of x, as exporters write a pooling to one
+    entry.
+
+    windows: for each the axis of x and the size. stated: the numbers of steps that the file states, by axis.
+    """
+    counts = {axis: stated_number(str(each[0]), stated) for axis, each in enumerate(x.axes) if is_time(each)}
+    return written(*(size for axis, size in windows if counts.get(axis) == size))
+
+
+def of_copies(x: Placed, axes: Axes) -> list[float]:
+    """Returns how often an operator repeats the features of its operand x. axes: those of its result."""
+    before, after = prod(x.features), prod(features_of(axes))
+    return written(after // before) if before else []
+
+
+def of_reshape(x: Placed, axes: Axes, steps: int | None) -> list[float]:
+    """Returns the number of steps where an operator makes an axis of features of that size, of an operand x
+    without steps.
+
+    axes: those of its result. steps: the number of steps that the file states.
+    """
+    is_made = steps in features_of(axes) and steps not in x.features
+    return written(steps) if is_made and time_of(x.axes) is None else []
+
+
+def of_slices(x: Placed, slices: Iterable[tuple[int, Any, Any, Any]], steps: int | None) -> list[float]:
+    """Returns the bounds and the strides of slices of steps, but for an end that is the number of steps.
+
+    slices: for each the axis of x, the first place, the end and the stride. steps: the number of steps that
+    the file states.
+    """
+    over_steps = [each for axis, *each in slices if is_time(x.axes[axis])]
+    bounds = [(start, None if end == steps else end, stride) for start, end, stride in over_steps]
+    return written(*(number for each in bounds for number in each))
+
+
+def of_ends(x: Placed, ends: Iterable[tuple[int, int, int]]) -> list[float]:
+    """Returns the numbers of entries that an operator adds to steps, or cuts off, ahead and behind.
+
+    ends: for each axis of x that it changes the axis and both numbers.
+    """
+    return written(*(count for axis, *both in ends if is_time(x.axes[axis]) for count in both))
+
+
+def stated_steps(x: Placed) -> int | None:
+    """Returns the number of steps that the file states for a value; None where it is open."""
+    return dict(x.stated).get(STEPS)
+
+
+Call = TypeVar("Call")
+
+
+@dataclass(frozen=True)
+class NumberRules(Generic[Call]):
+    """The operators of a format by where they have numbers that may follow from the number of steps. An
+    operator that is not named here has them among its constants.
+
+    settings: the operators whose constants are settings of layers, axes, or places of features.
+    layers: the operators whose constants are weights if their elements differ.
+    windows: functions of a call that return the axes of its first operand with windows, and their sizes.
+    attributes: the attributes that are numbers of arithmetic, by operator.
+    products: the operators of which only matrices are such constants.
+    powers: the operators whose exponent may be a square or a root.
+    rules: functions of a call and the axes of its first result, for operators whose numbers count otherwise.
+    """
+
+    settings: frozenset[str] = frozenset()
+    layers: frozenset[str] = frozenset()
+    windows: Mapping[str, Callable[[Call], Iterable[tuple[int, int]]]] = field(
+        default_factory=dict[str, Callable[[Call], Iterable[tuple[int, int]]]]
+    )
+    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    products: frozenset[str] = frozenset()
+    powers: frozenset[str] = frozenset()
+    rules: Mapping[str, Callable[[Call, Axes], list[float]]] = field(
+        default_factory=dict[str, Callable[[Call, Axes], list[float]]]
+    )
+
+    def numbers(
+        self,
+        operator: str,
+        call: Call,
+        operands: Sequence[Placed],
+        attributes: Mapping[str, Any],
+        results: Sequence[Placed],
+    ) -> list[float]:
+        """Returns the numbers in a call of an operator that may have been computed from the number of steps;
+        none for a call that computes a constant, which counts where it is read.
+
+        call: what the rules take. operands, attributes, results: those of the operator.
+        """
+        if all(value.is_constant for value in operands):
+            return []
+        if operator in self.windows or operator in self.layers:
+            windows = self.windows[operator](call) if operator in self.windows else ()
+            found = of_weights(operands) if operator in self.layers else []
+            return [*found, *of_windows(operands[0], windows, dict(operands[0].stated))]
+        if operator in self.settings:
+            return []
+        if operator in self.rules:
+            return self.rules[operator](call, results[0].axes)
+        stated = [attributes.get(name) for name in self.attributes.get(operator, ())]
+        found = of_matrices(operands) if operator in self.products else of_constants(operands)
+        found = [*found, *written(*stated)]
+        return [number for number in found if operator not in self.powers or number not in ROOTS]
+
+
 def only_at(value: Placed, counted: Sequence[tuple[Traced, int]]) -> Placed:
-    """Returns a value of floats that is NaN for each sequence of other numbers of steps than those stated; a
+    """Returns a value of floats with NaN for each sequence whose number of steps is not the stated one; a
     constant as it is.
 
     counted: values per step of the inputs, each with the number of steps that is stated for it.

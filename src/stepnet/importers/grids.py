@@ -28,8 +28,9 @@ Pooling = Callable[[Traced, Window], Traced]
 
 
 def windowed(x: Placed, axis: int, window: Window) -> Placed:
-    """Returns the windows along an axis, of steps or of a feature, which keeps its place and is then that of
-    the windows; a new last axis has the entries of each window. Entries outside of the operand are zeros.
+    """Returns the windows (the entries that a kernel reads at once) along an axis, of steps or of features.
+    The axis keeps its place and has an entry for each window; a new last axis has the entries of each window.
+    Entries outside of the operand are zeros.
     """
     if is_feature(x.axes[axis]):
         indices, zeros = entries_of(x.sizes[axis], window)
@@ -42,8 +43,9 @@ def windowed(x: Placed, axis: int, window: Window) -> Placed:
 
 
 def entries_of(size: int, window: Window) -> tuple[Array, tuple[int, int]]:
-    """Returns the indices [windows, entries] that windows along an axis of a feature read, and the numbers of
-    zeros to put ahead of the axis and behind it; the indices count from the first of these zeros.
+    """Returns the indices [windows, entries] that windows along an axis of features of this size read, and
+    the numbers of zeros to put ahead of the axis and behind it; the indices count from the first of these
+    zeros.
     """
     count = int(window.lengths.of(np.array([size]))[0])
     before = int(window.befores(np.array([size]))[0])
@@ -54,7 +56,7 @@ def entries_of(size: int, window: Window) -> tuple[Array, tuple[int, int]]:
 
 
 def moved(x: Placed, axis: int, place: int) -> Placed:
-    """Returns a value with one axis moved to another place."""
+    """Returns a value with its axis `axis` moved to the position `place`; the others keep their order."""
     order = [each for each in range(len(x.axes)) if each != axis]
     order.insert(place, axis)
     return shaping.transpose(x, order)
@@ -106,8 +108,8 @@ def by_feature(x: Placed, kernel: Array) -> Placed:
 
 
 def pad_axis(x: Placed, axis: int, before: int, after: int, number: float = 0) -> Placed:
-    """Puts numbers ahead of an axis and behind it, or leaves entries out, for negative counts. Only zeros are
-    put around steps.
+    """Adds entries of one number at both ends of an axis, or leaves entries out there for negative counts.
+    Raises `ModelError` for other numbers than zeros around steps.
     """
     if is_feature(x.axes[axis]):
         return selecting.pad(x, [(axis, before, after)], number)
@@ -118,8 +120,8 @@ def pad_axis(x: Placed, axis: int, before: int, after: int, number: float = 0) -
 
 
 def pool_grid(x: Placed, windows: Sequence[Window], how: str) -> Placed:
-    """Pools a value [sequences, places ..., features] over windows of all its places, the axes between the
-    first and the last. Entries outside of the operand do not count.
+    """Pools a value [sequences, places..., features] over windows of all axes of places: those between the
+    first axis and the last, each of steps or of features. Entries outside of the operand do not count.
 
     windows: those of each axis of places. how: "max" or "mean".
     """
@@ -167,9 +169,10 @@ def check_places(x: Placed, places: int) -> None:
 def convolve_channels(
     x: Placed, weight: Array, bias: Array | None, windows: Sequence[Window], groups: int = 1
 ) -> Placed:
-    """Convolves a value [sequences, channels, places ...] over all its places; see `convolve_grid`.
+    """Convolves a value [sequences, channels, places ...] over all its places (the axes behind the channels).
 
-    weight: an array [results, channels / groups, sizes ...].
+    weight, bias: arrays [results, channels / groups, sizes ...] and [results]. windows: which entries the
+    kernel reads along each axis of places. groups: the number of groups of channels.
     """
     kernel = np.moveaxis(weight, (1, 0), (-2, -1))
     return moved(

@@ -52,11 +52,10 @@ def padding_values(value: Placed | None) -> Array | None:
 
 
 def counted(value: Placed | None) -> Counted | None:
-    """Returns what is known of a value at padding steps, its fact, if that is that it is a sum of multiples
-    of step index and length, and an offset (`Counted`); None if this is not known.
+    """Returns what is known of a value at padding steps (after the end), if it is known to be a sum of
+    multiples of step index and length, and an offset (`Counted`); None if this is not known.
 
-    A value that is known to be one integer at padding steps (after the end) counts as such a fact with an
-    offset alone.
+    A value that is known to be one integer there counts as such a sum with an offset alone.
     """
     if value is None or isinstance(value.fact, Counted):
         return None if value is None else value.fact  # type: ignore[return-value]
@@ -83,9 +82,9 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     """Runs an operator in a model with padding; returns the results, with what is known of each at padding
     steps.
 
-    Padding steps are those after a sequence's end. Results of constants alone, and those that have a fact
-    already, stay as they are. rule: the operator. special: finds what is known of a result if only some
-    operands are known there.
+    Padding steps are those after a sequence's end. Results of constants alone, and those of which something
+    is known already, stay as they are. rule: the operator. special: finds what is known of a result if only
+    some operands are known there.
     """
     results = as_list(rule(operands, True))
     if any(map(has_keys, results)):
@@ -220,8 +219,8 @@ def divided(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def absorbed(number: bool) -> Special:
-    """Makes the rule for what is known of an And or Or in padding (after the end), where one operand may
-    decide.
+    """Makes the function that finds what is known of an And or Or in padding (after the end), where one
+    operand may decide.
 
     number: the operand's number that determines the result: False of And, True of Or.
     """
@@ -267,8 +266,8 @@ def converted(operands: Sequence[Placed], result: Placed) -> Placed | None:
 
 
 def compared(decided: Callable[[float, float], bool | None]) -> Special:
-    """Makes the rule for what is known of a comparison of two values computed from step index and length
-    (`Counted`). The rule compares the range of their difference with 0. The result becomes a constant if it
+    """Makes the function that finds what is known of a comparison of two values computed from step index and
+    length (`Counted`). It compares the range of their difference with 0. The result becomes a constant if it
     is the same at all steps of sequences; its fact is `ArrayInPadding`, a known array, if it is the same at
     all padding steps, else `UNKNOWN`. decided: the comparison; it takes the least and largest difference and
     returns True, False, or None if it depends on the number.
@@ -332,7 +331,8 @@ IDLE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 def check_idle(value: Placed, how: str, padded: bool) -> None:
     """Raises `ModelError` if a reduction over steps may be changed by padding (numbers after a sequence's
-    end): if padding is not known to have the numbers that leave it unchanged (`IDLE`), or none do.
+    end): if padding is not known to have the numbers that leave it unchanged (listed in `IDLE`), or if no
+    numbers do.
 
     value: the operand that is reduced. how: the name of the reduction, such as "sum". padded: whether the
     model has padding.

@@ -37,8 +37,8 @@ def scores(a: Placed, b: Placed, causal: bool = False) -> Placed:
 
 
 def mixed(weights: Placed, values: Placed) -> Placed:
-    """Multiplies weights at pairs of steps [..., T, keys] by a value per key [..., T, features]: returns
-    their sum for each query.
+    """Computes the weighted sums of attention: weights at pairs of steps (query, key) [..., T, keys] times a
+    value per key [..., T, features], summed over the keys of each query.
 
     Raises `ModelError` for other axes.
     """

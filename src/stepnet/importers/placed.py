@@ -82,7 +82,9 @@ class Placed:
     fact: Fact | None = None
 
     def __post_init__(self) -> None:
-        """Checks that the axes fit the features of the value, and that none is there twice."""
+        """Checks that the axes fit the features of the value, and that no axis of sequences or steps is there
+        twice.
+        """
         check_unpaired(self.axes)
         if not isinstance(self.value, Unusable):
             assert self.features == features_of(self.axes), (self.features, self.axes)
@@ -154,7 +156,9 @@ class Placed:
 
 
 def check_unpaired(axes: Axes) -> None:
-    """Raises `AxesError` if two of the axes are of sequences, or two of steps."""
+    """Raises `AxesError` if two of the axes are of sequences, or two of steps; an axis of keys, as in
+    attention, does not count.
+    """
     symbols = [STEPS if is_steps(symbol) else symbol for symbol in symbols_in(without_keys(axes))]
     for symbol in (SEQUENCES, STEPS):
         if symbols.count(symbol) > 1:
@@ -171,7 +175,7 @@ def without_keys(axes: Axes) -> Axes:
 
 def check_apart(what: str, axes: Axes) -> None:
     """Raises `ModelError` if an axis of an output joins sequences or steps with features, or is one of the
-    keys of pairs of steps; what: its name.
+    keys of pairs of steps (query, key), as in attention. what: the name of the output, for the message.
     """
     if any(map(is_keys, axes)) and time_of(axes) is None:
         raise ModelError(

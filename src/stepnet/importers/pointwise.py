@@ -113,7 +113,8 @@ OPERATORS: Mapping[str, PointwiseOperator] = {
 
 
 def elementwise(name: str, *values: Placed, numbers: Sequence[Any] = ()) -> Placed:
-    """Applies the operator of the table with this name to values; returns the result with its axes.
+    """Applies the operator called `name` in the table `OPERATORS` to values, broadcast as by NumPy; returns
+    the result with its axes.
 
     numbers: the numbers that follow its operands, such as the slope of a leaky ReLU.
     """

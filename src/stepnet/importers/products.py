@@ -41,11 +41,12 @@ def is_parameter(x: Placed) -> bool:
 def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
     """Multiplies matrices: over the last axis of `a` and the second-last of `b`, whichever axes these are.
 
-    Products are over features (as of a layer, or at pairs of steps) or over the steps of each sequence (as in
-    attention). Two constants give a constant. Raises `ModelError` for other axes.
+    Products are over features (as of a layer, or of queries and keys) or over the steps of each sequence (as
+    of the weights and values of attention). Two constants give a constant. Raises `ModelError` for other
+    axes.
 
-    matrices: multiplies two values by their features alone. A format passes its own, as the order in which it
-        adds differs.
+    matrices: multiplies two values by their features alone. Each file format passes its own, as the order in
+    which products are added differs.
     """
     if a.is_array and b.is_array:
         check_room([*a.features[:-1], *b.features[:-2], *b.features[-1:]])
@@ -113,7 +114,9 @@ def multiplied(left: Any, right: Any) -> Any:
 
 
 def repeated_matrix(x: Any) -> Traced | None:
-    """Returns the matrix, a parameter, that a value repeats for all rows; None for other values."""
+    """Returns the matrix, a parameter, that a value x of a net repeats for all rows (sequences); None for any
+    other value.
+    """
     node = x.builder.nodes[x.number]
     if node.operation != "expand" or "how" in node.attributes:
         return None

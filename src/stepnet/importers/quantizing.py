@@ -43,8 +43,8 @@ class Scaling:
     zero: Placed | None = None
 
     def along(self, x: Placed, axis: int) -> "Scaling":
-        """Returns the scale and zero point with axes that broadcast with `x`: numbers of all, or numbers
-        along one of its features. Raises `ModelError` for others.
+        """Returns the scale and zero point with axes that broadcast with `x`: one number for all of x, or one
+        for each entry of the axis of features `axis`. Raises `ModelError` for others.
         """
         single = self.zero is not None and is_single(self.zero) and is_single(self.scale)
         if self.zero is not None and self.zero.axes != self.scale.axes and not single:
@@ -96,7 +96,9 @@ def quantize(x: Placed, scaling: Scaling, dtype: str) -> Placed:
 
 
 def limited(x: Placed, zero: Placed | None, dtype: str) -> Placed:
-    """Rounds a value, adds a zero point, and limits the result to the numbers of a dtype of 8 or 16 bits."""
+    """Rounds a value, adds a zero point, and limits the result to the range of `dtype`, of 8 or 16 bits. A
+    value of the net is then int32, an array of that dtype.
+    """
     x = elementwise("rint", x)
     if zero is not None:
         x = elementwise("add", x, zero.with_value(as_type(zero.value, dtype_of(x).name)))
@@ -121,8 +123,8 @@ def dequantize(x: Placed, scaling: Scaling) -> Placed:
 def quantize_each(x: Placed, padded: bool = False) -> tuple[Placed, Scaling]:
     """Quantizes each sequence to uint8 by its own range, which includes 0, as if it were alone.
 
-    padded: whether the model has padding; it must then be known to be 0. Returns the whole numbers, and their
-    scale and zero point, one of each per sequence.
+    padded: whether the model has padding; the numbers there must then be known to be 0. Returns the whole
+    numbers, and their scale and zero point, one of each per sequence.
     """
     if isinstance(x.value, Traced) and len(x.value.type.extent) > 1:
         check_idle(x, "sum", padded)
@@ -144,8 +146,8 @@ def scale_of(low: Any, high: Any) -> tuple[Any, Any]:
 
 
 def bound_with_zero(x: Placed, bound: str) -> Any:
-    """Returns the least or the largest of 0 and all numbers: of each sequence, for a value of the net, or of
-    a whole array. bound: "minimum" or "maximum".
+    """Returns the least or the largest of 0 and all numbers of x: of each sequence, for a value of the net,
+    or of a whole array. bound: "minimum" or "maximum".
     """
     sign = 1 if bound == "maximum" else -1
     value = sign * x.value
@@ -173,7 +175,7 @@ def quantized_product(x: Any, weight: Mapping[str, Any]) -> Any:
 def whole_product(
     a: Placed, b: Placed, zeros: tuple[Placed | None, Placed | None], padded: bool = False
 ) -> Placed:
-    """Computes the product of matrices of whole numbers of 8 bits without their zero points, int32.
+    """Computes the product of matrices of whole numbers of 8 bits without their zero points, as int32.
 
     zeros: the zero points of a, and of b: one number, or one for each column.
     """
@@ -187,8 +189,8 @@ def whole_product(
 
 
 def exact_dtype(weight: Array, axis: int | tuple[int, ...]) -> str:
-    """Returns the floating-point dtype in which sums of products of numbers of 8 bits with whole numbers are
-    exact. weight: these whole numbers. axis: the axes over which products are added.
+    """Returns the floating-point dtype in which sums of products of numbers of 8 bits with the whole numbers
+    `weight` are exact. axis: the axes over which products are added.
     """
     largest = np.abs(weight.astype("int64")).sum(axis=axis).max(initial=0) * LARGEST
     return "float32" if largest < EXACT else "float64"
@@ -200,7 +202,9 @@ def in_dtype(x: Placed, dtype: str) -> Placed:
 
 
 def one_number(x: Placed) -> Placed:
-    """Returns a value of one number as one without axes; raises `ModelError` for several numbers."""
+    """Removes the axes of a value of a single number, such as a scale or a zero point of quantization; raises
+    `ModelError` for several numbers.
+    """
     if x.features not in ((), (1,)) or symbols_in(x.axes):
         raise ModelError(f"its zero point or scale is of {list(x.sizes)}: one number for all is supported")
     return x.shaped(())

@@ -74,8 +74,8 @@ class PlacedCellStep:
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         """Computes a step of the cell; returns (output, memory after the step).
 
-        x: inputs [rows, inputs]. memory: by name. params: the weights W and R, the biases b and d, and an
-        LSTM's peepholes p; without W for inputs that are projected already.
+        x: inputs [rows, inputs]. memory: the state h, and c of an LSTM, by name. params: the weights W and R,
+        the biases b and d, and an LSTM's peepholes p; without W for inputs that are projected already.
         """
         steps = {"rnn": self.rnn, "gru": self.gru, "lstm": self.lstm}
         projected = x @ params["W"] if "W" in params else x
@@ -83,14 +83,14 @@ class PlacedCellStep:
         return after["h"], after
 
     def rnn(self, x: Any, memory: Any, params: Any) -> Any:
-        """Computes the memory after a step of an RNN: H' = f(x + H R + d). x: the projected inputs.
-        params: the recurrent weights R and the bias d.
+        """Computes the memory {"h": H'} after a step of a simple RNN: H' = f(x + H R + d). x: the projected
+        inputs. memory: H, likewise. params: the recurrent weights R and the bias d.
         """
         return {"h": self.activated(0, x + memory["h"] @ params["R"] + params["d"])}
 
     def gru(self, x: Any, memory: Any, params: Any) -> Any:
         """Computes the memory after a step of a GRU: H' = (1 - z) n + z H. x: the projected inputs of the
-        gates z, r, n, side by side. params: the recurrent weights R and the bias d, in the same order.
+        gates z, r, n, one after the other. params: the recurrent weights R and the bias d, in the same order.
         """
         h, R, d, size = memory["h"], params["R"], params["d"], memory["h"].shape[-1]
         gates, last = slice(0, 2 * size), slice(2 * size, None)
@@ -103,8 +103,8 @@ class PlacedCellStep:
 
     def lstm(self, x: Any, memory: Any, params: Any) -> Any:
         """Computes the memory after a step of an LSTM: C' = f C + i g, H' = o h(C'). x: the projected inputs
-        of the gates i, o, f, g, side by side. params: R and d in the same order, and perhaps peepholes p of
-        i, o, f.
+        of the gates i, o, f, g, one after the other. params: R and d in the same order, and perhaps peepholes
+        p of i, o, f.
         """
         h, c = memory["h"], memory["c"]
         i, o, f, g = np.split(x + self.product(h, params["R"]) + params["d"], 4, axis=-1)
@@ -176,8 +176,8 @@ class PlacedLayer:
         return self.arrays["R"].shape[-1]
 
     def inputs(self, number: int, x: Placed, padded: bool) -> Traced:
-        """Returns the value per step that the direction with index `number` reads: here the same for both.
-        padded: whether the model has padding.
+        """Returns the inputs that the direction with index `number` reads, a value per step: here the same
+        for both directions. padded: whether the model has padding.
         """
         return x.value
 
@@ -187,7 +187,9 @@ class PlacedLayer:
         return RNN(self.steps[number], self.params(number), memory=memory, reverse=self.reverse[number])
 
     def params(self, number: int) -> dict[str, Any]:
-        """Returns the weights of the direction with index `number`; missing biases are zeros."""
+        """Returns the weights of the direction with index `number` by name: W, R, the biases b and d (zeros
+        if missing), and the peepholes p if there are any.
+        """
         wide, W = len(GATES[self.cell]) * self.hidden, self.arrays["W"]
         biases = self.arrays["B"][number] if "B" in self.arrays else np.zeros(2 * wide, W.dtype)
         params: dict[str, Any] = {
@@ -213,9 +215,9 @@ def run_layer(
     padded: bool = False,
 ) -> list[Placed]:
     """Runs a recurrent layer; returns its outputs, followed by the final state of each memory. In a model
-    with padding (steps after sequences' ends), outputs are known to be zero there if the layer has the
-    lengths; else final states become placeholders, which no operator may read. Inputs of a single step, whose
-    axis is a feature of size one, are one step of the cell.
+    with padding (steps after sequences' ends), outputs there are known to be zero if the layer is given the
+    lengths; else final states become placeholders, which no operator may read. For inputs with a single step
+    (an axis of size one in place of the steps) one step of the cell is run.
 
     initial: the initial state of each memory; None, and a missing one, for zeros. lengths: the lengths of the
     sequences, or the number of all steps; None if it runs over all steps. batch_first: whether the first axis
@@ -252,8 +254,10 @@ def run_step(
     batch_first: bool,
     padded: bool,
 ) -> list[Placed]:
-    """Runs one step of a recurrent layer; returns its outputs and the state of each memory. The arguments are
-    those of `run_layer`, with an axis of size one in place of the steps.
+    """Runs one step of a recurrent layer; returns its outputs and the state of each memory. x: the inputs,
+    with an axis of size one in place of the steps. initial: the initial states; None for zeros. lengths:
+    refused unless None. batch_first: whether the first axis of x is the sequences. padded: whether the model
+    has padding.
     """
     if lengths is not None or x.is_constant:
         raise ModelError("it runs over one step, of a constant or with lengths")

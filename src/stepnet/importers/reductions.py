@@ -97,15 +97,17 @@ def variance(x: Placed, axes: Sequence[int], keep: bool) -> Placed:
 
 def for_empty(value: Traced, others: Array, like: Any) -> Any:
     """Returns `value`, the result of a reduction over the steps of each sequence, with the numbers `others`
-    where a sequence is empty. stepnet gives 0 there; the model of the file, which also reduces padding, gives
-    `others`. like: a value per step of the same sequences.
+    where a sequence is empty. stepnet gives 0 there; the runtime of the file's format, which also reduces
+    padding, gives `others`. like: a value per step of the same sequences.
     """
     has_steps = reshaped(length_of(like) > 0, (1,) * len(value.type.shape))
     return np.where(has_steps, value, others)
 
 
 def check_reducible(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` for a reduction over sequences, or over steps joined with others (`axes` of x)."""
+    """Raises `ModelError` for a reduction over sequences, or over steps joined with other entries. axes: the
+    axes of x that are reduced.
+    """
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and not is_over_steps(x, axis):
@@ -113,8 +115,8 @@ def check_reducible(x: Placed, axes: Sequence[int]) -> None:
 
 
 def is_over_steps(x: Placed, axis: int) -> bool:
-    """Tells whether a reduction over an axis is over the steps of each sequence, or over the keys of each
-    query of pairs of steps.
+    """Tells whether a reduction over an axis is over the steps of each sequence, or, for a value at pairs of
+    steps (query, key), over the keys of each query.
     """
     return not is_feature(x.axes[axis]) and x.axes[axis] == innermost(x.axes)
 
@@ -147,8 +149,9 @@ def over_steps(value: Any, how: str) -> Any:
 
 
 def mirrored(value: Any) -> Any:
-    """Maps a value to one of its dtype in reverse order, so that its minimum becomes a maximum; twice is the
-    value itself. The negative of the least integer is no integer, so integers map to their complement.
+    """Maps a value to one of its dtype in reverse order, so that its minimum becomes a maximum; mapped twice,
+    it is the value itself. The negative of the least integer is no integer, so integers map to their
+    complement.
     """
     kind = kind_of_dtype(value.dtype)
     return np.logical_not(value) if kind == "bool" else -1 - value if kind == "integer" else -value
@@ -218,10 +221,10 @@ def cumulate(
 
 
 def filled(x: Placed, feature: int, count: int, number: Any) -> Any:
-    """Makes a value of one number, to be joined to `x`: with the features of `x` except for one, which has
-    size `count`, and at each of its steps or sequences.
+    """Makes a value filled with one number, to be concatenated with `x`: with the sizes of the features of
+    `x`, except for one, and repeated at each step or sequence of `x`.
 
-    feature: the index of this feature. count: its size; a negative one counts as 0.
+    feature: the index of the feature with another size. count: that size; a negative one counts as 0.
     """
     features = list(x.features)
     features[feature] = max(count, 0)

@@ -52,9 +52,9 @@ HIGHEST = (2**31 - 1, 2**63 - 1)
 
 
 def concatenate(values: Sequence[Placed], axis: int) -> Placed:
-    """Concatenates values along an axis, of features, of sequences or of steps. Along steps or sequences, n
-    values with the axis (steps) become one value with the axis (n, steps), which only a reshape may take
-    apart again.
+    """Concatenates values along an axis, of features, of sequences or of steps. If n values are concatenated
+    along their steps or sequences, the result has the joined axis (n, steps), which only a reshape may
+    separate again. A feature in front of steps becomes further steps.
     """
     check_room([sum(prod(value.features) for value in values)])
     if all(value.is_array for value in values):
@@ -73,6 +73,10 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
         )
     if is_time(joined_axis) or any(is_time(x.axes[axis]) for x in values[1:]):
         return ahead_of_steps(values, axis)
+    pairs = [pair for x in values for pair in zip(x.axes, like.axes, strict=False)]
+    repeated = [own for own, theirs in pairs if not is_feature(theirs) and own != ONE]
+    if is_feature(joined_axis) and any(map(is_feature, repeated)):
+        raise joining_error(values, axis)
     sizes = [x.features[x.feature(axis)] for x in values]
     parts = [broadcast_to(x, with_axis(like.axes, axis, size)) for x, size in zip(values, sizes, strict=True)]
     return Placed(
@@ -82,14 +86,19 @@ def concatenate(values: Sequence[Placed], axis: int) -> Placed:
     )
 
 
+def joining_error(values: Sequence[Placed], axis: int) -> AxesError:
+    """Makes the error for values whose axes do not fit, to be joined along an axis."""
+    return AxesError(f"it joins {' and '.join(text_of(value.axes) for value in values)} along axis {axis}")
+
+
 def ahead_of_steps(values: Sequence[Placed], axis: int) -> Placed:
-    """Puts the entries of a feature, as further steps, ahead of the steps of each sequence: so a stream,
-    which runs a sequence piece by piece, keeps the last steps of the piece before. Raises `ModelError` for
+    """Puts the entries of an axis of features, as further steps, ahead of the steps of each sequence. Models
+    that run a sequence chunk by chunk do so with the last steps of the chunk before. Raises `ModelError` for
     other values than one of a feature and one of steps.
     """
     first, x = values if len(values) == 2 else (values[0], values[0])
     if not is_feature(first.axes[axis]) or not is_time(x.axes[axis]):
-        raise AxesError(f"it joins {' and '.join(text_of(value.axes) for value in values)} along axis {axis}")
+        raise joining_error(values, axis)
     (steps,) = x.axes[axis]
     _, changes = split_name(str(steps))
     if any(change.more < 0 and not change.multiplies for change in changes):
@@ -114,10 +123,10 @@ def with_axis(axes: Axes, axis: int, size: int) -> Axes:
 
 
 def joined(values: Sequence[Any], feature: int) -> Any:
-    """Concatenates arrays or traced values along the feature with index `feature`; arrays are repeated as far
-    as that takes.
+    """Concatenates arrays or traced values along the feature with index `feature`.
 
-    All are first repeated to the deepest extent among them: per step if any is per step.
+    Values with fewer entries than another are repeated first: at each step if any of them has a value per
+    step.
     """
     like = max(values, key=lambda value: len(value.type.extent) if isinstance(value, Traced) else 0)
     if isinstance(like, Traced):
@@ -151,7 +160,9 @@ def take_constant(x: Placed, axis: int, indices: Array) -> Placed:
 
 
 def take_computed(table: Placed, at: Placed) -> Placed:
-    """Takes rows of a constant table at computed indices `at`, as an embedding does."""
+    """Takes rows of a constant table at indices that are computed, as an embedding does. table: the constant.
+    at: the indices, whose axes the result has in front of those of a row.
+    """
     array = table.array
     if array.dtype.kind in "iu" and array.dtype.itemsize < np.dtype("int32").itemsize:
         array = array.astype("int32")  # a net has no integers of fewer bits
@@ -160,8 +171,8 @@ def take_computed(table: Placed, at: Placed) -> Placed:
 
 
 def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
-    """Pads features of a value with one number, or, for a negative pad, cuts them off. Steps of zeros around
-    sequences, if nothing else is padded, are a placeholder, which only a convolution may read.
+    """Pads features of a value with one number, or, for a negative pad, cuts them off. If only zeros are put
+    around steps, the result is a placeholder which only a convolution may read.
 
     pads: for each, (axis, number of elements before, number after).
     """
@@ -170,6 +181,10 @@ def pad(x: Placed, pads: Sequence[tuple[int, int, int]], number: Any) -> Placed:
         return with_zeros(x, *pads[0][1:])
     number = np.asarray(number).astype(x.value.dtype)
     for axis, before, after in pads:
+        if is_feature(x.axes[axis]) and min(before, 0) + min(after, 0) < -x.features[x.feature(axis)]:
+            raise ModelError(
+                f"its pads {before} and {after} cut more off {text_of(x.axes)} than axis {axis} has"
+            )
         x = sliced(x, axis, slice(max(0, -before), min(0, after) or None))
         feature = x.feature(axis)
         check_room([*x.features, max(before, 0) + max(after, 0)])
@@ -265,8 +280,7 @@ def last_steps(start: Any, end: Any, axis: Axis) -> int | None:
     """Returns how many of the last steps of each sequence a slice takes, if every sequence is known to have
     as many; None for other slices.
 
-    An axis that has n steps more than the inputs, as after a stream put the last ones of a piece before
-    ahead, has at least n.
+    An axis that has n steps more than the inputs, as after n further steps were put in front, has at least n.
     """
     more = MORE_STEPS.fullmatch(str(axis[0]))
     if more is None or not is_end(end, axis) or isinstance(start, Size):
@@ -276,8 +290,8 @@ def last_steps(start: Any, end: Any, axis: Axis) -> int | None:
 
 
 def cuts_of(start: Any, end: Any, axis: Axis) -> tuple[int, int] | None:
-    """Returns how many steps a slice from `start` to `end` leaves out ahead and behind; None for a slice that
-    counts the steps that it keeps.
+    """Returns how many steps a slice from `start` to `end` leaves out ahead and behind; None for a slice
+    whose bounds say how many steps it keeps, as x[:, :3].
     """
     if isinstance(start, Last | Size) or start < 0:
         return None
@@ -342,6 +356,9 @@ def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
         number = indices.item() if indices.ndim == 0 else None
         how = "first" if number == 0 else "last" if number in (-1, Last(1)) else None
         if how is None:
-            raise ModelError(f"it selects step {number}: only the first or the last can be selected")
+            raise ModelError(
+                f"it selects step {number}: only the first or the last can be selected; where an "
+                "exporter wrote out a loop over the steps, load the model from the file of its own framework"
+            )
         return step_at(x, axis, how, False, padded)
     return take_constant(x, axis, indices.astype(np.int64))

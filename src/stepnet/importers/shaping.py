@@ -166,8 +166,8 @@ def last_first(x: Placed) -> Placed:
 
 
 def as_turned(x: Placed) -> Placed:
-    """Returns a value whose placeholder stands for steps in reverse order, for operators that read these;
-    other values as they are.
+    """Computes the value with its steps in reverse order that a placeholder stands for, for operators that
+    read steps in that order; returns other values as they are.
     """
     return last_first(x.value.source) if isinstance(x.value, ReversedSteps) else x
 

@@ -42,7 +42,9 @@ class Size:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
-        """Divides the size by an integer or a symbolic size; raises `ModelError` for an inexact quotient."""
+        """Divides the size by an integer or by a symbolic size. Raises `ModelError` for an integer that does
+        not divide it, and returns `NotImplemented` for such a symbolic size.
+        """
         if isinstance(other, Size):
             left = list(self.symbols)
             if self.times % other.times or any(symbol not in left for symbol in other.symbols):
@@ -59,7 +61,9 @@ class Size:
         return Size(self.symbols, self.times // divisor, self.stated)
 
     def __eq__(self, other: object) -> bool:
-        """Tells whether the sizes are equal in every call, or an integer is the size that the file states."""
+        """Tells whether two symbolic sizes are equal in every call, or whether this one is an integer by the
+        numbers that the model's file states.
+        """
         if isinstance(other, Size):
             return (self.symbols, self.times) == (other.symbols, other.times)
         return self.stated is not None and self.stated * self.times == other

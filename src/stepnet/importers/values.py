@@ -91,8 +91,8 @@ def at_one_extent(values: Sequence[Any]) -> list[Any]:
 
 
 def repeated_at(array: Array, like: Traced, extent: Extent | None = None) -> Traced:
-    """Repeats an array at each entry of the traced value `like`, such as each step of its sequences, or at
-    each entry of another extent.
+    """Repeats an array at each entry of the traced value `like`, such as each step of its sequences, or, if
+    `extent` is given, at each entry that it names, such as each sequence.
     """
     literal = Traced(like.builder, like.builder.constant(np.asarray(array)))
     return apply("expand", literal, extent=like.type.extent if extent is None else extent)

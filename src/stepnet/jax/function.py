@@ -57,8 +57,8 @@ class JaxFunction:
 
     @cached_property
     def gradient(self) -> "JaxFunction":
-        """The gradients of the inputs `wanted` as another such function, which has gradients itself: of the
-        inputs of the net, and the cotangents of its floating-point results.
+        """Function that computes the gradients of the inputs `wanted`: another `JaxFunction`, which has
+        gradients itself. It takes the inputs of the net, and the cotangents of its floating-point results.
         """
         return JaxFunction(self.net.gradient(self.wanted), self.passes.engine)
 
@@ -76,7 +76,9 @@ class JaxFunction:
 
     @cached_property
     def with_saved(self) -> Callable[..., list[Any]]:
-        """The function (lengths or None, inputs, ()) -> results and saved values."""
+        """The forward pass of the net as a function of JAX: (lengths or None, inputs, ()) -> results and the
+        values saved for the backward pass.
+        """
         callback = NetCallback(self.passes.forward, (*self.net.inputs,), (*self.passes.types,))
         return differentiable(self, callback)
 
@@ -149,7 +151,9 @@ class NetCallback:
     results: tuple[Type, ...]
 
     def called(self, lengths: Any, arrays: Sequence[Any]) -> list[Any]:
-        """Returns the results for JAX arrays, whose numbers may not be known yet."""
+        """Adds a call of stepnet from JAX's computation, and returns its results as JAX arrays. arrays: the
+        arguments, whose numbers are not known while JAX traces. lengths: those of the sequences, or None.
+        """
         given = [*([] if lengths is None else [lengths]), *arrays]
         sizes = sizes_in(self.types(len(given)), given)
         shapes = [jax.ShapeDtypeStruct(shape_of(type_, sizes), type_.dtype) for type_ in self.results]
@@ -160,7 +164,10 @@ class NetCallback:
         return [LENGTHS, *self.arguments][-count:]
 
     def __call__(self, _: Any, results: Sequence[Any], *buffers: Any) -> None:
-        """Computes results of JAX's buffers, and writes them into JAX's buffers `results`."""
+        """Computes the results from JAX's `buffers`, and writes them into JAX's buffers `results`. Under vmap
+        the buffers have further leading axes: the results are then computed in one call, if each sequence is
+        independent of the others and the parameters are shared, or else entry by entry.
+        """
         arrays, made = ([np.asarray(buffer) for buffer in kind] for kind in (buffers, results))
         types = self.types(len(arrays))
         depth = arrays[-1].ndim - axes_of(types[-1])
@@ -191,7 +198,8 @@ class NetCallback:
             result[...] = array.reshape(result.shape)
 
     def write_rows(self, lead: tuple[int, ...], arrays: list[Array], results: Sequence[Array]) -> None:
-        """Computes the results of arrays with leading axes, all rows in one call, into arrays.
+        """Computes results for arrays with leading axes of vmap in one call, with the entries of these axes
+        as further sequences, and writes them into the arrays `results`.
 
         lead: the sizes of the leading axes; those of an array may be one.
         """

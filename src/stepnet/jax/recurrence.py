@@ -144,7 +144,10 @@ class Scanned:
         return cls(JaxFunction(net, engine), carried, given, (step.forms[0], step.results[-1]))
 
     def __call__(self, init: Any, xs: Any, params: Any, lengths: Any) -> tuple[Any, Any]:
-        """Runs the recurrence; returns (carry, ys)."""
+        """Runs the recurrence; returns (carry after the last step, outputs ys of all steps), in the trees of
+        the user's step. init: the carry before the first step. xs: the sequences. lengths: those of the
+        sequences, or None.
+        """
         carry = [array.astype(dtype) for array, dtype in zip(leaves(init), self.carried, strict=True)]
         made = self.function.plain(lengths, (*leaves(xs), *carry, *leaves(params)), ())
         ys, last = made[: -len(carry)], made[-len(carry) :]

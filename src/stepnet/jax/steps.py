@@ -58,7 +58,13 @@ class TreeStep:
         return reads_of(self.function)
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Calls the function on the leaves of x, memory and params; returns those of y and of the carry."""
+        """Calls the user's function for one step on a trace's values; returns those of y and of the carry,
+        flattened from JAX's trees. x, memory, params: the flattened values of the input, the carry and the
+        parameters.
+
+        Raises `StepError` for a function that gives the values to JAX, or that returns no (carry, y) of the
+        same structure as before.
+        """
         parts = zip(self.forms, (memory, x, params), strict=True)
         arguments = [tree.tree_unflatten(form, leaves(part)) for form, part in parts]
         try:
@@ -77,8 +83,8 @@ class TreeStep:
 
 
 def line_before_jax(trace: TracebackType | None) -> str:
-    """Returns the innermost line of the user's code in a traceback, for messages; empty if there is none. JAX
-    counts as the user's code elsewhere, as all packages do.
+    """Returns the innermost line of the user's code in a traceback, for messages; empty if there is none.
+    Code of JAX itself is left out; code of other packages counts as the user's.
     """
     passed = [(frame.f_code, number) for frame, number in walk_tb(trace) if is_users(frame.f_code)]
     own = [(code, number) for code, number in passed if not code.co_filename.startswith(FOLDER)]

@@ -45,7 +45,9 @@ class Accelerated:
         return f"acceleration of Keras' recurrent layers, {state}; stepnet.keras.report(model) lists these"
 
     def undo(self) -> None:
-        """Ends this acceleration. The last one that ends restores Keras' own methods."""
+        """Ends this acceleration of Keras' layers by stepnet. If no other one is active, Keras' own methods
+        are restored.
+        """
         with Accelerated.changing:
             if ACCELERATED.pop(self, None) is not None and not ACCELERATED:
                 for (kind, name), theirs in THEIRS.items():

@@ -38,7 +38,8 @@ class ArrayCall:
 
     @classmethod
     def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "ArrayCall":
-        """Checks a call of a layer on the sequences `packed`, and finds its compiled loop.
+        """Checks a call of a layer on the sequences `packed`, and finds its compiled loop; returns both with
+        the call's tensors.
 
         Raises `StepError` for a call that Keras' own loop must run. states: the initial states. mask: Keras'
             mask, or None. training: whether the layer is in training, where its cell may have dropout masks.
@@ -69,8 +70,9 @@ class ArrayCall:
     def results(self, results: list[Any]) -> Results:
         """Converts results of the net to those of Keras' loop: (last output, outputs, final states).
 
-        results: the outputs in the order of the sequences, or the last one alone, and then the final states,
-        as tensors. If the layer runs from the last step, Keras returns the outputs in that order.
+        results: the outputs of all steps in the order of the sequences, or only those of the last step, and
+        then the final states, as tensors. If the layer runs from the last step, Keras returns the outputs in
+        that order.
         """
         output, *final_states = results
         settings, flat = self.loop.net.settings, tree.flatten(self.states)

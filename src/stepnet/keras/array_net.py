@@ -50,9 +50,10 @@ class ArrayNet:
     ) -> None:
         """Stores a net, and the positions of its inputs that get gradients.
 
-        outputs: the positions, among inputs and results, of values laid out as a layer's outputs, in which
-            masked steps repeat an output. without_gradient: positions of inputs that get none, such as
-            dropout masks. settings: the direction, and which outputs are returned.
+        outputs: (positions among the inputs, positions among the results) of values that are a layer's
+            outputs or their gradients, in which masked steps repeat an output. without_gradient: positions of
+            inputs that get none, such as dropout masks. settings: the direction, and which outputs are
+            returned.
         """
         self.net, self.outputs, self.without_gradient, self.settings = (
             net,
@@ -84,9 +85,9 @@ class ArrayNet:
 
     @cached_property
     def gradient_positions(self) -> Outputs:
-        """Positions, in the net of gradients, of values laid out as a layer's outputs: (those among its
-        inputs, those among its results). Its inputs are the inputs of this net, then the cotangents of this
-        net's results.
+        """Positions, in the net that computes the gradients, of values that are a layer's outputs or their
+        gradients: (those among its inputs, those among its results). Its inputs are the inputs of this net,
+        then the cotangents of this net's results.
         """
         behind = tuple(len(self.inputs) + index for index in self.outputs[1])
         return self.outputs[0] + behind, tuple(self.differentiated.index(index) for index in self.outputs[0])
@@ -101,8 +102,9 @@ class ArrayNet:
         return ArrayNet(net, self.gradient_positions, self.without_gradient, self.settings)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
-        """Returns the steps that a mask lets run in a call of the net. arrays: the net's inputs, of which the
-        first that has steps gives batch and time. mask: bool [batch, time], or None.
+        """Returns which steps a mask lets run in a call of the net; masked steps are skipped. arrays: the
+        net's inputs, of which the first that has steps gives batch and time. mask: bool [batch, time], or
+        None.
         """
         batch, time = next(
             array.shape[:2] for array, type_ in zip(arrays, self.inputs, strict=True) if type_.extent == STEPS
@@ -110,8 +112,9 @@ class ArrayNet:
         return ArraySteps.of(self.settings, (batch, time), mask)
 
     def saving(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """Runs the forward pass on inputs `arrays`; returns the results in Keras' layout, then the values to
-        save for the backward pass, in the net's layout. mask: bool [batch, time], or None.
+        """Runs the forward pass on inputs `arrays`; returns the results in Keras' layout (with axes of
+        batch and time), then the values to save for the backward pass, in that of the net (steps end to
+        end). mask: bool [batch, time], or None.
         """
         steps, count = self.steps(arrays, mask), len(self.types)
         inputs = inward(steps, arrays, self.inputs, self.outputs[0])
@@ -144,7 +147,8 @@ class ArrayNet:
 
 
 def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Sequence[int]) -> list[Array]:
-    """Converts inputs and cotangents from Keras' layout to that of a net: values of all steps end to end.
+    """Converts inputs and cotangents from Keras' layout ([batch, time, ...]) to that of a net: values of all
+    steps end to end.
 
     steps: the steps that run. types: of the arrays in the net.
     outputs: positions of cotangents of a layer's outputs, which are summed where masked steps repeat an
@@ -157,7 +161,8 @@ def inward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Se
 
 
 def outward(steps: ArraySteps, arrays: Arrays, types: Sequence[Type], outputs: Sequence[int]) -> list[Array]:
-    """Converts results and gradients from the layout of a net to Keras' layout; the transpose of `inward`.
+    """Converts results and gradients from the layout of a net (values of all steps end to end) to Keras'
+    layout ([batch, time, ...]); the transpose of `inward`.
 
     steps: the steps that run. types: of the arrays in the net.
     outputs: positions of a layer's outputs, in which masked steps repeat an output.
@@ -188,8 +193,8 @@ class ArrayLoop:
         return cls(ArrayNet(net, ((), (0,)), net.program.ends.statics, settings), net)
 
     def results(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """Runs the net on its inputs `arrays` without gradients; returns the outputs (or the last one alone),
-        then the final states. mask: bool [batch, time], or None.
+        """Runs the net on its inputs `arrays` without gradients; returns the outputs of all steps (or only
+        those of the last step), then the final states. mask: bool [batch, time], or None.
         """
         net = self.net
         steps, bound = net.steps(arrays, mask), self.with_weights(arrays)

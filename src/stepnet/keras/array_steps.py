@@ -63,8 +63,8 @@ class ArraySteps:
 
     @cached_property
     def order(self) -> Places | None:
-        """Permutation of all steps that moves the steps that run to the front of each row. None if this is
-        not needed, because no row has a masked step between others.
+        """Permutation of all steps [batch * time] that moves the steps that run (are not masked) to the front
+        of each row. None if this is not needed, because no row has a masked step between others.
         """
         if self.mask is None or not self.mask.has_gaps:
             return None
@@ -93,8 +93,8 @@ class ArraySteps:
         return flat if self.order is None else flat[self.order]
 
     def outward(self, flat: Array) -> Array:
-        """Converts values [batch * time, ...], in the layout of `inward`, to [batch, time, ...] with zeros at
-        masked steps. It may overwrite `flat`.
+        """Converts values [batch * time, ...], in the order that `inward` makes, to [batch, time, ...] with
+        zeros at masked steps. It may overwrite `flat`.
         """
         if self.mask is not None:
             if self.order is not None:
@@ -122,8 +122,8 @@ class ArraySteps:
 
     @cached_property
     def ran(self) -> Flags | None:
-        """Bool per row, True if a mask lets its last step run; the last output of other rows is zeros. None
-        if all steps run, or if masked steps repeat an output.
+        """Bool per row (sequence), True if a mask lets its last step run; the last output of other rows is
+        zeros. None if all steps run, or if masked steps repeat an output.
         """
         if self.mask is None or not self.settings.zero:
             return None

@@ -62,7 +62,7 @@ class CellWeights:
 
 def product(x: Any, kernel: Any, masks: Sequence[Any]) -> Any:
     """Multiplies x with a kernel, under dropout masks: none, one, or one for each gate's columns of the
-    kernel. Returns the products of all gates side by side.
+    kernel. Returns the products of all gates, concatenated along the last axis.
     """
     if len(masks) < 2:
         return (x * masks[0] if masks else x) @ kernel
@@ -164,7 +164,8 @@ class NamedStep:
         return " and ".join(type(cell).__name__ for cell in self.cells)
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """Computes one step; returns the output of the last cell and the next states of all cells.
+        """Computes one step of a stack of Keras' own cells, each of which reads the output of the cell
+        before; returns the output of the last cell and the next states of all cells.
 
         params: the weights of all cells in order. statics: dropout masks by name.
         """

@@ -1,9 +1,9 @@
 """Import of Keras by name, since few of its types are known, with an error that says how to install it."""
 
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from stepnet.compiler.values.entry_points import imported
 from stepnet.errors import InputError, pip_command
 
 
@@ -14,7 +14,7 @@ def installed(name: str = "keras") -> Any:
     'torch'
     """
     try:
-        return import_module(name)
+        return imported(name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing != "keras" and find_spec("keras") is not None:

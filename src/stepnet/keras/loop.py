@@ -68,8 +68,8 @@ def compiled_or_own_loop(
 def own_loop(
     layer: Any, theirs: Callable[..., Results], packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Results:
-    """Runs a call by Keras' own loop (`theirs`), and marks the layer meanwhile, as this loop may call the
-    replaced `inner_loop` again.
+    """Runs a call by Keras' own loop (`theirs`). Meanwhile the layer is stored in `OWN_LOOP`, as this loop
+    may call the replaced `inner_loop` again, which must then run Keras' own.
 
     packed: the sequences. states: the initial states. mask: [batch, time] or None. training: whether the
     layer is in training.

@@ -45,7 +45,7 @@ class StepMask:
 
     @cached_property
     def has_gaps(self) -> bool:
-        """True if a row has a masked step between others that run."""
+        """True if a row of the mask has a masked step between others that run, and not only at its ends."""
         last = self.shape[1] - 1 - self.valid[:, ::-1].argmax(1)
         return not bool(((last - self.first + 1 == self.counts) | (self.counts == 0)).all())
 

@@ -86,7 +86,8 @@ def run(layer: Any, call: ArrayCall) -> Results:
 def fill_before_first_step(output: Any, call: ArrayCall, first: Any) -> Any:
     """Replaces outputs before the first step that runs by the initial state, as Keras' scan does on JAX.
 
-    output: [batch, time, units], or the last one. first: the initial state of the last cell [batch, units].
+    output: the outputs of all steps [batch, time, units], or only those of the last step. first: the initial
+    state of the last cell [batch, units].
     """
     settings, mask = call.loop.net.settings, call.mask
     ran = jax.lax.cummax(mask.astype("int32"), axis=1, reverse=settings.reverse) > 0
@@ -140,7 +141,10 @@ class Callback:
     masked: bool
 
     def __call__(self, context: Any, results: Any, *buffers: Any) -> None:
-        """Runs the function on JAX's `buffers`, and writes its results into the buffers `results`."""
+        """Runs the function of arrays for JAX, and writes its results into the buffers `results`.
+
+        context: not read. buffers: the function's arguments, after the mask if there is one (`self.masked`).
+        """
         arrays = list(map(np.asarray, buffers))
         values = self.function(arrays[self.masked :], arrays[0] if self.masked else None)
         for result, array in zip(results, values, strict=True):
@@ -168,7 +172,7 @@ def call_arrays(
 
 
 def shaped(leads: dict[Any, tuple[int, ...]], type_: Type) -> Any:
-    """Describes a result to JAX by shape and dtype. type_: the type of the result in the net.
+    """Describes a result of a net to JAX by shape and dtype. type_: the type of the result in the net.
 
     leads: the leading axes by extent, such as (batch, time) for values with one entry per step.
     """

@@ -34,9 +34,9 @@ def call(layer: Any, theirs: Theirs, sequences: Any, *args: Any, **kwargs: Any) 
 
 
 def build(layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None) -> None:
-    """Replaces a recurrent layer's `build` (`theirs`): creates the variables, also if the sequences are a
-    structure, and `sequences_shape` one of shapes. The argument `initial_state_shape`, which Keras may pass,
-    is not read.
+    """Replaces a recurrent layer's `build` (`theirs`): creates the variables. `sequences_shape` may also be a
+    structure of shapes, if the sequences are a structure of tensors. The argument `initial_state_shape`,
+    which Keras may pass, is not read.
     """
     if is_shape(sequences_shape):
         theirs(sequences_shape)
@@ -123,7 +123,9 @@ OVERRIDES: dict[Any, dict[str, Callable[..., Any]]] = {
 
 
 def bind_override(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the method of a layer that calls a replacement `ours` with (layer, Keras' method, arguments)."""
+    """Makes the method that replaces a method of Keras (`theirs`) in a layer: it calls `ours` with the layer,
+    Keras' method and the arguments.
+    """
 
     @wraps(theirs)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

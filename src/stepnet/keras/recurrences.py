@@ -27,8 +27,8 @@ ACCELERATED = dict[Any, Order]()
 
 
 def engine_of(layer: Any) -> Order:
-    """Returns the engines of a layer: its own if its class is stepnet's, else those of the acceleration that
-    began last.
+    """Returns the engines that run a layer, in order of preference: its own if its class is stepnet's, else
+    those of the call of `accelerate` that began last and is still active; "auto" without one.
     """
     if isinstance(layer, tuple(OURS)):
         return layer.engine

@@ -25,7 +25,7 @@ class Report:
     unknown: list[str]
 
     def __str__(self) -> str:
-        """Lists the layers, one a line: how each ran, and why."""
+        """Formats this report as text: the recurrent layers, one a line, with how each ran, and why."""
         lines = [f"{path}: compiled, {cell_of(layer)}" for path, layer in self.compiled.items()]
         lines += [f"{path}: Keras' own loop: {reason}" for path, reason in self.left.items()]
         lines += [f"{path}: stepnet was not called for it yet" for path in self.unknown]

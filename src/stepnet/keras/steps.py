@@ -63,7 +63,9 @@ class StepArguments:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The dropout masks' names, and all arguments' shapes and dtypes, as the key of a step's trace."""
+        """Key of the cache of a step's traces: the names of the dropout masks, and the shapes (without rows)
+        and dtypes of all arguments.
+        """
         tensors = tree.flatten((self.x, self.states, self.masks))
         return tuple(self.masks), tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors)
 
@@ -75,7 +77,9 @@ class VariableValues(keras.StatelessScope):
     """
 
     def __init__(self, variables: Sequence[Any], tensors: Sequence[Any]) -> None:
-        """Stores the tensor that replaces each variable's value; `read` gets the variables that are read."""
+        """Stores the tensor that replaces each variable's value in a trace; `self.read` collects the
+        variables that the step reads.
+        """
         super().__init__(collect_losses=True, initialize_variables=False)  # type: ignore[misc]
         self.given = {id(variable): tensor for variable, tensor in zip(variables, tensors, strict=True)}
         self.read = dict[int, Any]()
@@ -114,7 +118,9 @@ class VariableReads(overrides.TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """Calls `function` with variables' values among its arguments replaced."""
+        """Calls a function of PyTorch, which passes it here during a trace: with replacements for those
+        tensors among its arguments that are values of Keras' variables.
+        """
         changed: Any = tree_map_only(torch.Tensor, self.value_of, (arguments, options or {}))
         return function(*changed[0], **changed[1])
 

@@ -49,7 +49,7 @@ class TensorSteps:
 
     def data(self, x: Any) -> Any:
         """Converts a layer's inputs x [batch, time, ...] to the data in which a net finds the sequences by
-        `positions`: x itself if no step is masked, else steps [total, ...].
+        `positions` (their starts and lengths): x itself if no step is masked, else steps [total, ...].
         """
         if self.mask is None:
             return x

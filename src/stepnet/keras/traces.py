@@ -49,7 +49,7 @@ SHARED = OrderedDict[Any, Any]()
 
 
 def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> CellTrace:
-    """Returns the compiled form of a cell for settings and example arguments, cached or compiled now.
+    """Returns the compiled recurrence of a cell for settings and example arguments, cached or compiled now.
 
     Raises `StepError` for a cell that cannot be traced, with the operation and the line.
     """
@@ -63,8 +63,8 @@ def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> C
 
 
 def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key: Any) -> CellTrace | str:
-    """Compiles a cell for settings and example arguments. Returns its compiled form, or, if it cannot be
-    traced, the reason as text. key: the cache key of the settings and arguments.
+    """Compiles a cell for settings and example arguments. Returns its compiled recurrence, or, if it cannot
+    be traced, the reason as text. key: the cache key of the settings and arguments.
     """
     if is_named(cell) and not tree.is_nested(arguments.x) and arguments.x.ndim != 2:
         return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"

@@ -54,7 +54,9 @@ def one_dtype(arrays: Mapping[str, Array]) -> np.dtype[Any]:
 
 
 def size_mapping(sizes: Mapping[str, int] | Sizes | None) -> Mapping[str, int | None]:
-    """Converts the user's sizes of a layer, such as "hidden", to a mapping by name; an empty one for None."""
+    """Converts the sizes of a layer that the user states, a mapping such as {"hidden": 64} or a `Sizes`, to a
+    mapping by name; None to an empty one. Raises `InputError` for other values.
+    """
     if sizes is None:
         return {}
     return vars(sizes) if isinstance(sizes, Sizes) else mapping(sizes, "sizes are whole numbers by name")

@@ -151,12 +151,13 @@ def convert(
 def first_fitting(
     arrays: Mapping[str, Any], source: str | Record, targets: Iterable[str | Record], **options: Any
 ) -> Conversion | ConversionError:
-    """Converts weights to the first of some layouts that can express their function. Returns the conversion,
-    or the refusal of the first layout if all refuse. Numbers beyond the dtype are refused at once, as they
-    are in each layout.
+    """Converts weights to the first of some layouts (arrangements of weights) that can express their
+    function. Returns the conversion, or the refusal of the first layout if all refuse. Numbers beyond the
+    dtype are refused at once, as they are in each layout.
 
-    targets: the layouts, at least one, in order of preference. options: those of `convert`. Raises
-    `LayoutError` as `convert` does.
+    arrays, source: the weights by name and their layout, as for `convert`. targets: the layouts to convert
+    to, at least one, in order of preference. options: those of `convert`. Raises `LayoutError` as `convert`
+    does.
 
     >>> weights = {"kernel": np.ones((2, 12)), "recurrent_kernel": np.ones((3, 12))}
     >>> first_fitting(weights, "keras.lstm", ["torch.gru", "torch.lstm"])
@@ -185,11 +186,13 @@ def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -
 def is_included(
     entry: Entry, target: Record, source_regions: Mapping[ParameterBlock, Region], forget_bias: float
 ) -> bool:
-    """Tells if the converted weights include an array of the target: a required one always, an optional one
-    only if the source has one of its parameters. For biases, either of the two, b or d, is enough.
+    """Tells if the converted weights include an array of the target layout (a framework's arrangement of
+    weights): a required array always, an optional one only if the source has one of the parameters in it. For
+    biases, either of the two (b of the inputs, d of the memory) is enough.
 
-    source_regions: the positions of the blocks that the source has. forget_bias: a constant of the source's
-    cell, which needs a bias in the target.
+    source_regions: the positions of the blocks that the source has; a block is one parameter of a gate, layer
+    and direction. forget_bias: a constant of the source's cell, which needs a bias in the target if it is not
+    zero.
     """
     if not entry.optional:
         return True

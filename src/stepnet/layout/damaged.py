@@ -82,7 +82,8 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
     """Returns at most `MOST` damaged layers among arrays that belong to no layer, in the order of the arrays.
     No array is in two of them: candidates with the fewest wrong arrays, less the right ones, are taken first.
 
-    shapes: the arrays' shapes by name. among: the layouts that the file may have, the most likely first.
+    shapes: the arrays' shapes by name. among: the layouts (arrangements of weights) that the file may have,
+    the most likely first.
 
     >>> from stepnet.layout import record
     >>> arrays = {"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 4), "head.weight": (5, 3)}
@@ -112,8 +113,9 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
 
 
 def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
-    """Returns the reason why the arrays of a candidate layer do not fit its layout, for a message: the first
-    array with a wrong name, or else the arrays with wrong shapes and the missing ones.
+    """Returns the reason why the arrays of a candidate layer do not fit its layout (a framework's arrangement
+    of weights), for a message: the first array with a wrong name, or else the arrays with wrong shapes and
+    the missing ones.
 
     shapes: those of all arrays, by full name.
     """
@@ -127,10 +129,12 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
 
 
 def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
-    """Yields candidates for damaged layers (a record, the layout of a kind of layer, at a prefix whose arrays
-    do not all fit), by prefix of array names and then by layout: with distinctive names (`has_evidence`),
-    with a name that is almost one, or with common names in a layer that is named after its cell. Layers whose
-    weights are no matrices are left out.
+    """Yields candidates for damaged layers, by prefix of array names and then by layout (arrangement of
+    weights). A candidate is a record (the layout of a kind of layer) at a prefix whose arrays do not all fit
+    it. It has distinctive names (`has_evidence`), or a name that is almost a distinctive one, or common names
+    in a layer that is named after its cell. Layers whose weights are no matrices are left out.
+
+    shapes: the shapes of arrays that belong to no layer, by name. among: the layouts to look for.
     """
     matched_names = match_names(shapes, among, marked=True)
     index = matched_names.index
@@ -171,9 +175,10 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
 
 
 def evidence_of(record: Record, index: Index) -> LayerEvidence:
-    """Sorts the array names of a layout by how strongly they hint at a recurrent layer; returns the indices
-    of their name patterns in `index`, in the sets of `LayerEvidence`. Names that other layers have too are no
-    evidence, nor are those of one letter unless the array holds recurrent weights (R) or their bias (d).
+    """Sorts the array names of a layout (a framework's arrangement of weights) by how strongly they hint at a
+    recurrent layer; returns the indices of their name patterns in `index`, in the sets of `LayerEvidence`.
+    Names that other layers have too are no evidence, nor are those of one letter unless the array holds
+    recurrent weights (R) or their bias (d).
     """
     indices = {
         spelling.pattern.pattern: spelling_index for spelling_index, spelling in enumerate(index.spellings)
@@ -216,8 +221,8 @@ def is_distinctive(name: str) -> bool:
 
 def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
     """Finds arrays whose names are almost, but not exactly, those of recurrent weights or biases in the
-    layouts `among` that are evidence alone (`is_distinctive`). shapes: the names of all arrays. Returns the
-    full names: by prefix, then by the name that was meant.
+    layouts (arrangements of weights) `among` that are evidence alone (`is_distinctive`). shapes: the names of
+    all arrays. Returns the full names: by prefix, then by the name that was meant.
     """
     distinctive: dict[str, None] = {}
     for record in among:
@@ -244,15 +249,19 @@ def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict
 
 @cache
 def common() -> frozenset[str]:
-    """Returns array names that are no evidence of a recurrent layer: other layers have them, as `kernel`."""
+    """Returns array names that are no evidence of a recurrent layer, because other layers have them too, such
+    as `kernel`: the required arrays of layouts (arrangements of weights) that are recognised only with a
+    layer's name (`Record.mark`).
+    """
     marked = [record for record in records().values() if record.mark]
     return frozenset(name for record in marked for name in record.arrays if not name.endswith("?"))
 
 
 def has_evidence(index: Index, evidence: LayerEvidence, record_index: int, present: frozenset[int]) -> bool:
-    """Tells if the array names at a prefix are enough evidence of a layer of one layout to report it as
-    damaged: a name that is evidence by itself; or one that is evidence with half of the layout's arrays, or,
-    if it has several letters, with half of the required arrays; or the names of all required arrays.
+    """Tells if the array names at a prefix are enough evidence of a layer of one layout (a framework's
+    arrangement of weights) to report it as damaged: a name that is evidence by itself; or one that is
+    evidence with half of the layout's arrays, or, if it has several letters, with half of the required
+    arrays; or the names of all required arrays.
 
     record_index: the index of the layout. evidence: the names of its arrays that are evidence. present: the
     names at the prefix. Names are indices of spellings (name patterns).
@@ -267,8 +276,8 @@ def has_evidence(index: Index, evidence: LayerEvidence, record_index: int, prese
 
 
 def is_named_after(record: Record, prefix: str) -> bool:
-    """Tells whether a layer, whose name is the end of `prefix`, is named after the cell of a layout, as
-    "encoder.lstm_1" is; "cell" and a number at the end do not matter.
+    """Tells whether a layer, whose name is the end of `prefix`, is named after the cell of a layout (a
+    framework's arrangement of weights), as "encoder.lstm_1" is; "cell" and a number at the end do not matter.
 
     >>> from stepnet.layout import record
     >>> lstm = record("keras.lstm")
@@ -279,9 +288,9 @@ def is_named_after(record: Record, prefix: str) -> bool:
 
 
 def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:
-    """Tells if any weight (W or R, input or recurrent) among arrays has as many axes as in a layout, or if no
-    array is a weight. A convolutional layer, which is to be left out, may have arrays of the same names, with
-    more axes. `shapes` are by the layout's names.
+    """Tells if any weight (W or R, input or recurrent) among arrays has as many axes as in a layout (a
+    framework's arrangement of weights), or if no array is a weight. A convolutional layer, which is to be
+    left out, may have arrays of the same names, with more axes. `shapes` are by the layout's names.
     """
     fitting: list[bool] = []
     for short_name, shape in shapes.items():

@@ -37,7 +37,8 @@ ACTIVATIONS: dict[str, Function] = {
 
 def step_of(semantics: Semantics) -> Step:
     """Returns the step function `step(x, memory, params) -> (output, memory)` that a cell of these semantics
-    computes, to run weights of any layout. The memory is h, or {"h": h, "c": c} for an LSTM.
+    computes, to run weights of any layout (order of a framework's gates and axes). The memory is h, or {"h":
+    h, "c": c} for an LSTM.
 
     >>> step = step_of(Semantics("rnn"))
     >>> one = np.ones((1, 1))
@@ -68,7 +69,8 @@ class Equations:
 
 def simple(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     """Computes a step of a simple recurrence, h' = s(W x + b + R h + d), where s is the candidate activation.
-    Returns (h', h'). params: arrays by parameter, each a dict with the only gate "n".
+    Returns (h', h'). params: arrays by parameter, each a dict with the only gate "n". semantics: the settings
+    of the cell, such as its activation.
     """
     h = activated(semantics, "candidate", from_input(x, params, "n") + from_state(h, params, "n"))
     return h, h
@@ -86,7 +88,8 @@ def gru(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, 
 
 def mgu(semantics: Semantics, x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     """Computes a step of a minimal gated unit from the input x and the memory h; its gate f resets and
-    updates. Returns (h', h'). params: arrays by parameter, then by gate.
+    updates. Returns (h', h'). params: arrays by parameter, then by gate. semantics: the settings of the cell,
+    such as its activations.
     """
     f = gate(semantics, x, h, params, "f")
     h = updated(semantics, f, h, candidate(semantics, x, h, f, params))
@@ -139,6 +142,7 @@ def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c:
     gate f only) and the peephole p c are added if there are any.
 
     name: the gate's letter. c: the cell of an LSTM, for peepholes. params: arrays by parameter, then gate.
+    semantics: the settings of the cell, such as its activations.
     """
     total = from_input(x, params, name) + from_state(h, params, name)
     if name == "f" and semantics.forget_bias:
@@ -150,7 +154,8 @@ def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c:
 
 def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) -> Any:
     """Computes the candidate n of a GRU or MGU, the new content of the memory: s(W x + b + r (R h + d)) if
-    the reset gate r acts after the recurrent product, s(W x + b + R (r h) + d) if before it.
+    the reset gate r acts after the recurrent product, s(W x + b + R (r h) + d) if before it. semantics: the
+    settings of the cell, of which `reset` says which of both. params: arrays by parameter, then by gate.
     """
     if semantics.reset == "after":
         recurrent = r * from_state(h, params, "n")

@@ -35,8 +35,9 @@ def perform(
     target: Region,
     target_arrays: Mapping[str, Array],
 ) -> float:
-    """Computes one block of the target; returns the largest rounding error, infinite if a number overflowed.
-    A copy between blocks of other shapes, of which one is a raw buffer, goes piece by piece.
+    """Computes one block (one parameter of one gate) of the target's weights; returns the largest rounding
+    error, infinite if a number overflowed. A copy between blocks of different shapes, one of which is a
+    buffer in another order, is made some rows at a time.
 
     move: the formula of the block, from blocks of the source.
     regions, arrays: the positions of the source's blocks, and the source's arrays by name.
@@ -103,8 +104,8 @@ def round_once(total: Array, error: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Adds two arrays; returns (rounded sum, its exact rounding error), to compute sums that are rounded
-    once. D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
+    """Adds the arrays a and b; returns (the rounded sum, its exact rounding error), to compute sums that are
+    rounded once. D. E. Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
     """
     total = a + b
     rest = total - a
@@ -123,8 +124,8 @@ def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
 
 
 def cast_into(destination: Array, block: Array, sign: int) -> float:
-    """Writes `block * sign` to a view of another dtype in the target, some rows at a time. Returns the
-    largest rounding error, infinite if a finite number overflowed.
+    """Writes `block * sign` to `destination`, a view of a new array of weights with another dtype, some rows
+    at a time. Returns the largest rounding error, infinite if a finite number overflowed.
     """
     rounding = 0.0
     rows = max(1, TILE * TILE // max(1, math.prod(destination.shape[1:])))
@@ -139,10 +140,10 @@ def cast_into(destination: Array, block: Array, sign: int) -> float:
 
 
 def copy(destination: Array, block: Array, sign: int) -> float:
-    """Writes `block * sign` (1 or -1) to the view `destination` of the target. Returns the largest rounding
-    error, 0 if the dtypes are equal. To transpose, tiles are read and written row by row through a buffer.
-    The padding after each row of the buffer prevents columns from mapping to the same cache set if the width
-    is a power of two.
+    """Writes `block * sign` (1 or -1) to `destination`, a view of a new array of weights. Returns the largest
+    rounding error, 0 if the dtypes are equal. To transpose, tiles are read and written row by row through a
+    buffer. The padding after each row of the buffer prevents columns from mapping to the same cache set if
+    the width is a power of two.
     """
     if destination.dtype != block.dtype:
         return cast_into(destination, block, sign)
@@ -175,8 +176,8 @@ def address(array: Array) -> int:
 
 
 def overflow(region: Region, target_arrays: Mapping[str, Array]) -> str:
-    """Returns the error message for a block of the target that overflowed, with the position of its first
-    infinite number. region: the position of the block in its array.
+    """Returns the error message for a block (one parameter of one gate) of converted weights that overflowed
+    its dtype, with the position of its first infinite number. region: the position of the block in its array.
     """
     array = target_arrays[region.array]
     view = region.view(array)

@@ -49,7 +49,9 @@ class Match:
 
     @property
     def layout(self) -> str:
-        """The name of the only layout that fits this layer's arrays; raises `LayoutError` if several fit."""
+        """The name of the only layout (a framework's arrangement of weights) that fits this layer's arrays;
+        raises `LayoutError` if several fit.
+        """
         if len(self.layouts) > 1:
             arrays = ", ".join(self.names)
             raise LayoutError(
@@ -71,11 +73,11 @@ def find(
     No array belongs to two of them: layers of more arrays, then those with a shorter prefix, are taken first.
 
     Args:
-        shapes: Shapes by name.
-        among: The records to consider; by default all.
-        frameworks: The frameworks to prefer if several layouts fit.
-        marked: Whether the name of a layer must match the mark of its record (a pattern for it, such as
-            lstm). By default it must if all records are considered.
+    shapes: Shapes by name.
+    among: The records (layouts of weights) to consider; by default all.
+    frameworks: The frameworks to prefer if several layouts fit.
+    marked: Whether the name of a layer must match the mark of its record (a pattern for it, such as lstm). By
+            default it must if all records are considered.
 
     Raises:
         InputError: For shapes that are no tuples of whole numbers by name.
@@ -123,8 +125,8 @@ def check_shapes(shapes: Any) -> None:
 
 
 def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
-    """Returns the reason why arrays of these shapes do not fit a record (layout); None if they fit, even if
-    some sizes of the layer stay unknown.
+    """Returns the reason why arrays of these shapes do not fit a record (a layout of weights); None if they
+    fit, even if some sizes of the layer stay unknown.
     """
     try:
         sizes_of(record, shapes)
@@ -141,7 +143,9 @@ def preferred(fitting: list[Record], frameworks: Sequence[str]) -> list[Record]:
 
 
 def distinct(fitting: list[Record]) -> tuple[str, ...]:
-    """Returns the names of records (layouts) that fit a layer, without those equal to an earlier record."""
+    """Returns the names of records (layouts of weights) that fit a layer, without those equal to an earlier
+    record.
+    """
     different: list[Record] = []
     for record in fitting:
         if not any(record.same_as(earlier) for earlier in different):
@@ -150,8 +154,9 @@ def distinct(fitting: list[Record]) -> tuple[str, ...]:
 
 
 def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mapping[str, Any]) -> str | None:
-    """Returns the first of the layouts if all compute the same function of these arrays, so that a layer that
-    fits them all can be read; None if they differ or the values leave something open.
+    """Returns the first of the layouts (arrangements of weights) if all compute the same function of these
+    arrays, so that a layer that fits them all can be read; None if they differ or the values leave something
+    open.
 
     semantics: the user's values by field of `Semantics`.
 
@@ -169,10 +174,10 @@ def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mappi
 
 
 def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) -> LayoutError:
-    """Returns the error for arrays among which no recurrent layer was found. Its message names the layout
-    that comes nearest by `misfits`, and the reason why the arrays do not fit it; or the arrays, if no layout
-    has a name of theirs. At most `MOST_TRIED` groups (a layout at a prefix) are measured, the likely ones
-    first.
+    """Returns the error for arrays among which no recurrent layer was found. Its message names the layout (a
+    framework's arrangement of weights) that comes nearest by `misfits`, and the reason why the arrays do not
+    fit it; or the arrays, if no layout has a name of theirs. At most `MOST_TRIED` groups (a layout at a
+    prefix) are measured, the likely ones first.
     """
     groups = match_names(shapes, among)
     best: tuple[tuple[int, int], tuple[int, int], str] | None = None
@@ -203,12 +208,12 @@ def misfits(
     shapes: Mapping[str, Shape],
     others: Collection[str] = (),
 ) -> tuple[tuple[int, int], str]:
-    """Measures how badly arrays fit a record (layout); returns (measure, message for the user). The measure
-    is for sorting: the number of wrong arrays minus the number of right ones, then minus the number of
-    arrays. The message describes the first wrong arrays. The sizes are solved from all arrays, and from all
-    but one, because one of a wrong shape spoils them; the best measure counts. `names` has the full names by
-    the record's names. `others` are names after the prefix that the record lacks; one may be meant for a
-    missing array.
+    """Measures how badly arrays fit a record (a layout of weights); returns (measure, message for the user).
+    The measure is for sorting: the number of wrong arrays minus the number of right ones, then minus the
+    number of arrays. The message describes the first wrong arrays. The sizes are solved from all arrays, and
+    from all but one, because one of a wrong shape spoils them; the best measure counts. `names` has the full
+    names by the record's names. `others` are names after the prefix that the record lacks; one may be meant
+    for a missing array.
     """
     own_shapes = {short_name: shapes[name] for short_name, name in names.items()}
     count = len(own_shapes)
@@ -271,7 +276,9 @@ def missing_text(prefix: str, own: str, others: Iterable[str], shape: Shape | No
 
 
 def left_out_text(record: Record, prefix: str) -> str:
-    """Returns the message for arrays at `prefix` that fit a record (layout) that was not searched for."""
+    """Returns the message for arrays at `prefix` that fit a record (a layout of weights) that was not
+    searched for.
+    """
     name = re.sub("[./_]$", "", prefix)
     remedy = option("layout of", module=name, layout=record.name)
     return f"what {name!r} has fits it, and was not looked for: say {remedy} if it is a layer"

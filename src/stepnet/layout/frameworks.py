@@ -65,7 +65,10 @@ class RunnerWeights:
         return None
 
     def name_prefix(self, layer: int, direction: int | None = None) -> str:
-        """Returns the prefix, such as "1/", of the array names of a layer, or of one of its directions."""
+        """Returns the prefix, such as "1/forward/", of the names of the arrays of a layer, or of one of its
+        directions: the number of the layer if there are several, and the direction if there are two.
+        direction: 0 or 1; None for both.
+        """
         direction_name = (
             "" if direction is None or self.sizes.directions == 1 else self.record.directions[direction]
         )
@@ -102,15 +105,15 @@ class Framework:
     prepare: Callable[[RunnerWeights], Run]
 
     def missing(self) -> str | None:
-        """Returns why the framework cannot run: a module is not installed; None if all are. Imports
-        nothing.
+        """Returns why the framework cannot run: a Python module that it needs is not installed; None if all
+        are. Imports nothing.
         """
         return missing(self.needs())
 
 
 def missing(modules: Sequence[str]) -> str | None:
-    """Returns why a framework cannot run: a module that it needs is not installed; None if all are. Imports
-    nothing.
+    """Returns why a framework cannot run: a Python module that it needs is not installed; None if all are.
+    Imports nothing.
 
     modules: the modules that it needs, the framework first.
     """
@@ -124,9 +127,9 @@ def missing(modules: Sequence[str]) -> str | None:
 
 
 def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
-    """Runs weights in the framework of their layout, to compare its outputs with stepnet's. Returns the
-    outputs for sequences [steps, inputs], or the reason why there are none; None if no framework runs the
-    layout.
+    """Runs weights in the framework of their layout (arrangement of weights), to compare its outputs with
+    stepnet's. Returns the outputs for sequences [steps, inputs], or the reason why there are none; None if no
+    framework runs the layout.
     """
     row = next((framework for framework in FRAMEWORKS if weights.record.name in framework.layouts), None)
     if row is None:
@@ -238,7 +241,7 @@ def keras_run(weights: RunnerWeights) -> Run:
 
 def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
     """Builds layer number `layer` of the weights as a Keras layer with these weights, of one direction or
-    both, to run it for a comparison.
+    both, to run it for a comparison. keras: the imported library.
     """
     both, dtype = weights.sizes.directions > 1, keras.backend.result_type("float64", "float64")
     new_layer = getattr(keras.layers, KERAS[weights.record.name])(

@@ -88,9 +88,9 @@ def layers(
 def blocks(
     record: Record, sizes: Sizes, arrays: Mapping[str, Array], dtype: np.dtype[Any]
 ) -> dict[tuple[int, int], Blocks]:
-    """Copies the weights of all layers out of their arrays, in `dtype`: by (layer, direction), then by
-    parameter and gate. Matrices are [inputs, hidden], as right factors of products. Arrays of the layout that
-    are not in `arrays` (optional biases) are left out.
+    """Copies the weights of all layers out of the arrays of a layout (`record`), in `dtype`: by (layer,
+    direction), then by parameter and gate. Matrices are [inputs, hidden], as right factors of products.
+    Arrays of the layout that are not in `arrays` (optional biases) are left out.
     """
     grid: dict[tuple[int, int], Blocks] = {}
     for region in regions(record, sizes):
@@ -104,9 +104,9 @@ def blocks(
 
 
 def direction_rnn(semantics: Semantics, parameters: Blocks, sizes: Sizes, reverse: bool) -> RNN:
-    """Builds the recurrence of one direction of a layer: stepnet's named cell for this function, which is
-    faster, or the equations. parameters: arrays by parameter, then by gate. reverse: True to run from the
-    last step.
+    """Builds the recurrence of one direction of a layer: stepnet's named cell that computes the function in
+    `semantics` if there is one, which is faster, else the equations of the function. parameters: arrays by
+    parameter, then by gate. reverse: True to run from the last step.
     """
     name = named_cell(semantics, parameters)
     if name is not None:
@@ -121,8 +121,9 @@ def direction_rnn(semantics: Semantics, parameters: Blocks, sizes: Sizes, revers
 
 
 def named_cell(semantics: Semantics, parameters: Blocks) -> str | None:
-    """Returns the name of stepnet's cell that computes exactly this function of these parameters, which runs
-    faster than equations; None if there is none. `parameters` are by parameter, then by gate.
+    """Returns the name of stepnet's cell that computes exactly the function in `semantics` of these
+    parameters, which runs faster than equations; None if there is none. `parameters` are by parameter, then
+    by gate.
     """
     for name, cell in cells.CELLS.items():
         record = registry.record(f"stepnet.{name}")

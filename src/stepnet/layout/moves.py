@@ -122,9 +122,10 @@ def differences(
     target_blocks: Iterable[ParameterBlock],
     kind: str = "weights",
 ) -> Differences:
-    """Compares the layouts of a source and a target of a conversion: returns the semantics of the target, the
-    moves (formulas) that compute its blocks from those of the source, the conditions that the numbers of the
-    source have to meet, and the reasons that prevent the conversion.
+    """Compares the layouts (arrangements of weights) of a source and a target of a conversion: returns the
+    semantics of the target (the options of its equations, such as the place of the reset gate), the moves
+    (formulas) that compute its blocks from those of the source, the conditions that the numbers of the source
+    have to meet, and the reasons that prevent the conversion.
 
     source_blocks, target_blocks: the blocks (one parameter of one gate each) that the two sides have. stated:
     the semantics that the user states for the target. kind: "weights"; "gradient" of weights, or a moment
@@ -146,8 +147,9 @@ def differences(
 def target_semantics(
     source: Record, source_semantics: Semantics, target: Record, stated: dict[str, Any], kind: str
 ) -> tuple[Semantics, list[str]]:
-    """Returns the semantics of the target, the source's as far as the target's layout allows, and the reasons
-    why the target cannot express the source's function.
+    """Returns the semantics (settings of the cell's function) of the target of a conversion, which are the
+    source's as far as the target's layout (arrangement of weights) allows, and the reasons why the target
+    cannot express the source's function.
 
     stated: the fields that the user sets for the target.
     kind: what is converted: "weights", "gradient" or "second_moment".
@@ -182,8 +184,9 @@ def target_semantics(
 
 
 def fallback_value(name: str, setting: Setting) -> Any:
-    """Returns the value of field `name` that the target's setting takes in a refused conversion, if it cannot
-    have the source's: the default of `Semantics` if possible, else the first. It is shown in the message.
+    """Returns a value for a field of `Semantics` that the target's layout (arrangement of weights) in a
+    conversion cannot have as the source has it: the field's default if `setting` allows that, else the first
+    value that it allows. The conversion is refused then, and the message shows the value. name: of the field.
     """
     usual = getattr(Semantics("gru"), name)
     values = list(setting.values or ())
@@ -246,8 +249,9 @@ class MovePlanner:
     kind: str
 
     def move(self, block: ParameterBlock) -> Move:
-        """Returns the move (a formula of blocks of the source) that computes a block of the target. If the
-        source computes i as 1 - f, a block of i is that of f, negated; one that the source lacks is zero.
+        """Returns the move (a formula of blocks of the source) that computes a block (one parameter of one
+        gate) of the target. If the source computes i as 1 - f, a block of i is that of f, negated; one that
+        the source lacks is zero.
         """
         if block.parameter in BIASES:
             return self.bias(block)
@@ -257,9 +261,9 @@ class MovePlanner:
         return Move(block, tuple(term for term in terms if term[0] in self.sources), constant)
 
     def sign(self, block: ParameterBlock) -> int:
-        """Returns -1 if the weights of a block have to be negated in a conversion, else 1. Weights of the
-        update gate are negated if it keeps the old memory on one side and writes the new one on the other;
-        second moments are squares and keep their sign.
+        """Returns -1 if the weights of a block (one parameter of one gate) have to be negated in a
+        conversion, else 1. Weights of the update gate are negated if it keeps the old memory on one side and
+        writes the new one on the other; second moments are squares and keep their sign.
         """
         is_negated = self.source_semantics.update != self.semantics.update and block.gate == UPDATE_GATE.get(
             self.source_semantics.cell
@@ -267,9 +271,9 @@ class MovePlanner:
         return -1 if is_negated and self.kind != "second_moment" else 1
 
     def biases_add_up(self, block: ParameterBlock) -> bool:
-        """Tells if the source uses the two biases, b and d, of a gate only as their sum, so that a conversion
-        may merge them. block: a parameter of the gate. The candidate n of a GRU or MGU that resets after the
-        product multiplies d by the gate.
+        """Tells if the source of a conversion uses the two biases, b and d, of a gate only as their sum, so
+        that a conversion may merge them. block: a parameter of the gate. The candidate n of a GRU or MGU that
+        resets after the product multiplies d by the gate.
         """
         return (
             self.source_semantics.cell not in UPDATE_GATE
@@ -288,8 +292,8 @@ class MovePlanner:
         return [bias_block for bias_block in both if bias_block in among]
 
     def offset(self, block: ParameterBlock) -> float:
-        """Returns the constant that only the source's function adds to the argument of a gate's activation: a
-        forget bias, of f or of i computed from f.
+        """Returns the constant that only the function of a conversion's source adds to the argument of a
+        gate's activation: a forget bias, of f or of i computed from f.
 
         block: a parameter of the gate.
         """
@@ -302,9 +306,11 @@ class MovePlanner:
         return self.source_semantics.forget_bias - self.semantics.forget_bias if block.gate == "f" else 0.0
 
     def bias(self, block: ParameterBlock) -> Move:
-        """Returns the move (a formula of blocks of the source) that computes a bias, b or d, of a gate. A
-        target's only bias takes the sum of the source's, and the `offset`. Of two, each takes the source's of
-        the same letter, or the target's `lone_bias` the source's only one; the offset is added to the other.
+        """Returns the move (a formula of blocks of the source) that computes a bias, b or d, of a gate. If
+        the gate has one bias in the target, this takes the sum of the source's biases and the constant
+        `offset`. If it has two, each takes the source's of the same letter; if the source has one only, the
+        target's `lone_bias` takes it. The offset is added to the bias that is not the `lone_bias`.
+
         If the source scales d_n by a reset gate, each bias of n is moved alone; if only the target does, b_n
         takes the sum, and d_n is zero. Gradients of biases in one sum are equal, so one of them is enough.
         """
@@ -401,9 +407,9 @@ class MovePlanner:
             )
 
     def missing_blocks(self, moves: tuple[Move, ...]) -> Iterator[str]:
-        """Yields reasons to refuse a conversion: a forget bias that no bias of the target can take, and, of
-        gradients, blocks (gates' parameters) of the target that the source lacks, or i and f where one side
-        couples them. moves: the formulas of the target's blocks.
+        """Yields reasons to refuse a conversion: a forget bias that no bias of the target can take, and for
+        gradients, blocks (gates' parameters) of the target that the source lacks, or the blocks of i and f if
+        only one side computes i as 1 - f. moves: the formulas of the target's blocks.
         """
         for block in {replace(block, parameter="b", gate="f") for block in self.sources}:
             here, target_sides = self.biases_of(block, self.sources), self.biases_of(block, self.targets)

@@ -92,8 +92,8 @@ class Spelled:
 
     def complete_groups(self) -> Iterator[Group]:
         """Yields each set of arrays that may be a layer, whose shapes `find` then tests: arrays with a common
-        prefix that include all those that a record (layout) requires, if the layer's name matches the
-        record's mark (`is_meant`). They are ordered by record, then by name.
+        prefix that include all those that a record (a layout of weights) requires, if the layer's name
+        matches the record's mark (`is_meant`). They are ordered by record, then by name.
         """
         prefixes: dict[int, list[str]] = {}  # groups are built one at a time, because there may be very many
         for prefix, entries in self.matches.items():
@@ -123,8 +123,8 @@ class Spelled:
                 yield least, (record_index, first_name), arrays
 
     def incomplete_groups(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
-        """Yields the incomplete layers that a message about a missing layer may mention: a record (layout) at
-        a prefix where at least half of the arrays that it requires are present.
+        """Yields the incomplete layers that a message about a missing layer may mention: a record (a layout
+        of weights) at a prefix where at least half of the arrays that it requires are present.
 
         most: the largest number of prefixes that are used among those with equally many names for the same
         arrays. Yields tuples (a lower bound of the measure of `find.misfits`, by which the nearest are
@@ -179,9 +179,9 @@ class Spelled:
         return not self.marked or not mark or re.search(mark, innermost_name(prefix)) is not None
 
     def group(self, record_index: int, prefix: str) -> tuple[int, Group]:
-        """Returns the arrays of a record (layout) at a prefix as a `Group`, after the index of the first of
-        their names among all names. The group is empty if its names belong to a shorter prefix (see
-        `is_shortest`).
+        """Returns the arrays of a record (a layout of weights) at a prefix as a `Group`, after the index of
+        the first of their names among all names. The group is empty if its names belong to a shorter prefix
+        (see `is_shortest`).
         """
         spellings, length, count = self.index.own[record_index], len(prefix), len(self.index.spellings)
         matches: list[int] = []
@@ -205,8 +205,8 @@ class Spelled:
 
 
 def match_names(names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None) -> Spelled:
-    """Matches the names of arrays with the array names of records (layouts); returns the matches, in which
-    `find` looks for layers.
+    """Matches the names of arrays with the array names of records (layouts of weights); returns the matches,
+    in which `find` looks for layers.
 
     among: the records; None for all. marked: whether the name of a layer must match the mark of its record (a
     pattern such as lstm, for layouts whose array names are common); by default only if `among` is None.
@@ -230,7 +230,8 @@ def match_names(names: Iterable[str], among: Iterable[Record] | None, marked: bo
 
 
 def trailing_letters(name: str) -> str:
-    """Returns the letters at the end of a name, as a key to look up the layouts that may have such an array.
+    """Returns the letters at the end of a name, as a key to look up the layouts (arrangements of weights)
+    that may have such an array.
 
     >>> trailing_letters("encoder.weight_ih_l"), trailing_letters("dense_1/kernel")
     ('l', 'kernel')
@@ -255,8 +256,8 @@ def full_index() -> Index:
 
 
 def index(layouts: tuple[Record, ...]) -> Index:
-    """Builds the index that finds which of these records (layouts) have an array of a given name: by patterns
-    for their arrays' names, which several records may share.
+    """Builds the index that finds which of these records (layouts of weights) have an array of a given name:
+    by patterns for their arrays' names, which several records may share.
     """
     patterns = [record.prefixed_patterns for record in layouts]
     tails = {

@@ -175,8 +175,9 @@ class Parser:
         self.position = 0
 
     def pattern(self) -> Pattern:
-        """Parses the whole text of an array's notation: buffers, then a shape after ":". One buffer without a
-        shape and a loop is a `Concatenation`. Raises `LayoutError` if anything is left after it.
+        """Parses the whole text of an array's notation: parts that lie end to end, then perhaps a shape after
+        ":". One part that is no loop, without a shape, is a `Concatenation`, anything else a `Flat`. Raises
+        `LayoutError` if more text follows.
         """
         segments = self.parse_segments()
         shape = self.axes("") if self.accept(":") else ()
@@ -190,14 +191,18 @@ class Parser:
         )
 
     def parse_segments(self) -> tuple[Concatenation | Loop, ...]:
-        """Parses the parts of an array that lie end to end, between semicolons: loops and terms."""
+        """Parses the parts of an array that lie end to end, which semicolons separate in the notation: loops
+        over layers or directions, and terms (parameters with their axes).
+        """
         segments = [self.parse_segment()]
         while self.accept(";"):
             segments.append(self.parse_segment())
         return tuple(segments)
 
     def parse_segment(self) -> Concatenation | Loop:
-        """Parses a loop over layers L, directions D or both, such as "{L D: ...}", or concatenated terms."""
+        """Parses a loop over layers L, directions D or both, such as "{L D: ...}", or concatenated terms
+        (parameters with their axes).
+        """
         if not self.accept("{"):
             return self.stack()
         over = ""
@@ -211,8 +216,9 @@ class Parser:
         return Loop(over, segments)
 
     def stack(self) -> Concatenation:
-        """Parses a term, or terms concatenated along one axis: "/" along the first, "|" along the last (-1),
-        "/2" along axis 2. Raises `LayoutError` for different axes, or terms that do not have the axis.
+        """Parses a term (a parameter with its axes), or terms concatenated along one axis: "/" along the
+        first, "|" along the last (-1), "/2" along axis 2. Raises `LayoutError` for different axes, or terms
+        that do not have the axis.
         """
         stacked = [self.term()]
         axes: set[int] = set()

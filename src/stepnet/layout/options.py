@@ -48,7 +48,7 @@ OPTIONS = {
     "exact": Option("--exact", "", "exact=True"),
     "force": Option("--force", "", "force=True"),
     "column": Option("--column", "NAME", "column=NAME"),
-    "most": Option("--most", "BYTES", "most=BYTES"),
+    "most": Option("--most", "BYTES ahead of the command", "most=BYTES"),
     "format": Option("--format", "parquet", "file_format='parquet'"),
     "inputs": Option("--inputs", "DATA.parquet", "samples=SEQUENCES"),
     "resume": Option("--resume", "", "resume=True"),
@@ -61,7 +61,8 @@ OPTIONS = {
 def option(question: str, **about: str) -> str:
     """Returns the text that a message uses to ask the user for an option.
 
-    question: the option, a key of `OPTIONS`. about: the fields of the option's templates, such as module.
+    question: the option, a key of `OPTIONS`. about: texts for the fields of the option's templates, such as
+    the name of a module.
 
     >>> option("layout of", module="encoder", layout="torch.gru")
     "--from encoder=torch.gru (Python: layouts={'encoder': 'torch.gru'})"

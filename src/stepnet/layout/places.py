@@ -96,8 +96,9 @@ def regions(record: Record, sizes: Sizes) -> tuple[Region, ...]:
 
 
 def entry_regions(entry: Entry, sizes: Sizes) -> Iterator[Region]:
-    """Yields the position of every block (one parameter of one gate) in one array of a layout. In an array of
-    buffers end to end, a position refers to the array as a vector.
+    """Yields the position of every block (one parameter of one gate) in one array of a layout (a framework's
+    arrangement of weights). If the array consists of smaller arrays (buffers) end to end, a position refers
+    to it as a vector.
     """
     pattern = entry.pattern
     if isinstance(pattern, Concatenation):
@@ -121,10 +122,11 @@ def buffers(
     direction: int | None,
     base: int = 0,
 ) -> Iterator[tuple[Concatenation, int | None, int | None, int]]:
-    """Yields (concatenated terms, layer, direction, start index) for every buffer of a vector of weights.
+    """Yields (concatenated terms, layer, direction, start index) for every buffer of a vector of weights: an
+    array of one layer and direction that is stored in a part of the vector.
 
-    segments: the parsed notation of the vector. layer, direction: those of buffers outside loops over them.
-    base: the index at which the first buffer starts.
+    segments: the parsed notation of the vector. layer, direction: those of buffers outside loops over them;
+    None if the buffer itself has the axis. base: the index at which the first buffer starts.
     """
     for segment in segments:
         if isinstance(segment, Concatenation):
@@ -189,8 +191,8 @@ def term_regions(
 
 def index_map(record: Record, sizes: Sizes) -> dict[ParameterBlock, tuple[str, Array]]:
     """Returns, for every block (one parameter of one gate), its array's name and, for each number, its index
-    in that array as a vector. It serves to prove a layout: every number of every array must be in exactly one
-    position of one block.
+    in that array as a vector. It serves to prove a layout (arrangement of weights): every number of every
+    array must be in exactly one position of one block.
 
     >>> from stepnet.layout.record import Record
     >>> rnn = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h]"})

@@ -34,9 +34,9 @@ class Array:
 
 
 def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
-    """Returns the conditions for the quick test of `possible`, which a layout imposes on the shape of each
-    array: the number of axes, and for each axis a divisor of its length and the size that the quotient must
-    be.
+    """Returns the conditions for the quick test of `possible`, which a layout (a framework's arrangement of
+    weights) imposes on the shape of each array: the number of axes, and for each axis a divisor of its length
+    and the size that the quotient must be.
 
     record: the layout. names: the names of the arrays that are present; unknown names are left out.
     """
@@ -85,7 +85,7 @@ def condition(
 
 def possible(arrays: tuple[Array, ...], shapes: Mapping[str, Shape]) -> bool:
     """Tells if shapes of arrays, by name, meet the conditions on them: numbers of axes, divisors of lengths,
-    and equal sizes of equal letters. Shapes that do may still not fit the layout.
+    and equal sizes of equal letters. Shapes that do may still not fit the layout (arrangement of weights).
 
     >>> from stepnet.layout import record
     >>> gru = conditions(record("torch.gru"), ["weight_ih_l0", "weight_hh_l0"])

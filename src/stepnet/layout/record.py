@@ -46,7 +46,9 @@ class Evidence:
     versions: str = ""
 
     def __str__(self) -> str:
-        """The evidence as one line of text: the source, the versions, and how the layout was verified."""
+        """The evidence as one line of text: the source, the versions, and how the layout (arrangement of
+        weights) was verified.
+        """
         validity = f", holds for {self.versions}" if self.versions else ""
         return (
             f"{self.source}{validity}; {f'verified: {self.run}' if self.run else 'not verified by running'}"
@@ -113,8 +115,9 @@ class Record:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Validates a new record: raises `InputError` for fields of other types, and `LayoutError` if a
-        gate's parameter has two positions, or that of W or R (input and recurrent weights) none.
+        """Validates a new record (a layout of weights): raises `InputError` for fields of other types, and
+        `LayoutError` if a gate's parameter has two positions, or that of W or R (input and recurrent weights)
+        none.
         """
         instance(self.name, str, "a record is called framework.cell")
         for name, text in mapping(self.arrays, f"{self.name}: arrays are texts by name").items():
@@ -136,7 +139,8 @@ class Record:
 
     def gates_of(self, term: Term) -> str | tuple[str]:
         """Returns the gates of a term (a parameter with its axes); ("",) if it has none. Raises `LayoutError`
-        if the axes or gates of the term do not suit its parameter and the record's cell.
+        if the axes or gates of the term do not suit its parameter and the cell of this layout (arrangement of
+        weights).
         """
         names = [atom.name for axis in term.axes for atom in axis if atom.name != "1"]
         if sorted(set(names) - set("gLD")) != sorted(PARAMETERS[term.parameter]):
@@ -157,7 +161,9 @@ class Record:
 
     @property
     def gates(self) -> str:
-        """The letters of the gates that this layout stores: without i if the cell computes i as 1 - f."""
+        """The letters of the gates that this layout (a framework's arrangement of weights) stores: without i
+        if the cell computes i as 1 - f.
+        """
         return (
             GATES[self.cell].replace("i", "") if self.semantics.get("coupled") is True else GATES[self.cell]
         )
@@ -173,9 +179,9 @@ class Record:
         return any(term.parameter in "bd" for term in self.terms())
 
     def misfit(self, sizes: Sizes) -> str | None:
-        """Returns the reason, for errors, why this layout cannot store layers of `sizes`; None if it can. A
-        reason is another number of directions than the layout's, or an array of all layers, with one axis x
-        for their inputs, where layers have different numbers of inputs.
+        """Returns the reason, for errors, why this layout (a framework's arrangement of weights) cannot store
+        layers of `sizes`; None if it can. A reason is another number of directions than the layout's, or an
+        array of all layers, with one axis x for their inputs, where layers have different numbers of inputs.
         """
         if self.ways not in (None, sizes.directions):
             counts = {1: "one direction", 2: "both directions"}
@@ -208,7 +214,9 @@ class Record:
         return self.known_name(name)[1] or 0
 
     def in_layer(self, name: str, layer: int, sizes: Sizes) -> str:
-        """Returns the name that the array `name` has in another layer, to address the arrays of a stack.
+        """Returns the name that the array `name` of one layer has in layer number `layer` of a stack in this
+        layout (arrangement of weights), to address the arrays of the stack. sizes: of the whole stack, on
+        which prefixes of names depend.
 
         >>> gru = Record("mine.gru", "gru", {"w_l{L}{D}": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]"})
         >>> [gru.in_layer(name, 1, Sizes(2, 3, layers=2)) for name in ("w_l0backward/", "u")]
@@ -236,8 +244,9 @@ class Record:
         return {template: with_index(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
-        """Yields the description of each array of this layout, for layers of these sizes, by layer, direction
-        and template of the name. An array that holds all layers or directions comes once.
+        """Yields the description of each array of this layout (a framework's arrangement of weights), for
+        layers of these sizes, by layer, direction and template of the name. An array that holds all layers or
+        directions comes once.
         """
         for layer in range(sizes.layers):
             for direction in range(sizes.directions):
@@ -256,7 +265,8 @@ class Record:
                     )
 
     def shapes(self, sizes: Sizes) -> dict[str, Shape]:
-        """Returns the shapes of the arrays of this layout by name, for layers of these sizes.
+        """Returns the shapes of the arrays of this layout (a framework's arrangement of weights) by name, for
+        layers of these sizes.
 
         >>> from stepnet.layout import record
         >>> record("keras.lstm").shapes(Sizes(inputs=2, hidden=3))
@@ -295,7 +305,9 @@ class Record:
         return None
 
     def known_name(self, name: str) -> tuple[str, int | None, int | None]:
-        """Parses an array's name into (template, layer, direction); raises `LayoutError` if it is unknown."""
+        """Parses an array's name into (template, layer, direction), None for a layer or direction that the
+        name does not contain; raises `LayoutError` if the name is unknown.
+        """
         parsed = self.parsed_name(name)
         if parsed is None:
             raise LayoutError(f"{self.name} has no array {name!r}")
@@ -308,9 +320,9 @@ class Record:
 
     @computed_once
     def spellings(self) -> dict[str, re.Pattern[str]]:
-        """Regular expressions for the names of each array, by the template of the name. Its groups are L for
-        the layer, D for the direction and C for the index of both (layer * directions + direction), as far as
-        the template has them.
+        """Regular expressions for the names of each array, by the template of the name. Their groups are L
+        for the layer, D for the direction and C for the index of both (layer * directions + direction), as
+        far as the template has them.
         """
         both = "|".join(map(re.escape, self.directions))
         any_direction = "|".join(map(re.escape, self.direction_spellings))
@@ -331,8 +343,8 @@ class Record:
         return spellings
 
     def names(self) -> list[str]:
-        """Returns the layout's array names for one layer and direction, for messages; optional ones end
-        in ?.
+        """Returns the array names of this layout (a framework's arrangement of weights) for one layer and
+        direction, for messages; optional ones end in ?.
         """
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
@@ -348,7 +360,8 @@ class Record:
 
     def reads_as_index(self, front: str) -> bool:
         """Tells if the end of `front`, a prefix before arrays' names such as "rnns.0/", would be read as the
-        layer or direction in the layout's names. A writer then has to choose another prefix.
+        layer or direction in the array names of this layout (arrangement of weights). A writer then has to
+        choose another prefix.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
         >>> [gru.reads_as_index(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
@@ -378,8 +391,8 @@ class Record:
         return self.content() == other.content()
 
     def notation(self, names: set[str]) -> dict[str, tuple[str, int | None, int | None]]:
-        """Returns (notation, layer, direction) of each array of these names, to compare layouts. Unknown
-        names are left out; a layer or direction that a name does not contain is None.
+        """Returns (notation, layer, direction) of each array of these names, to compare layouts (arrangements
+        of weights). Unknown names are left out; a layer or direction that a name does not contain is None.
         """
         parsed_names = {name: self.parsed_name(name) for name in names}
         return {
@@ -389,16 +402,17 @@ class Record:
         }
 
     def content(self) -> tuple[Any, ...]:
-        """Returns a tuple of the arrays and the function that the record describes, to compare records by:
-        (cell, notations, directions, fixed semantics, allowed and usual values of the user's settings).
+        """Returns a tuple of the arrays and the function that this record (a layout of weights) describes, to
+        compare records by: (cell, notations, directions, fixed semantics, allowed and usual values of the
+        user's settings).
         """
         fixed = {name: value for name, value in self.semantics.items() if not isinstance(value, Setting)}
         chosen = {name: (value.allowed, value.usual) for name, value in self.settings().items()}
         return self.cell, self.arrays, self.directions, Semantics(self.cell, **fixed), chosen
 
     def settled(self, stated: Mapping[str, Any]) -> Semantics:
-        """Returns the function that the layout's weights parametrise. `stated` has the user's values by field
-        of `Semantics`. Raises `LayoutError` if a field stays open or cannot be changed.
+        """Returns the function that weights in this layout (arrangement) parametrise. `stated` has the user's
+        values by field of `Semantics`. Raises `LayoutError` if a field stays open or cannot be changed.
         """
         return Semantics.settled(self.name, self.cell, self.semantics, stated)
 
@@ -423,8 +437,8 @@ class Record:
         }
 
     def settings(self) -> dict[str, Setting]:
-        """Returns the framework's settings that arrays leave open, by the `Semantics` field that each
-        decides.
+        """Returns the framework's settings that the arrays of this layout (arrangement of weights) leave
+        open, by the `Semantics` field that each decides.
         """
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 
@@ -449,7 +463,9 @@ def placeholders_in(name: str) -> set[str]:
 
 
 def loops(pattern: Concatenation | Flat | Loop) -> set[str]:
-    """Returns the letters, L (layer) and D (direction), over which parts of an array's notation repeat."""
+    """Returns the letters, L (layer) and D (direction), over which parts of the notation of an array
+    (`pattern`) are repeated.
+    """
     if isinstance(pattern, Concatenation):
         return set()
     over = set(pattern.over) if isinstance(pattern, Loop) else set[str]()

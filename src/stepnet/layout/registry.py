@@ -41,8 +41,8 @@ FILES = [
 
 @cache
 def records() -> dict[str, Record]:
-    """Returns all known layouts as records by name, in the order of `FILES` and of each file; raises
-    `LayoutError` if two have the same name.
+    """Returns all known layouts (frameworks' arrangements of weights) as records by name, in the order of
+    `FILES` and of each file; raises `LayoutError` if two have the same name.
 
     >>> [name for name in records() if name.startswith("mlx.")]
     ['mlx.rnn', 'mlx.gru', 'mlx.lstm']
@@ -59,7 +59,7 @@ def records() -> dict[str, Record]:
 
 
 def record(name: str | Record) -> Record:
-    """Looks up the record of a layout by its name.
+    """Looks up the record of a layout (a framework's arrangement of weights) by its name.
 
     Args:
         name: The name of a layout such as "torch.gru"; a record is returned as it is.

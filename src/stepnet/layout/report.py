@@ -124,8 +124,9 @@ class Report:
 
     @property
     def open_fields(self) -> dict[str, Any]:
-        """The semantics that the target's layout leaves open, by field; its readers take them as
-        `semantics`.
+        """The settings of the converted layer's function, such as activations, that the target's layout
+        (arrangement of weights) does not fix, by field of `Semantics`. A reader of the converted weights
+        states them in its argument `semantics`.
         """
         return {name: getattr(self.target_semantics, name) for name in self.layout.settings()}
 
@@ -149,7 +150,7 @@ class Report:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the report as a dict of plain values, to write as JSON."""
+        """Returns the report on a conversion of weights as a dict of plain values, to write as JSON."""
         return {
             "source": self.source,
             "target": self.target,
@@ -204,7 +205,8 @@ def assumed_text(assumed: Mapping[str, Any]) -> list[str]:
 
 
 def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
-    """Groups moves (formulas of blocks) by kind into the steps of a report, in the order of `ORDER`.
+    """Groups moves (formulas of the new blocks, one parameter of one gate each) by kind into the steps of a
+    report, in the order of `ORDER`.
 
     roundings: each move's rounding error; that of a step is the largest of its moves.
     """
@@ -231,8 +233,9 @@ def blocks_text(blocks: Iterable[ParameterBlock]) -> str:
 
 
 def negation(moves: Iterable[Move]) -> str:
-    """Returns the reason, for a report, why the blocks of these moves change their sign: the source computes
-    i as 1 - f, or its update gate has the opposite sense. In the text, s is the activation of gates.
+    """Returns the reason, for a report, why the blocks (gates' parameters) of these moves (formulas of a
+    conversion) change their sign: the source computes i as 1 - f, or its update gate has the opposite sense.
+    In the text, s is the activation of gates.
     """
     if any(move.target.gate == "i" for move in moves):
         return "1 - s(a) = s(-a) turns the coupled forget gate into an input gate"
@@ -240,8 +243,8 @@ def negation(moves: Iterable[Move]) -> str:
 
 
 def sum_text(move: Move) -> str:
-    """Returns the sum of blocks (gates' parameters) of a move, without layers and directions, for a
-    report.
+    """Returns the sum of blocks (gates' parameters) of a move (a formula of a conversion), without layers and
+    directions, for a report.
     """
     texts = [
         f"{'+' if sign > 0 else '-'} {ParameterBlock(block.parameter, block.gate)}"

@@ -170,9 +170,10 @@ class Semantics:
     def settled(
         cls, name: str, cell: str, fixed: Mapping[str, Any], stated: Mapping[str, Any]
     ) -> "Semantics":
-        """Returns the function of a layout. `fixed` has, by field, the layout's value or the `Setting` that
-        decides it; `stated` has the user's values; `name` is the layout's, for messages. Raises `LayoutError`
-        for an open field without a value, and for a fixed one with another value.
+        """Returns the function that weights in a layout (a framework's arrangement of weights) parametrise.
+        `fixed` has, by field, the layout's value or the `Setting` that decides it; `stated` has the user's
+        values; `name` is the layout's, for messages. Raises `LayoutError` for an open field without a value,
+        and for a fixed one with another value.
         """
         check_semantics(name, cell, stated)
         values: dict[str, Any] = {}

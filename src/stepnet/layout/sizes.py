@@ -75,8 +75,9 @@ class Sizes:
         return self.inputs if layer == 0 else self.directions * self.output
 
     def of(self, letter: str, layer: int = 0) -> int:
-        """Returns the size of an axis by its letter in the notation of layouts: x inputs of the layer, h
-        hidden, k or y outputs, L layers, D directions; a number as text is its own size.
+        """Returns the size of an axis by its letter in the notation of layouts (arrangements of weights): x
+        inputs of the layer, h hidden, k or y outputs, L layers, D directions; a number as text is its own
+        size.
         """
         match letter:
             case "x":
@@ -107,8 +108,8 @@ def term_shape(term: Term, sizes: Sizes, layer: int) -> Shape:
 
 
 def stack_shape(stack: Concatenation, sizes: Sizes, layer: int) -> Shape:
-    """Returns the shape of an array of concatenated terms (parameters with their axes) in a layer: the
-    lengths along the axis of concatenation are added.
+    """Returns the shape of an array of concatenated terms (parameters with their axes) in layer number
+    `layer`, such as b and d one after the other: the lengths along the axis of concatenation are added.
     """
     shapes = [term_shape(term, sizes, layer) for term in stack.terms]
     axis = range(len(shapes[0]))[stack.axis] if len(shapes) > 1 else -1
@@ -119,8 +120,9 @@ def stack_shape(stack: Concatenation, sizes: Sizes, layer: int) -> Shape:
 
 
 def flat_length(segments: tuple[Concatenation | Loop, ...], sizes: Sizes, layer: int) -> int:
-    """Returns the length of a vector of weights, or of a part of it, from its parsed notation; loops are
-    repeated. Buffers that are in no loop over layers belong to `layer`.
+    """Returns the length of a vector of weights, or of a part of it, from its parsed notation; parts in loops
+    over layers or directions are counted as often as `sizes` has these. Parts that are in no loop over layers
+    belong to `layer`.
     """
     total = 0
     for segment in segments:
@@ -135,7 +137,7 @@ def flat_length(segments: tuple[Concatenation | Loop, ...], sizes: Sizes, layer:
 
 def shape_of(pattern: Pattern, sizes: Sizes, layer: int = 0) -> Shape:
     """Returns the shape of an array of `layer` from its pattern (the parsed notation), to check it or to
-    allocate it. Buffers without a declared shape are a vector.
+    allocate it. Arrays end to end, without a declared shape, are one vector. sizes: those of the layer.
 
     >>> from stepnet.layout.notation import parse
     >>> shape_of(parse("W[(g:rzn h) x]"), Sizes(inputs=2, hidden=3))

@@ -69,7 +69,7 @@ def unknowns(
 ) -> Unknowns:
     """Returns the sizes by letter that are known without shapes; the others are None. These are the stated
     ones, and the numbers of layers and directions in the names of arrays, which are 1 if neither names nor
-    axes of the layout distinguish them.
+    axes of the layout (arrangement of weights) distinguish them.
 
     parsed_names: for each array, its template in the record, its layer and its direction.
     """
@@ -88,7 +88,8 @@ def completed_sizes(
 ) -> Sizes:
     """Completes the sizes of a layer: searches the last unknown ones from the length of a vector of all
     weights. Raises `OpenSizesError` if several fit the vector or there are too many to search, and
-    `LayoutError` if none fits or there is no vector. letter_sizes: the sizes solved so far.
+    `LayoutError` if none fits or there is no vector. letter_sizes: the sizes solved so far. shapes: those of
+    the arrays, by name.
 
     parsed_names: by the name of each array, its template in the record, its layer and its direction.
     """
@@ -221,7 +222,7 @@ def unknown(atom: ElementaryAxis, letter_sizes: Unknowns, layer: int) -> list[st
 def needed(name: str, letter_sizes: Unknowns, layer: int) -> list[str]:
     """Returns the letters of the sizes that an elementary axis' length depends on: inputs x of upper layers
     depend on the directions D and the output of the layer below; the output, also k, is y (projected) if the
-    layout has a projection, else h. A number and the gate axis g depend on none.
+    layout (arrangement of weights) has a projection, else h. A number and the gate axis g depend on none.
 
     letter_sizes: sizes by letter; it has "y" only if the layout has a projection.
     """
@@ -232,8 +233,8 @@ def needed(name: str, letter_sizes: Unknowns, layer: int) -> list[str]:
 
 
 def value(atoms: tuple[ElementaryAxis, ...], letter_sizes: Unknowns, layer: int) -> int:
-    """Returns the product of the lengths of elementary axes whose sizes are all known, in an array of
-    `layer`: a summand of the equation of an axis. letter_sizes: the sizes by letter.
+    """Returns the product of the lengths of elementary axes (`atoms`) whose sizes are all known, in an array
+    of `layer`: a summand of the equation of an axis. letter_sizes: the sizes by letter.
     """
     result = 1
     for atom in atoms:
@@ -248,9 +249,9 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
     sum of products of sizes.
 
     array: the name, for messages. pattern: the parsed notation. layer: the number of the layer; None if the
-    array holds all layers, and then a vector has no equation here. An axis along which terms are concatenated
-    has one equation, with their sum; any other axis has one for each term that differs. Raises `LayoutError`
-    for another number of axes.
+    array holds all layers, and then a vector has no equation here. An axis along which terms (parameters with
+    their axes) are concatenated has one equation, with their sum; any other axis has one for each term that
+    differs. Raises `LayoutError` for another number of axes.
     """
     axes = pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes
     if len(shape) != (len(axes) or 1):
@@ -273,9 +274,9 @@ def equations(array: str, pattern: Pattern, shape: Shape, layer: int | None) -> 
 
 
 def flat_products(segments: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[ElementaryAxis, ...]]:
-    """Yields the products of elementary axes, one per term, whose sum is the length of one layer and
-    direction in a vector of weights. segments: its parsed notation, whose loops over layers and directions
-    are not repeated.
+    """Yields the products of elementary axes, one per term (a parameter with its axes), whose sum is the
+    length of one layer and direction in a vector of weights. segments: its parsed notation, whose loops over
+    layers and directions are not repeated.
     """
     for segment in segments:
         if isinstance(segment, Loop):
@@ -286,9 +287,9 @@ def flat_products(segments: tuple[Concatenation | Loop, ...]) -> Iterator[tuple[
 
 
 def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
-    """Solves equations of axis lengths for a layer's sizes: repeatedly the first with a single unknown.
-    Returns the sizes by letter, None for those that no such equation determines. letter_sizes: the sizes
-    known before, None for the others.
+    """Solves a system of equations of axis lengths for a layer's sizes: repeatedly the first with a single
+    unknown. Returns the sizes by letter, None for those that no such equation determines. letter_sizes: the
+    sizes known before, None for the others.
     """
     while True:
         ready = [(equation, equation.unsolved(letter_sizes)) for equation in system]
@@ -329,7 +330,8 @@ def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Size
 
 def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:
     """Returns the sizes of the projected output (letter "y") to try for a layer: the known one, or all that
-    may fit; only None if the layout has no projection, and so no letter "y" in `letter_sizes`.
+    may fit; only None if the layout (arrangement of weights) has no projection, and so no letter "y" in
+    `letter_sizes`.
 
     length: that of the vector of all its weights. It has the projection matrix [y, h], so y <= length / h.
     """
@@ -346,7 +348,8 @@ def monomials(
     monomial, such as "hhx", its coefficient.
 
     segments: the parsed notation of the vector. sizes: only layers and directions count, as known numbers.
-    projection: True if the output's letter is y, not h. layer: that of buffers in no loop over layers.
+    projection: True if the output's letter is y, not h. layer: the number of the layer for parts of the
+    vector that are in no loop over layers.
     """
     counts: Counter[str] = Counter()
     for segment in segments:
@@ -394,7 +397,8 @@ def size_error(array: str, length: int, fits: list[Sizes], name: str, searched: 
 
 def stated_sizes(stated: Mapping[str, int | None], projection: bool) -> Unknowns:
     """Returns the caller's sizes by letter, None where not stated; raises `LayoutError` for unknown names and
-    impossible sizes. `projection` tells if the layout has a projection, and so a letter for it.
+    impossible sizes. `projection` tells if the layout (arrangement of weights) has a projection, and so a
+    letter for it.
     """
     for name in stated:
         if name not in LETTERS:

@@ -13,9 +13,9 @@ from stepnet.layout.sizes import Sizes
 
 
 def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
-    """Returns the reasons, for an error, why a conversion is impossible because one side has no projection of
-    the outputs; empty if it is possible. A source's projection as wide as hidden may be left out, if it is
-    the identity (checked later). sizes: those of the source.
+    """Returns the reasons, for an error, why a conversion is impossible because one side of it, `source` or
+    `target`, has no projection of the outputs; empty if it is possible. A source's projection as wide as
+    hidden may be left out, if it is the identity (checked later). sizes: those of the source.
     """
     if target.projection and sizes.projected is None:
         return [f"{target.name} has a projection, and {source.name} has none"]
@@ -33,7 +33,7 @@ def unmet(
 ) -> list[str]:
     """Returns the messages for the conditions of a conversion that the numbers of the source do not meet.
 
-    regions, arrays: the positions of the source's blocks, and its arrays by name.
+    demands: the conditions. regions, arrays: the positions of the source's blocks, and its arrays by name.
     exact: whether sums must hold exactly, not only up to rounding.
     """
     missed: dict[tuple[str, str], dict[str, str]] = {}

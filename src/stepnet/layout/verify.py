@@ -60,7 +60,9 @@ class Weights:
         )
 
     def runner_weights(self) -> RunnerWeights:
-        """Returns the weights for a framework's own runner: float64 copies, with sizes and semantics."""
+        """Returns copies of these weights in float64, with the sizes and the settings of their function, in
+        the form in which frameworks are called to run them.
+        """
         chosen = record(self.layout)
         arrays = {name: as_array(name, array) for name, array in self.arrays.items()}
         sizes = sizes_of(
@@ -269,7 +271,8 @@ def framework_result(layer_weights: Weights, sequences: Ragged, outputs: Ragged)
 
 def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> float:
     """Returns the error, relative to max(1, |largest output|), that rounding in a dtype explains in outputs
-    of layers after the longest random sequence. `roundings` is the number of rounding errors of a step.
+    of layers of these sizes after the longest random sequence. `roundings` is the number of rounding errors
+    of a step.
     """
     return tolerance(dtype, max(LENGTHS), sizes.inputs + sizes.hidden, roundings)
 

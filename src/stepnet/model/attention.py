@@ -99,8 +99,8 @@ def kind_of(x: Traced) -> str:
 
 
 def factor_of(scale: Any, size: int) -> float:
-    """Returns the factor by which attention scales the products of queries and keys of `size` features;
-    raises `StepError` for a scale that is no number.
+    """Returns the factor by which attention scales the products of queries and keys of `size` features:
+    `scale`, or 1 / sqrt(size) if that is None; raises `StepError` for a scale that is no number.
     """
     if scale is None:
         return 1 / sqrt(max(size, 1))
@@ -144,8 +144,8 @@ def grouped(x: Traced, heads: int, name: str) -> Traced:
 
 
 def mask_at(products: Traced, keys: Traced, mask: Any) -> Traced:
-    """Returns the mask at each pair of a query and a key, one bool: that of the key. Raises `StepError`
-    unless the mask is a bool at each key.
+    """Returns the mask at each pair of a query and a key, one bool: that of the key. products: the products
+    of queries and keys, one at each of these pairs. Raises `StepError` unless the mask is a bool at each key.
     """
     if not isinstance(mask, Traced) or mask.type.element != "bool[]" or mask.type.extent != keys.type.extent:
         raise refuse("the mask of an attention is a bool at each step of k")
@@ -154,7 +154,7 @@ def mask_at(products: Traced, keys: Traced, mask: Any) -> Traced:
 
 def spread(values: Traced, extent: Extent) -> Traced:
     """Returns floating-point values that each key has, repeated at each pair of a query and this key. extent:
-    that of the pairs.
+    the axes of the pairs, such as rows/steps/steps*: sequences, their queries, and their keys (*).
     """
     builder = values.builder
     ones = Traced(builder, builder.constant(np.ones((*values.type.shape, 1), values.dtype)))

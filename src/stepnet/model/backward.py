@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import Order
-from stepnet.compiler.values.structure import leaves_as, named_leaves, rebuild, skeleton
+from stepnet.compiler.values.structure import leaves_as, named_leaves, skeleton
 from stepnet.errors import InputError
 from stepnet.model.batch import checked_array
 from stepnet.model.gradient_runs import GradientRun, Halved
@@ -49,9 +49,8 @@ class Backward:
         """The outputs and final memories of the forward run of a gradient, in the structures of a call and of
         its cotangents.
         """
-        program, levels = self.arguments.reading.program, self.arguments.reading.program.levels
-        outputs = list(map(self.arguments.batch.like_input, self.made, levels, program.axes))
-        return rebuild(program.output, outputs), program.final(self.made[len(levels) :])
+        count = len(self.arguments.reading.program.levels)
+        return self.arguments.outputs(self.made), self.arguments.reading.program.final(self.made[count:])
 
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
         """Computes the gradients for cotangents of the outputs and final memories, in their structures.
@@ -133,7 +132,8 @@ class GradientLayout:
 
 
 def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
-    """Checks cotangents against the results they belong to; returns arrays, and None for those not given.
+    """Checks cotangents against the results they belong to; returns an array for each result, and None for
+    those not given. Raises `InputError` if structure, kind or shape differ from those of the results.
 
     what: the name of the results in messages.
     value: the cotangents, in the structure of the results; None for none.
@@ -151,19 +151,49 @@ def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
         if leaf is None:
             arrays.append(None)
             continue
-        if isinstance(right, Ragged) != isinstance(leaf, Ragged):
-            kind = "a Ragged" if isinstance(right, Ragged) else f"an array {list(right.shape)}"
-            raise InputError(f"{title} is a {type(leaf).__name__}; it should be {kind}, as the result is")
-        array = checked_array(leaf.values if isinstance(leaf, Ragged) else leaf, title)
-        values = right.values if isinstance(right, Ragged) else right
-        if array.shape != values.shape or (
-            isinstance(right, Ragged)
-            and any(not np.array_equal(a, b) for a, b in zip(leaf.offsets, right.offsets, strict=False))
-        ):
-            given = leaf if isinstance(leaf, Ragged) else array
-            raise InputError(f"{title} is {shape_text(given)}; it should be {shape_text(right)}")
-        arrays.append(array)
+        arrays.append(array_like(title, leaf, right))
     return arrays
+
+
+def array_like(title: str, leaf: Any, right: Any, what: str = "result") -> Array:
+    """Returns the array of a cotangent or tangent, of a Ragged its values, with the steps in their order.
+
+    title: its name in messages.
+    right: the value that it belongs to, whose layout it has. what: the name of this one, such as "result".
+
+    Raises `InputError` for a value of another kind or shape.
+    """
+    if isinstance(right, Ragged) != isinstance(leaf, Ragged):
+        kind = "a Ragged" if isinstance(right, Ragged) else f"an array {list(right.shape)}"
+        raise InputError(f"{title} is a {type(leaf).__name__}; it should be {kind}, as the {what} is")
+    array = checked_array(leaf.values if isinstance(leaf, Ragged) else leaf, title)
+    values = right.values if isinstance(right, Ragged) else right
+    if array.shape != values.shape or (
+        isinstance(right, Ragged)
+        and any(not np.array_equal(a, b) for a, b in zip(leaf.offsets, right.offsets, strict=False))
+    ):
+        given = leaf if isinstance(leaf, Ragged) else array
+        own, wanted = other_length(given, right)
+        raise InputError(f"{title} is {shape_text(given)}{own}; it should be {shape_text(right)}{wanted}")
+    return array
+
+
+def other_length(given: Any, right: Any) -> tuple[str, str]:
+    """Returns texts for messages that name the first sequence whose length differs between two Raggeds of
+    equally many sequences: its length in the one and in the other. Empty texts for other values.
+    """
+    if not (isinstance(given, Ragged) and isinstance(right, Ragged)):
+        return "", ""
+    for level, (own, wanted) in enumerate(zip(given.offsets, right.offsets, strict=False)):
+        if len(own) != len(wanted):
+            break
+        lengths = np.diff(own), np.diff(wanted)
+        differ = np.flatnonzero(lengths[0] != lengths[1])
+        if len(differ):
+            name = f"{'inner ' if level else ''}sequence {differ[0]}"
+            own, wanted = (f", in which {name} has length {each[differ[0]]}" for each in lengths)
+            return own, wanted
+    return "", ""
 
 
 def shape_text(value: Any) -> str:

@@ -79,7 +79,7 @@ class BackwardAccumulator:
         ]
 
     def add(self, piece: Piece, gradients: Sequence[Array]) -> None:
-        """Adds the gradients of a piece (range of steps) to the totals.
+        """Adds the gradients of a piece (range of steps) to `totals`, the gradients so far.
 
         The gradients of its initial memories become the cotangents from which the piece before it starts. The
         cotangents of results per row (sequence) that the piece has used are set to zero.
@@ -103,8 +103,8 @@ class BackwardAccumulator:
         """Yields the gradients that have been added up over all pieces (ranges of steps), each with the
         number of its value in the whole net.
 
-        values: for each input of the section's net, the number of its value in the whole net; None to skip
-            it.
+        values: for each input of the net of the section (part of the whole net), the number of its value in
+            the whole net; None to skip it.
         """
         for place, array in zip(self.wanted, (*self.totals, *self.memories), strict=True):
             number = values[place]

@@ -16,7 +16,15 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, is_array, short_repr
 from stepnet.compiler.values.dtypes import promoted_float
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.compiler.values.structure import (
+    arranged,
+    leaves,
+    named_leaves,
+    rebuild,
+    skeleton,
+    titled_leaves,
+    transform,
+)
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import path_of
@@ -71,14 +79,18 @@ class Batch:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of a trace for these inputs: their structure, dtypes, features, levels and axes."""
+        """The cache key of a trace for these inputs: their structure, dtypes, features, levels of nested
+        sequences and axes of steps.
+        """
         single = isinstance(self.structure, Ragged | np.ndarray)
         kinds = ((a.dtype, a.shape[1:], n) for a, n in zip(self.arrays, self.levels, strict=True))
         return "array" if single else skeleton(self.structure), *kinds, *(self.axes or ())
 
     @property
     def specs(self) -> Any:
-        """The `Spec`s (features, dtype, inner levels) of the inputs in a step, in the inputs' structure."""
+        """The `Spec`s (features, dtype, levels of sequences inside a step) of the inputs in a step, in the
+        inputs' structure.
+        """
         axes = self.axes or [""] * len(self.arrays)
         each = zip(self.arrays, self.levels, axes, strict=True)
         specs = [Spec(a.shape[1:], a.dtype, levels - 1, own_name(axis)) for a, levels, axis in each]
@@ -91,6 +103,7 @@ class Batch:
         lengths: Any,
         time_major: bool = False,
         own: Mapping[str, str] | None = None,
+        argument: str = "",
     ) -> "Batch":
         """Checks a caller's sequences and makes the batch; raises `InputError` if they do not fit together.
 
@@ -99,8 +112,9 @@ class Batch:
         time_major: whether arrays are [time, batch, features...]; they are read in place.
         own: None if all inputs have the same lengths; else the names of the axes of those that are declared
             to have steps of their own, by the name of the input. Others may have other lengths too.
+        argument: the name of the step's argument for the sequences, for messages; "" for none.
         """
-        named = list(named_leaves(sequences))
+        named = list(titled_leaves(sequences, argument))
         if not named:
             raise InputError("there are no input sequences")
         raggeds = [name for name, leaf in named if isinstance(leaf, Ragged)]
@@ -123,10 +137,11 @@ class Batch:
     def _of_raggeds(
         cls, structure: Any, named: list[tuple[str, Ragged]], own: Mapping[str, str] | None
     ) -> "Batch":
-        """Makes the batch of Raggeds; raises `InputError` unless their lengths agree at all common levels,
-        but for those that may have steps of their own.
+        """Makes the batch of Raggeds; raises `InputError` unless their lengths agree at all levels of nested
+        sequences that they share, but for those that may have steps of their own.
 
-        named: the Raggeds with their names in `structure`. own: as in `of`.
+        named: the Raggeds with their names in `structure`. own: the declared names of the axes of inputs with
+        steps of their own, by input; None if all have the same lengths.
         """
         shared = [pair for pair in named if pair[0] not in (own or {})]
         first, deepest = max(shared or named, key=lambda pair: pair[1].levels)
@@ -166,9 +181,9 @@ class Batch:
         Raises `InputError` unless all have the same first two sizes, but for those that may have steps of
         their own.
 
-        named: the arrays with their names in `structure`.
-        time_major: whether they are [time, batch, features...].
-        own: as in `of`.
+        named: the arrays with their names in `structure`. time_major: whether they are [time, batch,
+        features...]. own: the declared names of the axes of inputs with steps of their own, by input; None if
+        all have the same lengths.
         """
         axes = "[time, batch, features]" if time_major else "[batch, time, features]"
         arrays = [checked_array(leaf, f"input {name}".strip()) for name, leaf in named]
@@ -201,10 +216,12 @@ class Batch:
         time_major: bool,
         own: Mapping[str, str],
     ) -> "Batch":
-        """Makes the batch of arrays of which some have steps of their own; these are without padding.
+        """Makes the batch of arrays of which some have steps of their own; these are without padding. Raises
+        `InputError` for other numbers of sequences, and for `lengths`.
 
-        named: the arrays with their names in `structure`, and `arrays` the same ones, checked.
-        lengths: None, as one number per sequence would not say of which input. time_major, own: as in `of`.
+        named: the arrays with their names in `structure`, and `arrays` the same ones, checked. lengths: None,
+        as one number per sequence would not say of which input. time_major: whether arrays are [time, batch,
+        features...]. own: the declared names of the axes of inputs with steps of their own, by input.
         """
         if lengths is not None:
             raise InputError(
@@ -231,14 +248,14 @@ class Batch:
 
     def offsets_along(self, axis: str) -> Array:
         """Returns the offsets of the sequences along an axis of steps, end to end: that of the inputs, one
-        derived from it, or that of an input with steps of its own.
+        derived from it (as after a stride), or that of an input with steps of its own.
         """
         return derived_offsets(axis, self.positions.offsets, self.positions.beside)
 
     @property
     def steps_like(self) -> Any:
-        """The layout in which the batch has a single value per step, as in a mask: a Ragged of one level (the
-        input if it is one), or the first two sizes of the inputs' arrays.
+        """The layout in which the batch has a single value per step, as in a mask: a Ragged without nested
+        sequences (the input if it is one), or the first two sizes of the inputs' arrays.
         """
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
@@ -260,9 +277,10 @@ class Batch:
         return replace(self, arrays=arrays, positions=packed, padded=positions)
 
     def seen_whole(self, axes: Sequence[str]) -> "Batch":
-        """Returns the batch with the offsets of steps that recurrences read whole among those beside.
+        """Returns a copy of the batch that also has the offsets of axes along which a step of a recurrence
+        reads all steps of a sequence at once, as it reads a static sequence.
 
-        axes: the axes of these steps, such as "steps".
+        axes: the axes of the steps that are read so, such as "steps".
         """
         whole = {whole_axis(axis): self.offsets_along(axis) for axis in axes}
         return replace(self, positions=self.positions.with_statics({**self.positions.beside, **whole}))
@@ -305,7 +323,7 @@ class Batch:
     def output_positions(self, axis: str) -> Positions:
         """Returns where the steps of the sequences lie in an output, as the caller gets it.
 
-        axis: the axis of the output's steps, which may be derived from that of the inputs.
+        axis: the axis of the output's steps, which may be derived from that of the inputs, as after a stride.
         """
         padded = None if isinstance(self.like, Ragged) else self.padded_like(axis)[1]
         if padded is not None or not is_derived((axis,)):
@@ -313,10 +331,11 @@ class Batch:
         return Positions.end_to_end(self.offsets_along(axis))
 
     def padded_like(self, axis: str) -> tuple[tuple[int, int], Positions | None]:
-        """Returns the first two sizes of an array of outputs, and where their steps lie in it if they are not
-        end to end; None if they are, or if the batch was read in place.
+        """Returns the first two sizes of an array of outputs, and the positions of their steps in it. The
+        positions are None if the steps lie end to end, and if outputs are computed where the inputs' steps
+        lie.
 
-        axis: the axis of the steps, which may be derived from that of the inputs.
+        axis: the axis of the steps, which may be derived from that of the inputs, as after a stride.
         """
         if not is_derived((axis,)):
             return self.like, self.padded
@@ -353,15 +372,17 @@ class Statics:
 
     @classmethod
     def of(cls, statics: Any, count: int) -> "Statics":
-        """Returns a call's checked statics as arrays; raises `InputError` unless each has `count` entries.
+        """Returns a call's checked statics (values that each sequence has once) as arrays; raises
+        `InputError` unless each has `count` entries.
 
         Static sequences (Raggeds) with the same lengths share one axis, named after the first of them.
         """
         specs: list[Spec] = []
         arrays: list[Array] = []
         beside: dict[str, Array] = {}
-        for name, leaf in named_leaves(statics):
-            what = f"static {name}" if name else "the static"
+        pairs = zip(named_leaves(statics), titled_leaves(statics, "statics"), strict=True)
+        for (name, leaf), (title, _) in pairs:
+            what = f"static {title}" if name else "the static"
             array, axis = checked_array(leaf.values if isinstance(leaf, Ragged) else leaf, what), ""
             if isinstance(leaf, Ragged):
                 check_row_sequences(leaf, what, count)
@@ -379,7 +400,8 @@ class Statics:
         return cls(rebuild(statics, specs), arrays, beside)
 
     def beside_others(self, known: dict[str, Array]) -> "Statics":
-        """Returns a copy in which no axis has a name that `known` has for sequences of other lengths.
+        """Returns a copy of the statics (values that each sequence has once) in which no axis has a name that
+        `known` has for sequences of other lengths.
 
         So the statics of several recurrences can be inputs of one net. "_" is appended to such a name.
 
@@ -403,11 +425,11 @@ class Statics:
 def axes_of(
     named: Sequence[tuple[str, Array]], offsets: Array, own: Mapping[str, str] | None
 ) -> tuple[list[str] | None, dict[str, Array]]:
-    """Returns the axes of inputs as `axes_of_inputs` finds them; None and no offsets if all have the steps of
-    the model, as inputs mostly have.
+    """Finds the axis of the steps of each input: "" for that of the model's steps, else a name. Returns the
+    axes, and the offsets of the named ones by name; (None, {}) if all inputs have the steps of the model.
 
-    named: the offsets of each input with its name. offsets: those of the model's steps.
-    own: as in `Batch.of`.
+    named: the offsets of each input with its name. offsets: those of the model's steps. own: the declared
+    names of the axes of inputs with steps of their own, by input; None if all have the same lengths.
     """
     differ = (level is not offsets and not np.array_equal(level, offsets) for _, level in named)
     if own is None or not (own or any(differ)):
@@ -419,8 +441,8 @@ def axes_of(
 
 
 def static_axis(name: str, known: Mapping[str, Array]) -> str:
-    """Returns the name of the axis of a static sequence from its own: another one if the axes of a model's
-    steps may have it, or another static has it.
+    """Returns the name of the axis of a static sequence, which each sequence has once, from that of the
+    static: another one if the axes of a model's steps may have it, or another static has it.
 
     known: the axes of other statics.
     """
@@ -432,7 +454,9 @@ def static_axis(name: str, known: Mapping[str, Array]) -> str:
 
 
 def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
-    """Raises `InputError` unless a static Ragged has one level and `count` sequences; `what` is its name."""
+    """Raises `InputError` unless a Ragged, given as a static (one sequence for each sequence), is not nested
+    and has `count` sequences; `what` is its name.
+    """
     if ragged.levels != 1:
         raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
     if len(ragged) != count:
@@ -446,7 +470,7 @@ def check_no_lengths(lengths: Any) -> None:
 
 
 def check_same_lengths(first_name: str, first: Ragged, second_name: str, second: Ragged) -> None:
-    """Raises `InputError` unless two inputs have the same lengths at all common levels.
+    """Raises `InputError` unless two inputs have the same lengths at all levels of nesting that both have.
 
     The message names the first sequence whose lengths differ.
 
@@ -485,7 +509,8 @@ def checked_array(value: Any, what: str) -> Array:
 
 
 def checked_lengths(lengths: Any, count: int, time: int) -> Array:
-    """Returns the argument `lengths` as int64; raises `InputError` unless it has one number per sequence.
+    """Returns the argument `lengths` as int64; raises `InputError` unless it has one whole number per
+    sequence, from 0 to `time`.
 
     count, time: the number of sequences, and the number of steps of the padded array.
     """
@@ -519,22 +544,23 @@ def begun_steps(begun: Any, count: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(array, count), np.int64)
 
 
-def initial_arrays(initial: Any, memory: Any, count: int) -> list[Array | None]:
+def initial_arrays(initial: Any, memory: Any, count: int, argument: str = "memory") -> list[Array | None]:
     """Checks the argument `initial` of a call against the memory; returns an array per memory, None for
-    zeros.
+    zeros. Raises `InputError` if structure, shape or dtype do not fit.
 
     memory: the structure of the memory, with a `Spec` (features and dtype) for each array.
     count: the number of sequences.
+    argument: the name of the step's argument for the memory, for messages.
     """
-    expected = list(named_leaves(memory))
+    expected = list(titled_leaves(memory, argument))
     if initial is None or is_zeros(initial):
         return [None] * len(expected)
     initial = arranged(initial, memory)
     if skeleton(initial) != skeleton(memory):
-        raise InputError(f"initial is {skeleton(initial)}, the memory is {skeleton(memory)}")
+        raise InputError(f"initial is {skeleton(initial)}, the memory `{argument}` is {skeleton(memory)}")
     arrays: list[Array | None] = []
     for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
-        what = f"the initial memory {name}".strip()
+        what = f"the initial memory `{name}`"
         array = checked_array(leaf, what)
         if array.shape != (count, *spec.shape):
             raise InputError(f"{what} is {list(array.shape)}; it should be {[count, *spec.shape]}")
@@ -572,13 +598,19 @@ def advice_for(structure: Any, array: Array) -> str:
 
 
 def check_inputs(
-    declared: Any, given: Any, kind: str = "input", owner: str = "recurrence", besides: str = ""
+    declared: Any,
+    given: Any,
+    kind: str = "input",
+    owner: str = "recurrence",
+    besides: str = "",
+    argument: str = "",
 ) -> None:
     """Raises `InputError` for inputs whose structure or features differ from the declared ones.
 
     declared, given: the `Spec`s (features) of the declared and of the given inputs; None accepts all inputs.
     kind, owner: the words for the values and for the model in messages, such as "input" and "recurrence".
     besides: what the message adds about the other arguments, if the structure differs.
+    argument: the name of the step's argument for the inputs, for messages; "" for none.
     """
     if declared is None:
         return
@@ -586,17 +618,31 @@ def check_inputs(
     if skeleton(declared) != skeleton(given):
         itself = isinstance(declared, Spec) and len(leaves(given)) == 1
         raise InputError(
-            f"the {kind}s are {skeleton(given)}; this {owner} was made for {skeleton(declared)}"
+            f"the {kind}s {argument and f'`{argument}` '}are {skeleton(given)}; this {owner} was made for "
+            f"{skeleton(declared)}"
             f"{': pass the array itself' if itself else besides}"
         )
-    for (name, expected), array in zip(named_leaves(declared), leaves(given), strict=True):
+    for (name, expected), array in zip(titled_leaves(declared, argument), leaves(given), strict=True):
         if expected.shape != array.shape:
             what = f"{kind} {name}".strip()
             advice = "" if array.shape or kind != "input" else f"; {NO_FEATURES}"
+            if array.levels > expected.levels and len(expected.shape) == 1:
+                advice = f"; {steps_of_lists(array, expected)}"
             raise InputError(
                 f"{what} has features {list(array.shape)}; this {owner} was made for {list(expected.shape)}"
                 f"{advice}"
             )
+
+
+def steps_of_lists(given: Spec, expected: Spec) -> str:
+    """Returns how sequences of sequences are made sequences of steps of the features that a model takes, for
+    a message. given, expected: the `Spec`s of the input and of the model.
+    """
+    numbers = f"pyarrow.{given.dtype}(), {expected.shape[0]}"
+    return (
+        "this one has sequences of sequences, as Arrow's lists of lists are; for steps of features cast the "
+        f"column: column.cast(pyarrow.list_(pyarrow.list_({numbers})))"
+    )
 
 
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:
@@ -609,7 +655,8 @@ def with_dtypes(inputs: Any, params: list[Array]) -> Any:
 
 
 def with_default_dtypes(specs: Any, inputs: Any, params: list[Array]) -> Any:
-    """Returns the `Spec`s of memories or statics with a dtype each, where the user may have left it out.
+    """Returns the `Spec`s of memories or statics (values that each sequence has once) with a dtype each,
+    where the user may have left it out.
 
     The default is the floating dtype of the inputs and the parameters.
 
@@ -622,7 +669,8 @@ def with_default_dtypes(specs: Any, inputs: Any, params: list[Array]) -> Any:
 
 
 def no_sequences(spec: Spec) -> Ragged:
-    """Returns a Ragged without sequences of these features and levels, to trace a model without data.
+    """Returns a Ragged without sequences of these features and levels of nested sequences, to trace a model
+    without data.
 
     >>> no_sequences(Spec(3, "float32"))
     Ragged(0 sequences, 3 features, float32)
@@ -631,7 +679,9 @@ def no_sequences(spec: Spec) -> Ragged:
 
 
 def no_static(spec: Spec) -> Any:
-    """Returns a static of no sequences: a Ragged for a static sequence, else an array without rows."""
+    """Returns a static (a value that each sequence has once) for a batch of no sequences, to trace with: a
+    Ragged if the static is a sequence, else an array without rows.
+    """
     if spec.axis:
         return Ragged.from_list([], spec.dtype, spec.shape)
     return np.zeros((0, *spec.shape), spec.dtype)

@@ -43,7 +43,7 @@ def beam_search(
 
     The probability of a sequence is the product of the probabilities of its symbols, which are the softmax of
     the scores. At each step the `beams` most probable unfinished sequences continue. Finished sequences are
-    kept apart and take no place among them. Equal candidates are ordered by the rank of the sequence that
+    collected, and take no place among them. Equal candidates are ordered by the rank of the sequence that
     they continue, then by symbol. The search ends when no unfinished sequence can rank above the finished
     ones.
 
@@ -165,7 +165,8 @@ class Finished:
     """
 
     def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
-        """Makes a collection without sequences, for `starts` starts (beginnings that the search continues).
+        """Makes a collection without sequences, for `starts` starts, the given sequences that the search
+        continues.
 
         beams, most: the largest number of sequences for each start, and of symbols of a sequence.
         penalty: the exponent of the length in a rank.

@@ -13,8 +13,8 @@ from stepnet.model.recurrence import RNN
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
     """Returns the program of layers outside a call, such as for `explain`, with all outputs of each step.
 
-    It is traced for a batch of no sequences, with inputs and statics as declared or last seen; raises
-    `InputError` if they are unknown.
+    It is traced for a batch of no sequences, with inputs and statics (values that each sequence has once) as
+    declared or last seen; raises `InputError` if they are unknown.
 
     run: the programs of the layers.
     """
@@ -34,7 +34,8 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
 
 
 def statics_of(layer: Layer) -> Any:
-    """Returns statics for a batch of no sequences, in the structure that a layer takes.
+    """Returns statics (values that each sequence has once) for a batch of no sequences, in the structure that
+    a layer takes.
 
     With them the layer can be traced without a call.
     """

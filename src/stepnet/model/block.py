@@ -28,7 +28,9 @@ class Block(Builder):
     """
 
     def __init__(self, finish: Callable[[], None]) -> None:
-        """Makes a net without nodes, which the `with` block fills; `finish` is called at its end."""
+        """Makes a net without nodes, which the operations in the `with` block fill with the step of a
+        recurrence; `finish` is called at the end of the block.
+        """
         super().__init__()
         self.finish = finish
         self.begun = self.ended = False
@@ -43,7 +45,9 @@ class Block(Builder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the block: calls `finish`, or passes an error on with the user's line added to its message."""
+        """Ends the block (the `with` in which the user writes a step): calls `finish`, or passes an error on
+        with the user's line added to its message.
+        """
         try:
             if error is None:
                 self.finish()
@@ -66,7 +70,7 @@ class Block(Builder):
         """Adds an input to the net of the block (the `with` in which the user writes a step); returns its
         value.
 
-        spec: the features, the dtype and the inner levels of the input.
+        name: its name. spec: its features, its dtype, and the levels of sequences inside each step.
         """
         return Traced(
             self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)).computed, name)
@@ -75,7 +79,8 @@ class Block(Builder):
     # ---- the enclosing block
 
     def take_from(self, other: Builder, what: str) -> None:
-        """Records that a value of another block is used here, which makes that block the enclosing one.
+        """Records that a value of another block (the `with` in which the user writes a step) is used here,
+        which makes that block the enclosing one.
 
         other: the other block.
         what: the name of the value in messages.
@@ -105,9 +110,10 @@ class Block(Builder):
         return self.declared(name, spec)
 
     def captured(self, other: Builder, number: int) -> int:
-        """Returns the number of this block's input that stands for a value of an enclosing block.
+        """Returns the number of the input of this block (the `with` in which the user writes a step) that
+        stands for a value of an enclosing block.
 
-        The input is added at first use.
+        The input is added at first use. Raises `StepError` unless the value is one per row.
 
         other, number: the enclosing block, and the number of the value in it.
         """
@@ -127,9 +133,11 @@ class Block(Builder):
         return self._captured[key].number
 
     def row(self, leaf: Any, what: str) -> int:
-        """Returns the number in this block's net of a value with one entry per row (sequence of the batch).
+        """Returns the number in the net of this block (the `with` in which the user writes a step) of a value
+        with one entry per row (sequence of the batch).
 
-        leaf: an array, or a value of this block or of an enclosing one; one of an inner block is an error.
+        leaf: an array, or a value of this block or of an enclosing one; raises `StepError` for one of an
+            inner block.
         what: its name in messages.
         """
         if isinstance(leaf, Traced) and leaf.builder.is_inside(self):
@@ -163,7 +171,9 @@ class Block(Builder):
             raise refuse(f"{what} after the block has ended; write it in `with rnn.stepnet():`")
 
     def why_not(self) -> str:
-        """Returns the reason why the recurrence of this block cannot be called, as an error message."""
+        """Returns the reason why the recurrence of this block (the `with` in which the user writes a step)
+        cannot be called, as an error message.
+        """
         if not self.begun:
             return "the rnn has no step yet; write it in `with rnn.stepnet():`, then call the rnn"
         if not self.ended:
@@ -178,7 +188,8 @@ class Memory:
     """
 
     def __init__(self, block: Block, name: str, spec: Spec, init: Array | Traced | None) -> None:
-        """Adds the memory to the net of a block, with the place in the user's code for error messages.
+        """Adds the memory to the net of a block (the `with` in which the user writes a step), with the place
+        in the user's code for error messages.
 
         name, spec: its name in messages, and its features and dtype.
         init: the values before the first step, an array or values of an enclosing block; None for zeros.
@@ -198,7 +209,8 @@ class Memory:
         return self._before
 
     def update(self, new: Any) -> None:
-        """Sets the memory after this step; must be called exactly once in a block.
+        """Sets the memory after this step; must be called exactly once in a block (the `with` in which the
+        user writes a step).
 
         Raises:
             StepError: For a second update, and for another shape or dtype.
@@ -241,8 +253,8 @@ class Memory:
     def before_all(self, count: int | None) -> Any:
         """Returns the memory's values before the first step: `init`, or zeros for `count` sequences.
 
-        count: the number of sequences; None for zeros without a batch axis, which a block inside another one
-            repeats for each row.
+        count: the number of sequences; None for zeros without a batch axis, which a block (the `with` of a
+            step) inside another one repeats for each row.
         """
         if self.init is not None:
             return self.init
@@ -280,7 +292,8 @@ class Replay:
 
         Also records the names of its named values, for `trace_steps`.
 
-        x, memory, statics: values of the net that is being traced, by the names of the recorded net's inputs.
+        x, memory, statics: the inputs, memories and values that each sequence has once, of the net that is
+            being traced, by the names of the recorded net's inputs.
         """
         net, output_num = self.net, self.output_num
         given = {**x, **memory, **(statics or {})}

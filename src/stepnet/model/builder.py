@@ -39,6 +39,7 @@ there gives a value of that step:
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -196,7 +197,9 @@ class RNNOp:
     def _checked_row(self, value: Any, what: str) -> tuple[Any, Spec]:
         """Checks a value with one entry per sequence; returns it with its `Spec` (features and dtype).
 
-        A constant of a block around is repeated for each row.
+        A constant of an enclosing block (a `with` in which another step is written) is repeated for each row.
+        Raises `StepError` for a Ragged and for a sequence, and `InputError` for another number of sequences
+        than before.
 
         value: an array [batch, features...], or a value of the block around this one.
         what: the name of the value in error messages.
@@ -217,10 +220,10 @@ class RNNOp:
         return array, spec_of(array)
 
     def _record_kind(self, value: Any, what: str) -> None:
-        """Records whether the block is given arrays or values of an enclosing block; raises `StepError` if
-        mixed.
+        """Records whether the block (the `with` in which the user writes a step) is given arrays or values of
+        an enclosing block; raises `StepError` if mixed.
 
-        value: an input, initial memory or static.
+        value: an input, an initial memory, or a static (a value that each sequence has once).
         what: its name in error messages.
         """
         kind = "a value of a block" if isinstance(value, Traced) else "an array"
@@ -284,7 +287,8 @@ class RNNOp:
 
     @property
     def recurrence(self) -> RNN:
-        """The `RNN` that the block made, to look at its net and plan.
+        """The `RNN` that the block made, to look at its net and plan; raises `StepError` before the block has
+        made it.
 
         Its inputs are {"x": X, "x2": ...}, its memory {"memory": ...}, its statics {"static": ...} or None.
         """
@@ -301,6 +305,10 @@ class RNNOp:
         Args:
             output_all_steps: False for an array of each sequence's last output, zeros for an empty one.
             engine: An engine, or several in order of preference; as for a call.
+
+        Raises:
+            StepError: For a block that has not ended or whose outer block has, and for an engine inside a
+                block.
         """
         recurrence, around = self.recurrence, self._block.around
         if isinstance(around, Block) and around.ended:
@@ -380,8 +388,8 @@ def check_rows(what: str, array: Any, count: int) -> None:
 
 
 def variables_of(block: Block) -> dict[str, Traced]:
-    """Returns the values of a block by the names of the user's variables, so that `trace_steps` can show
-    them.
+    """Returns the values of a block (the `with` in which the user writes a step) by the names of the user's
+    variables, so that `trace_steps` can show them.
 
     A variable that holds a memory stands for the memory's new value.
     """
@@ -464,6 +472,7 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
     if not leaves(state):
         raise InputError("a loop carries a state from step to step; give its arrays [batch, features...]")
 
+    @wraps(body)  # so that messages have the names of its parameters
     def step(x: Any, memory: Any, params: None) -> Any:
         """Calls the body in the form that `RNN` expects; there are no parameters, so `params` is None."""
         return body(x, memory)

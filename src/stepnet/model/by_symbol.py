@@ -36,7 +36,7 @@ def symbol_tables(
     Returns an array [symbols, ...] by the number of each value in the plan's net. It is empty if no matrix
     product would be saved, if the tables are too large, or if some symbols cannot be fed.
 
-    plan: the plan of the first layer.
+    plan: the plan of the first layer, its net and the order of the operations.
     params: the parameters of the plan.
     feed: the conversion from symbols to inputs.
     symbols: the number of symbols.
@@ -71,7 +71,7 @@ def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Seque
     memories out of the loop, so it is compiled as in the plan, with the same bits. The next memory of the
     symbol is never read, so any value serves.
 
-    plan: the plan of the first layer.
+    plan: the plan of the first layer, its net and the order of the operations.
     params: the parameters of the plan.
     feed: the conversion from symbols to inputs, with at most one table of inputs by symbol (`feed.tables`).
     wanted: the numbers of the values in the plan's net.
@@ -99,7 +99,8 @@ def program_of(recur: Recur, params: Sequence[Array]) -> Program:
     sequence.
 
     recur: the recurrence.
-    params: the arrays of the last operands. The others are initial memories, and statics if there are any.
+    params: the arrays of the last operands. The others are initial memories, and values that each sequence
+        has once, if there are any.
     """
     builder, body = Builder(), recur.body
     types = [body.type_of(number) for number in body.inputs]

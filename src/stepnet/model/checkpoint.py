@@ -34,7 +34,8 @@ def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
     """
 
     def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
-        """Makes the programs of a section (part of a net): in pieces if it has memories, else at once.
+        """Makes the programs of a section (part of a net): in pieces (ranges of steps) if it has memories,
+        else at once.
 
         places: the positions of the section's inputs whose gradients are computed.
         """
@@ -110,8 +111,8 @@ class InPieces:
         return pieces(way.call, way.size, self.section.reverse, self.counts, back)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section piece by piece (by ranges of steps): adds its results to `values`; returns
-        checkpoints.
+        """Runs the section (part of a net) piece by piece, by ranges of steps: adds its results to `values`;
+        returns checkpoints.
 
         The checkpoints are one array per memory, with the values before each piece but the first, end to end.
 

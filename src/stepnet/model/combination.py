@@ -32,7 +32,8 @@ class Combination(Combined):
     # ---- running them
 
     def unprepared(self, form: Form | None, call: UncheckedCall) -> tuple[Any, Any]:
-        """Runs a call that was not prepared, of all parts as one net where their sequences have one length.
+        """Runs a call that was not prepared, of all layers or directions as one net where their sequences
+        have one length.
 
         `initial`, `statics` and the final memories have one entry per part: those of a `Stack` are tuples
         with one entry per layer, those of a `Bidirectional` are {"forward": ..., "backward": ...}.
@@ -44,8 +45,8 @@ class Combination(Combined):
     def part_by_part(self, call: UncheckedCall) -> tuple[Any, Any]:
         """Runs each layer or direction by its own call; returns the outputs and the final memories.
 
-        Layers run this way inside a step, and where sequences end early: the lengths of a layer's sequences
-        are then known only after the layers below have run.
+        Layers run this way inside a step, and where sequences may end early, by a condition `until`: the
+        lengths of a layer's sequences are then known only after the layers below have run.
 
         `initial` and `statics` have an entry per layer or direction.
         """
@@ -119,10 +120,9 @@ class Combination(Combined):
                 rnn.programs.latest = program
 
     def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[LayersProgram], None]:
-        """Checks the arguments of a call whose gradient is taken; returns them with their program, and None.
-
-        A recurrence with early ends returns its sequences cut to the steps that ran in place of None; here no
-        sequence ends early.
+        """Checks the arguments of a call whose gradient is taken. Returns them with their program, and None,
+        as no sequence of layers ends early here: a recurrence with a condition `until` returns in its place
+        the sequences cut to the steps that ran.
         """
         reading = self.read(
             call.sequences, call.initial, call.statics, call.lengths, call.last_only, **call.control
@@ -156,8 +156,8 @@ class Combination(Combined):
         return self.with_layers(layers, self.report)
 
     def schedules(self, inputs: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the schedules (parts with plans) that a call runs: one per recurrence if sequences may end
-        early.
+        """Returns the schedules (nets cut into parts) that a call runs: one per recurrence if sequences may
+        end early (by `until`), else that of all as one net.
 
         inputs: the `Spec`s (features and dtypes) of the inputs.
         last_only, engine: the arguments of the call.
@@ -167,11 +167,12 @@ class Combination(Combined):
         return super().schedules(inputs, last_only, engine)
 
     def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """Returns the sections of the text of `explain`: the plan of each layer under its name.
+        """Returns the sections of the text of `explain`: the plan of each layer (which operation runs when)
+        under its name.
 
         order: the engines in order of preference.
         size: the size of a call, for which layers that run at the same time are listed first; None for no
-            call. Layers whose sequences may end early run one by one.
+            call. Layers whose sequences may end early (by `until`) run one by one.
         """
         with IMPORTS:  # late: calls do not need it
             from stepnet.explain.document import TitledSection
@@ -186,7 +187,8 @@ class Combination(Combined):
         return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """Returns the sections of the text of `explain` for all layers: the plan of each under its name.
+        """Returns the sections of the text of `explain` for all layers: the plan of each (which operation
+        runs when) under its name.
 
         order: the engines in order of preference.
         size: the size of a call whose threads and times are added; None for no call.

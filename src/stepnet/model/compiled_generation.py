@@ -75,7 +75,8 @@ class Wired:
 
     @classmethod
     def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
-        """Compiles the recurrence that generates symbols, or returns why Python must run the steps.
+        """Compiles the recurrence that generates symbols, or returns why Python must run the steps. Compiled
+        recurrences are kept for later calls, a few for each layer.
 
         writer: the model, with the conversions from symbols to inputs and from outputs to scores.
         front: the layers, and the state of the sequences after their given first symbols.
@@ -97,7 +98,9 @@ class Wired:
         memories = [
             np.zeros((rows, *spec.shape), spec.dtype) if array is None else array
             for part, specs in zip(parts, made.memories, strict=True)
-            for array, spec in zip(initial_arrays(part.initial, specs, rows), leaves(specs), strict=True)
+            for array, spec in zip(
+                initial_arrays(part.initial, specs, rows, part.rnn.arguments[1]), leaves(specs), strict=True
+            )
         ]
         statics = [array for part in parts for array in part.statics.arrays]
         return cls(made.program, memories, statics, made.engine)
@@ -127,7 +130,8 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> tuple[list[StepP
     """Returns the programs of all layers and the engine that runs them, or the reason why one cannot run in
     the compiled recurrence: its bits would differ there, or it runs on another engine than the first layer.
 
-    parts: the recurrences of all layers with their statics, each of which feeds the next one.
+    parts: the recurrences of all layers with their statics (values that each sequence has once), each of
+        which feeds the next one.
     writer: the layers, with the conversion from symbols to the inputs of the first one, and the engines.
     """
     assert isinstance(writer.feed, Feed)
@@ -159,7 +163,7 @@ def compiled_generation(
 
     writer: the layers, with the engines in order of preference.
     feed, choice: the conversion from symbols to inputs, and the rule from scores to symbols.
-    parts: the recurrences of all layers, with their statics.
+    parts: the recurrences of all layers, with their statics (values that each sequence has once).
     """
     found = programs_of(parts, writer)
     if isinstance(found, str):
@@ -242,12 +246,12 @@ def write(
 
 
 def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[Array, int]:
-    """Returns the number of steps of each row in the next call, and the largest number of steps of a row.
+    """Returns the number of steps of each row in the next call, and the limit that none of them exceeds.
 
     Where ended rows cost work, calls are short at first and double. Else a call has up to `MOST_STEPS`.
 
     left: the number of symbols that each row may still get.
-    before: the largest number of steps of a row in the call before; 0 for the first call.
+    before: this limit in the call before; 0 for the first call.
     is_drawn: whether each step needs a random number, also after the end of its row.
     ends: whether the engine itself checks which rows have ended.
     """

@@ -5,7 +5,7 @@ are memories after those of the wrapped step; its further inputs follow in the s
 supplies and removes all of these, and the caller never sees them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, NamedTuple, TypedDict, cast
@@ -20,7 +20,7 @@ from stepnet.compiler.targets import Bound, Call, EarlyEnds, Results
 from stepnet.compiler.trace.lines import defined_at, refuse
 from stepnet.compiler.trace.step import Spec, Step, TracedStep, row_value, trace_step
 from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import array_of, kind
+from stepnet.compiler.values.arguments import array_of, kind, unknown_argument
 from stepnet.compiler.values.structure import arranged, leaves, rebuild, transform
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
@@ -47,6 +47,41 @@ def next_piece(before: int) -> int:
     return min(max(2 * before, fewest), most)
 
 
+MEANT: dict[str, str] = {
+    **dict.fromkeys(
+        ("h0", "h_0", "hx", "h", "state", "states", "initial_state", "initial_states", "hidden", "memory"),
+        "the memory before the first step is initial=",
+    ),
+    **dict.fromkeys(
+        ("c0", "c_0", "cx"),
+        "the memory before the first step is initial=, with all its arrays, such as (h, c)",
+    ),
+    **dict.fromkeys(
+        ("sequence_length", "sequence_lengths", "seq_len", "seq_lens", "seq_lengths", "input_lengths"),
+        "the lengths of sequences are lengths=",
+    ),
+    **dict.fromkeys(
+        ("params", "parameters", "weights"), "with_params(params) returns the model with other parameters"
+    ),
+    **dict.fromkeys(
+        ("until", "reverse", "unroll"), "it is an argument of RNN(...), which makes the recurrence"
+    ),
+    **dict.fromkeys(
+        ("return_sequences", "return_state", "output_all_steps"),
+        "a call returns the outputs and the last memory; last_only=True returns only the last output",
+    ),
+    **dict.fromkeys(("attention_mask", "key_padding_mask", "padding_mask"), "steps are left out by mask="),
+    "batch_first": "time_major=True is for arrays [time, batch, features...]",
+}
+"""Advice for arguments that calls of other libraries have, by their names."""
+
+
+MEANT_OF_STREAMS: Mapping[str, str] = MEANT | dict.fromkeys(
+    ("mask", "masks", "lengths"), "the rows that take a step are rows= of stream.step; the others wait"
+)
+"""Advice for arguments that streams and their steps lack, by their names."""
+
+
 class Controls(TypedDict, total=False):
     """Keyword arguments of a call that control its steps; `Model.__call__` documents them."""
 
@@ -54,6 +89,17 @@ class Controls(TypedDict, total=False):
     masked: str
     begun: Any
     time_major: bool
+
+
+def check_controls(what: str, function: Callable[..., Any], control: Controls) -> None:
+    """Raises `ArgumentError` for an argument that a call does not have, and says which one is meant.
+
+    what, function: the name of the call in the message, and the function that is called.
+    control: the arguments that the function takes by `**control`.
+    """
+    unknown = control.keys() - Controls.__annotations__.keys()
+    if unknown:
+        raise unknown_argument(what, function, unknown, MEANT, Controls.__annotations__)
 
 
 class UncheckedCall(NamedTuple):
@@ -89,7 +135,8 @@ class Control:
         return self.masked is not None or self.until is not None
 
     def around(self, step: Step, traced: TracedStep) -> TracedStep:
-        """Wraps a step so that it obeys the mask and the early end; returns the trace of the wrapped step.
+        """Wraps a step so that it obeys the mask, which leaves steps out, and the early end, a condition
+        (`until`) that ends a sequence; returns the trace of the wrapped step.
 
         step: the user's step function.
         traced: the trace of the step itself.
@@ -116,7 +163,8 @@ class Control:
 
 
 def maskable(step: Step, specs: Any, repeats: bool) -> Step:
-    """Wraps a step to keep its memory where a mask is False. Its inputs become {"x": ..., "mask": ...}.
+    """Wraps a step to keep its memory where a mask is False. Its inputs become {"x": ..., "mask": ...}, and
+    its memory {"memory": ..., "previous": ...}, with the output of the step before or None.
 
     specs: the `Spec`s (features and dtype) of the output.
     repeats: at masked steps, True for the output of the step before, False for zeros.
@@ -221,7 +269,7 @@ def output_specs(traced: TracedStep) -> Any:
 
 
 def mask_array(mask: Any, like: Any) -> Array:
-    """Checks the argument `mask` and returns it as one flat array of bools in the layout of the inputs.
+    """Checks the argument `mask` and returns it as one flat array of bools in the order of the inputs' steps.
 
     like: the inputs' Ragged, or their sizes (batch, time); raises `InputError` if the mask does not fit.
     """
@@ -274,7 +322,8 @@ class PieceResults:
 
 
 def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Results]:
-    """Runs sequences up to their early ends; returns their lengths, and the results with outputs end to end.
+    """Runs sequences up to the steps at which the condition `until` ends them; returns their lengths, and the
+    results with outputs end to end.
 
     An engine that checks for ended sequences itself gets one call. Other engines get one call after another,
     each of some steps of the sequences that have not ended.

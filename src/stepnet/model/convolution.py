@@ -175,7 +175,9 @@ def max_pool1d(
 
 
 def windowed_max(x: Traced, window: Window) -> Traced:
-    """Returns the largest of the values of each window of x; steps outside of a sequence do not count."""
+    """Returns the largest of the values of each window (some neighbouring steps) of x; steps outside of a
+    sequence do not count.
+    """
     values = windows_of(x, window)
     if has_zeros(window):
         values = np.where(inside(x, window), values, np.asarray(lowest(x.type.dtype), x.type.dtype))
@@ -220,7 +222,7 @@ def avg_pool1d(
 
 
 def windowed_mean(x: Traced, window: Window, counts_zeros: bool) -> Traced:
-    """Returns the mean of the values of each window of x.
+    """Returns the mean of the values of each window (some neighbouring steps) of x.
 
     counts_zeros: whether steps outside of a sequence count, as zeros.
     """
@@ -249,12 +251,16 @@ def model_of(x: Any, name: str) -> Any:
 
 
 def positive(value: Any, name: str) -> int:
-    """Returns an argument that is a positive whole number; raises `StepError` for any other."""
+    """Returns an argument that is a positive whole number; raises `StepError` for any other. name: that of
+    the argument.
+    """
     return whole(value, name, 1)
 
 
 def whole(value: Any, name: str, least: int = 0) -> int:
-    """Returns an argument that is a whole number from `least` on; raises `StepError` for any other."""
+    """Returns an argument that is a whole number from `least` on; raises `StepError` for any other. name:
+    that of the argument.
+    """
     try:
         return checked_integer(value, f"{name} is a whole number from {least} to {LARGEST}", least, LARGEST)
     except InputError as error:
@@ -264,7 +270,7 @@ def whole(value: Any, name: str, least: int = 0) -> int:
 def padded(padding: Any, reach: int, names: Collection[str] = ()) -> tuple[int, int]:
     """Returns the numbers of zeros ahead of a sequence and behind it; raises `StepError` for other settings.
 
-    reach: the number of steps from the first one of a kernel to the last one.
+    reach: the number of steps from the first one that a result reads to the last one.
     names: the names of `PADDINGS` that are possible besides numbers.
     """
     if is_one_of(padding, names):
@@ -282,7 +288,8 @@ def padded(padding: Any, reach: int, names: Collection[str] = ()) -> tuple[int, 
 
 
 def bias_of(bias: Any, builder: Any, outputs: int) -> Traced | None:
-    """Returns the bias of a convolution as a value of the model; raises `StepError` for another shape.
+    """Returns the bias of a convolution as a value of the model; None if there is none. Raises `StepError`
+    for another shape.
 
     builder: that of the model. outputs: the number of features of the results.
     """
@@ -295,10 +302,10 @@ def bias_of(bias: Any, builder: Any, outputs: int) -> Traced | None:
 
 
 def pool_window(x: Any, name: str, size: Any, stride: Any, dilation: Any, padding: Any) -> Window:
-    """Returns the `Window` of a pooling, which steps it reads for each result; raises `StepError` for values
-    and settings that do not fit.
+    """Returns the `Window` of a pooling, which says which steps it reads for each result; raises `StepError`
+    for values and settings that do not fit.
 
-    name: the name of the function in messages. The others are its arguments.
+    name: the name of the function in messages. The others are the settings of the pooling.
     """
     model_of(x, name)
     size, dilation = positive(size, "size"), positive(dilation, "dilation")
@@ -311,10 +318,12 @@ def pool_window(x: Any, name: str, size: Any, stride: Any, dilation: Any, paddin
 
 
 def window_of(size: int, stride: int, dilation: int, padding: Any, names: Collection[str]) -> Window:
-    """Returns the `Window`, which steps a kernel reads for each result; raises `StepError` for another
-    padding.
+    """Returns the `Window`, which says which steps a convolution or a pooling reads for each result; raises
+    `StepError` for another padding.
 
-    names: the names of `PADDINGS` that are possible besides numbers.
+    size, stride, dilation: the number of steps that a result reads, the distance from the first one of a
+    result to that of the next, and that of the steps which a result reads. names: the names of `PADDINGS`
+    that are possible besides numbers.
     """
     if is_one_of(padding, names) and padding == "same" and stride > 1:
         return Window(size, dilation, 0, stride, same="upper")
@@ -324,7 +333,9 @@ def window_of(size: int, stride: int, dilation: int, padding: Any, names: Collec
 
 
 def has_zeros(window: Window) -> bool:
-    """Tells whether some windows may reach beyond their sequence."""
+    """Tells whether some windows (the steps that a convolution or a pooling reads) may reach beyond their
+    sequence.
+    """
     return bool(window.same or window.before or window.lost < window.reach)
 
 
@@ -382,7 +393,8 @@ def check_shapes(x: Traced, weight: Traced, groups: int) -> None:
 
 
 def convolved(values: Traced, weight: Traced, groups: int) -> Traced:
-    """Multiplies windows [size, in] by the weight [out, in / groups, size] of a convolution; returns [out].
+    """Multiplies windows [size, in] (the features of the steps that a result reads) by the weight [out, in /
+    groups, size] of a convolution; returns [out].
 
     groups: the number of groups of features; each output reads one of them.
     """
@@ -404,8 +416,9 @@ def convolved(values: Traced, weight: Traced, groups: int) -> Traced:
 
 
 def by_feature(values: Traced, weight: Traced) -> Traced:
-    """Convolves each feature by itself: windows [size, in] and a weight [out, 1, size], with out / in outputs
-    for each feature. Sums of so few products are no work for a product of matrices.
+    """Convolves each feature by itself: windows [size, in] (the steps that a result reads) and a weight [out,
+    1, size], with out / in outputs for each feature. Sums of so few products are no work for a product of
+    matrices.
     """
     size, inputs = values.type.shape
     own = weight.type.shape[0] // inputs

@@ -15,7 +15,7 @@ from stepnet.compiler.values.arguments import checked_integer, flag
 from stepnet.errors import InputError
 from stepnet.explain.gradients import explain_gradient
 from stepnet.model.backward import Backward, GradientLayout
-from stepnet.model.control import Controls, UncheckedCall
+from stepnet.model.control import Controls, UncheckedCall, check_controls
 from stepnet.model.executables import Executables, Form
 from stepnet.model.gradient_explain import GradientExplanation, gradient_explanation
 from stepnet.model.gradient_runs import Halved
@@ -124,6 +124,7 @@ class Vjp:
                 and (made := self.calls.forward(form, sequences, initial, params)) is not None
             ):
                 return made
+        check_controls("vjp", Vjp.__call__, control)
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, gradient_kinds(self.model, initial))
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         arguments = self.model.gradient_call(
@@ -151,12 +152,13 @@ class Vjp:
         steps: int | None = None,
         engine: Asked = "auto",
     ) -> GradientExplanation:
-        """Returns the data that `explain` prints: saved values, costs, memory and the plans of both passes.
+        """Returns the data that `explain` prints: saved values, costs, memory and the plans (which operation
+        runs when) of both passes.
 
         wrt: the arguments to differentiate, such as "params"; None for all.
         checkpoint: the steps between saved memories, or "sqrt"; None to save all values.
         rows, steps: the numbers of sequences and of their steps in a batch whose costs are added; both None
-            for no batch.
+            for no batch. Raises `InputError` if only one is given.
         engine: an engine, or several in order of preference.
         """
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
@@ -181,7 +183,7 @@ class Vjp:
         engine: Asked = "auto",
     ) -> str:
         """Returns the saved values, the costs and memory of the forward and the backward pass, and their
-        plans, as text.
+        plans (which operation runs when), as text.
 
         wrt: the arguments to differentiate, such as "params"; None for all.
         checkpoint: the steps between saved memories, or "sqrt"; None to save all values.

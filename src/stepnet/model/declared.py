@@ -12,11 +12,19 @@ import numpy as np
 
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.plan.passes.narrow import check_narrow
-from stepnet.compiler.trace.step import Step, TracedStep, specs, trace_step
-from stepnet.compiler.values.arguments import check_signature, checked_integer, choice, flag, function
+from stepnet.compiler.trace.step import ARGUMENTS, Step, TracedStep, specs, trace_step
+from stepnet.compiler.values.arguments import (
+    argument_names,
+    check_signature,
+    checked_integer,
+    choice,
+    flag,
+    function,
+    is_module,
+)
 from stepnet.compiler.values.collector import paused_collector
-from stepnet.compiler.values.structure import leaves, skeleton
-from stepnet.errors import InputError
+from stepnet.compiler.values.structure import leaves, skeleton, titled_leaves
+from stepnet.errors import ArgumentError, InputError
 from stepnet.model.batch import (
     Batch,
     Statics,
@@ -35,6 +43,15 @@ from stepnet.model.reading import Reading, call_of
 Array = np.ndarray
 MOST_UNROLLED = 64
 UNKNOWN_INPUTS = "the inputs are not known yet: call the RNN once, or make it with inputs="
+POSITIONS = "an RNN is made with step and params, and with all others by name, as memory=64"
+OF_PYTORCH = (
+    "{} is a module of PyTorch, and a step of RNN uses NumPy's functions: give the module to "
+    "stepnet.torch.trace, or, to train it there, to stepnet.torch.Recurrence"
+)
+LEVELS_OF_STATIC = (
+    "the static {} has levels=, which are of inputs: a static that is a sequence has a name for its axis, as "
+    "Spec(64, axis='keys'); statics of the same lengths have the same name"
+)
 MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
@@ -43,6 +60,7 @@ class Declared(Model):
     arguments.
 
     precision: the precision that `quantize` chose; else None.
+    arguments: the names of the step's own parameters for inputs, memory and parameters, for messages.
     """
 
     precision: Precision | None = None
@@ -51,7 +69,7 @@ class Declared(Model):
         self,
         step: Step,
         params: Any = None,
-        *,
+        *others: Any,
         memory: Any = None,
         inputs: Any = None,
         statics: Any = None,
@@ -59,13 +77,20 @@ class Declared(Model):
         unroll: int = 1,
         until: Until | None = None,
     ) -> None:
-        """Checks and stores the arguments, which `RNN` documents; traces the step if `inputs` is given."""
+        """Checks and stores the arguments, which `RNN` documents; traces the step if `inputs` is given.
+        Raises `InputError` for arguments that do not fit, such as no memory, and `ArgumentError` for more
+        than two by position.
+        """
+        if others:
+            raise ArgumentError(POSITIONS)
         function(step, "step is a function step(x, memory, params)")
+        if is_module(step):
+            raise InputError(OF_PYTORCH.format(type(step).__name__))
         if until is not None:
             function(until, "until is a function until(output, memory)")
             check_signature(until, ("output", "memory"))
-        self.step = step
-        self.params = own_parameters(params)
+        self.step, self.arguments = step, argument_names(step, ARGUMENTS)
+        self.params = own_parameters(params, self.arguments[2])
         if memory is None or not leaves(memory := specs(memory)):
             raise InputError("a recurrence carries a memory from step to step; give its features: memory=64")
         self.memory = memory
@@ -76,16 +101,20 @@ class Declared(Model):
         self.until = until
         self.programs: Programs[StepProgram] = Programs()
         self.inputs, self.statics = specs(inputs), specs(statics)
+        for name, spec in titled_leaves(self.statics, "statics"):
+            if spec.levels:
+                raise InputError(LEVELS_OF_STATIC.format(name))
         if inputs is not None:
             self.program_of(self.inputs, self.statics)
 
     def with_step(self, step: Step) -> Self:
         """Returns a copy with another step, such as one that records its values, to trace it anew.
 
-        The copy has no statics and no programs.
+        The copy has no declared statics (values that each sequence has once) and no programs.
         """
         made = object.__new__(type(self))
-        vars(made).update(vars(self) | {"step": step, "statics": None, "programs": Programs[StepProgram]()})
+        anew = {"arguments": argument_names(step, ARGUMENTS), "programs": Programs[StepProgram]()}
+        vars(made).update(vars(self) | {"step": step, "statics": None} | anew)
         return made
 
     @property
@@ -111,23 +140,25 @@ class Declared(Model):
         """Checks the arguments of a call; returns their arrays, with the program for these dtypes and
         features. Raises `InputError` if wrong.
 
-        The arguments are those of `Model.__call__`. A step under a mask or with an early end has further
-        memories, which start from zeros.
+        The arguments are those of `Model.__call__`. A step under a mask, or with a condition `until` that
+        ends sequences early, has further memories, which start from zeros.
         """
         mask, masked = control.get("mask"), control.get("masked", "repeat")
         check_masked(masked)
         time_major = flag(control.get("time_major", False), "time_major")
-        batch = Batch.of(self.as_declared(sequences), lengths, time_major)
+        x, memory, _ = self.arguments
+        batch = Batch.of(self.as_declared(sequences), lengths, time_major, argument=x)
         checked_statics = Statics.of(statics, batch.count)
         program = self.program_for(batch, checked_statics)
         running = self.under(Control(None if mask is None else masked, self.until), program)
-        memories = initial_arrays(initial, program.memory, batch.count)
+        memories = initial_arrays(initial, program.memory, batch.count, memory)
         memories += [None] * (running.memories - len(memories))
         call = call_of(batch, memories, [checked_statics], last_only, mask, control.get("begun"))
         return Reading(batch, program, running, call, self.until is not None)
 
     def under(self, control: Control, program: StepProgram) -> StepProgram:
-        """Returns the program of the step with a mask or an early end, made at first use.
+        """Returns the program of the step with a mask or an early end (a condition `until`), made at first
+        use.
 
         control: which of both is added to the step; if none is, the step's own program is returned.
         program: the program of the step itself.
@@ -140,11 +171,13 @@ class Declared(Model):
         return program.controlled[control.masked]
 
     def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
-        """Returns the program for a batch and its statics, looked up by dtypes, features and levels."""
+        """Returns the program for a batch and its statics (values that each sequence has once), looked up by
+        dtypes, features and levels of nested sequences.
+        """
 
         def made() -> StepProgram:
             """Checks the inputs against the declared ones, and traces the step for them."""
-            check_inputs(self.inputs, batch.specs)
+            check_inputs(self.inputs, batch.specs, argument=self.arguments[0])
             return self.program_of(batch.specs, statics.specs)
 
         return self.programs.for_arrays((*batch.key, *statics.key), made)
@@ -154,16 +187,18 @@ class Declared(Model):
 
         The program of an earlier call stays the latest one.
 
-        inputs, statics: the structures, with a `Spec` (features and dtype) for each value.
+        inputs, statics: the structures of the inputs and of the values that each sequence has once, with a
+            `Spec` (features and dtype) for each value.
         """
         latest = self.programs.latest
-        check_inputs(self.inputs, inputs)
+        check_inputs(self.inputs, inputs, argument=self.arguments[0])
         program = self.program_of(inputs, statics)
         self.programs.latest = latest or program
         return program.traced
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once.
+        """Returns the program for inputs and statics (values that each sequence has once) of these `Spec`s
+        (features, dtypes); traces it once.
 
         Raises `InputError` for a quantized recurrence that has no product of float32 values for these inputs.
         """
@@ -171,8 +206,9 @@ class Declared(Model):
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
 
         def made() -> StepProgram:
-            """Traces the step for inputs and statics of these kinds, and makes its program; for one in low
-            precision, raises `InputError` if it has no product of float32 values.
+            """Traces the step for inputs and statics (values that each sequence has once) of these kinds, and
+            makes its program; for one in low precision, raises `InputError` if it has no product of float32
+            values.
             """
             memory, static_specs = (
                 with_default_dtypes(part, inputs, leaves(self.params)) for part in (self.memory, statics)

@@ -102,7 +102,7 @@ class Live:
     def reorder(self, rows: Array) -> None:
         """Moves memories between sequences: sequence i goes on from the memory of sequence rows[i].
 
-        Statics stay, and so do the memories of ended sequences.
+        Statics (values that each sequence has once) stay, and so do the memories of ended sequences.
         """
         order = np.arange(len(self.symbols))
         order[self.places] = self.places[rows]
@@ -252,7 +252,7 @@ def checked_most(max_steps: Any) -> int:
 
 def checked_stops(stop: Any) -> Array:
     """Returns the argument `stop`, one symbol, several or None, as an array of the symbols that end a
-    sequence.
+    sequence; raises `InputError` for other values.
     """
     given = () if stop is None else stop
     return checked_integers(

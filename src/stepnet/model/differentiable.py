@@ -4,6 +4,7 @@
     arrays, positions                 --Passes.forward-->       results, saved values
     arrays, cotangents, saved values  --Passes.backward-->      gradients
     arrays, cotangents                --net.gradient(...)-->    gradients, as a `DifferentiableNet`
+    arrays, tangents                  --net.tangent(...)-->     tangents of results, as another one
 
 Arrays are in the order of the net's inputs: sequences, initial memories, statics, parameters. Saved values
 are arrays, as a framework keeps them itself. What is below this module is not for front ends of frameworks.
@@ -25,7 +26,7 @@ from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import leaves
 from stepnet.model.control import UncheckedCall
 from stepnet.model.executables import Form
-from stepnet.model.gradient_runs import GradientRun, Halved, gradient_net
+from stepnet.model.gradient_runs import GradientRun, Halved, gradient_net, tangents_of_net
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.model import Model
 from stepnet.model.nets import Arrays, call_on, run_net
@@ -48,7 +49,8 @@ class DifferentiableNet:
     """
 
     def __init__(self, net: Net, program: NetProgram | None = None) -> None:
-        """Starts with an empty cache; programs are compiled at their first use.
+        """Makes a function, with gradients, of a net; its programs are compiled at their first use and
+        cached.
 
         program: the program of the net, if there is one.
         """
@@ -107,6 +109,16 @@ class DifferentiableNet:
         """
         return entry_of(
             self._kept, ("gradient", wanted), lambda: DifferentiableNet(gradient_net(self.net, wanted))
+        )
+
+    def tangent(self, moved: tuple[int, ...]) -> "DifferentiableNet":
+        """Returns the tangents of the floating-point results as a function that has gradients itself.
+
+        Its inputs are those of this net, then the tangents of the inputs at positions `moved`; those of the
+        others are zeros.
+        """
+        return entry_of(
+            self._kept, ("tangent", moved), lambda: DifferentiableNet(tangents_of_net(self.net, moved))
         )
 
 
@@ -266,7 +278,9 @@ class SingleStep:
     """
 
     def __init__(self, net: ModelNet, rows: int) -> None:
-        """Allocates the arrays for a number of rows (sequences) of a net without statics."""
+        """Allocates the arrays for a number of rows (sequences) of a net without statics, values that each
+        sequence has once.
+        """
         self.program, ends = net.program, net.program.ends
 
         def arrays(types: Sequence[Type], places: Sequence[int]) -> list[Array]:
@@ -285,7 +299,7 @@ class SingleStep:
     def bind(self, parameters: Sequence[Array], engine: Order) -> Callable[[], None]:
         """Binds the compiled step to parameters with their present values; returns the function that runs it.
 
-        This may copy the parameters into another layout.
+        This may copy the parameters into the order in which machine code reads them.
 
         engine: the engines in order of preference; not read if the bound code can take other parameters.
         """

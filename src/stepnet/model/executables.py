@@ -87,8 +87,8 @@ class Executables(Generic[Kind]):
         return count
 
     def keep(self, form: Form, executable: Kind, size: int) -> None:
-        """Adds a prepared call to the cache, by its form (key), and evicts the oldest ones beyond
-        `MOST_BYTES` in total.
+        """Adds a prepared call to the cache, if its form (key) is still in it, and evicts the oldest ones
+        beyond `MOST_BYTES` in total.
 
         executable: the prepared call.
         size: its number of bytes.
@@ -102,7 +102,7 @@ class Executables(Generic[Kind]):
 def evict_oldest() -> None:
     """Evicts the oldest prepared calls of all programs beyond `MOST_BYTES`, and those of deleted programs.
 
-    There are also at most `MOST_FORMS`**2 of them.
+    At most `MOST_FORMS`**2 of them remain.
     """
     held = 0
     for key, (owner, size) in tuple(RECENT.items()):
@@ -124,8 +124,8 @@ def evict_oldest() -> None:
 
 
 def forget_taken() -> None:
-    """Forgets, in a forked process, the forms whose prepared calls were in use: the threads that would give
-    them back exist only in the parent. They are counted and prepared again.
+    """Forgets, in a forked process, the forms (cache keys) whose prepared calls were in use: the threads that
+    would give them back exist only in the parent. They are counted and prepared again.
     """
     for (_, form), (owner, _) in tuple(RECENT.items()):
         if (cache := owner()) is not None and not cache.idle.get(form, True):
@@ -173,7 +173,8 @@ class Runs(Executables[tuple[Bound, PreparedCall]]):
         self.kernel = kernel
 
     def __call__(self, parameters: Sequence[Array], call: Call) -> Results:
-        """Runs a call with these parameters, by a prepared call of its form (key) if one is free.
+        """Runs a call of the kernel (compiled net) with these parameters, by a prepared call of its form
+        (key) if one is free.
 
         A call also runs unprepared if the kernel cannot replace its parameters by these.
         """
@@ -218,7 +219,7 @@ class Runs(Executables[tuple[Bound, PreparedCall]]):
 def form_of(call: Call) -> Form | None:
     """Returns the key by which prepared calls are found, for a call; None if such a call is never prepared.
 
-    Such are calls with a count of earlier steps, or for last outputs alone.
+    Such are calls with a count of earlier steps, or those that return only last outputs.
     """
     positions = call.positions
     if call.step_offset is not None or call.last_only:

@@ -84,10 +84,11 @@ def feedback(
     """Makes the program of a recurrence that generates symbols: each step feeds the symbol chosen before it.
 
     Its sequence is one random number per step, or any bools. Its output is the symbol that each step chose.
-    Its memories are those of the layers, then the symbol, the step and two flags (`OWN`); its statics those
-    of the layers. At a stop symbol, or a highest score that is not finite, a sequence ends and keeps them.
+    Its memories are those of the layers, then the symbol, the step and two flags (`OWN`); its statics (values
+    that each sequence has once) those of the layers. At a stop symbol, or a highest score that is not finite,
+    a sequence ends and keeps them.
 
-    plans: the plan of each layer, with exactly one input and one output.
+    plans: the plan of each layer (its operations in order), with exactly one input and one output.
     params: the parameters of all layers, layer after layer.
     feed: the conversion from symbols to inputs.
     choice: the rule by which symbols are chosen from scores.
@@ -141,7 +142,8 @@ class Inputs:
         """Adds the inputs of all layers to the net of a step that generates symbols; returns them by kind.
 
         builder: the net of the step.
-        plans: the plan of each layer, whose memories, statics and parameters become inputs.
+        plans: the plan of each layer (its operations in order), whose memories, statics (values that each
+            sequence has once) and parameters become inputs.
         tables: the names and arrays of tables that are parameters of this step.
         random: the dtype of the sequence of random numbers.
         """
@@ -165,7 +167,8 @@ class Inputs:
         )
 
     def parts(self, plans: Sequence[Plan]) -> Iterable[tuple[Plan, list[Traced], list[Traced], list[Traced]]]:
-        """Yields for each layer its plan (operations in order), and its memories, statics and parameters.
+        """Yields for each layer its plan (operations in order), and its memories, statics (values that each
+        sequence has once) and parameters.
 
         plans: the plans of the layers. The others are traced values of the step that generates symbols.
         """
@@ -176,7 +179,7 @@ class Inputs:
         """The inputs of a step that generates symbols, in the order in which a recurrence takes them.
 
         They are the random numbers, the memories (of the layers, and `own` of the generation), the statics
-        and the parameters, with the tables.
+        (values that each sequence has once) and the parameters, with the tables.
         """
         layers = [[value for part in kind for value in part] for kind in (self.memories, self.statics)]
         constants = [value for part in self.parameters for value in part]

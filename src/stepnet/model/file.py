@@ -32,13 +32,14 @@ from stepnet.layout.options import option
 from stepnet.model.compose import Layer, Stack, recurrences
 from stepnet.model.graph.array_model import is_any
 from stepnet.model.graph.graph import Graph
-from stepnet.model.stored import ENDING
-from stepnet.model.stored.read import load_stored
+from stepnet.model.stored.read import is_stored, load_stored
 from stepnet.onnx import load as load_onnx
 from stepnet.paddle import load as load_paddle
 
-FIXING = (".onnx", ".pt2")
-"""The endings of files that may fix the number of steps, with numbers that may have been computed from it."""
+FIXING = (".onnx", ".pt2", ".keras", ".h5", ".hdf5", ".tflite", ".xml")
+"""The endings of files that may fix the number of steps, with numbers that may have been computed from it;
+programs of Paddle may too.
+"""
 LIBRARY = "stepnet.build.load(path, trust=True) loads a library that you built"
 """The advice for a library for C, which is no model file."""
 STATEFUL = "(stateful)"
@@ -88,9 +89,9 @@ def load(
         layout: The layout of the layers, or the framework that wrote the file, if the file does not specify
             it.
         module: The name of the only recurrent layer to read; implies `recurrent_only`.
-        steps: "any" to state that no number in the file depends on the number of steps. A file of
-            torch.export or ONNX that fixes this number is run over sequences of other lengths only if it has
-            no number that may have been computed from it, or if you say so.
+        steps: "any" to state that no number in the file depends on the number of steps. A file that fixes
+            this number is run over sequences of other lengths only if it has no number that may have been
+            computed from it, or if you say so.
         axes: The meaning of the axes of inputs by name, as {"x": "NT"}, where the operators of a file of
             ONNX, torch.export or PaddlePaddle do not determine it; see `stepnet.onnx.load`.
 
@@ -129,21 +130,22 @@ def read_model(
 
     Raises `LayoutError` for choices together with a whole graph, and for other layers beside recurrent ones.
 
-    choice: the user's choices of layouts, sizes and modules (recurrent layers in the file). If it has a
-        module or an order of modules, this implies `recurrent_only`.
+    choice: the user's choices of layouts (arrangements of weights), sizes and modules (recurrent layers in
+        the file). If it has a module or an order of modules, this implies `recurrent_only`.
     recurrent_only: whether to read only the recurrent layers of a file of any kind; the result then has the
         names of all else in the file in `left_out`.
     any_steps: whether the user states that no number in the file depends on the number of steps; `InputError`
         for a file of a kind that is run over any number of steps.
     """
     file, stated = file_path(path, "model"), choice or LayoutChoice()
-    if any_steps and file.suffix.lower() not in FIXING:
+    if any_steps and file.suffix.lower() not in FIXING and not is_paddle_program(file):
         raise InputError(
-            f"{file}: steps= is for files of {' and '.join(FIXING)}, which may fix the number of steps"
+            f"{file}: steps= is for files of {', '.join(FIXING)} and programs of PaddlePaddle, which may fix "
+            "the number of steps"
         )
     if file.suffix == ".so":
         raise FileError(f"{file}: this is a library of machine code: {LIBRARY}")
-    if file.suffix == ENDING:
+    if is_stored(file):
         if recurrent_only or stated != LayoutChoice():
             raise LayoutError(f"{file}: a saved model has no layouts, and is loaded whole")
         return FileModel(load_stored(existing(file)), path=str(file))
@@ -169,29 +171,41 @@ def graph_model(graph: Graph, file: Path, facts: Mapping[str, tuple[str, ...]] |
 
 
 def notes_on_nan(graph: Graph) -> tuple[str, ...]:
-    """Returns a note that names a graph's weights and constants with NaN; empty if there are none."""
+    """Returns a note on the sequences of a graph's file for which results are NaN, and one that names the
+    weights and constants with NaN; empty if there are none.
+    """
     program, names = graph.program, list[str]()
+    model: Any = graph.model
+    steps, notes = getattr(model, "only_steps", None), list[str]()
+    if steps is not None:
+        notes.append(
+            f"the file is for {steps} steps; a model that is written from it gives NaN for sequences of "
+            f"other lengths, because {model.advice}"
+        )
     places = program.net.inputs[len(program.net.inputs) - len(program.params) :]
     for place, array in zip(places, program.params, strict=True):
         if np.isnan(array).any():
             names.append(program.net.nodes[place].name or f"weights {list(array.shape)}")
     for node in all_nodes(program.net):
         if node.operation == "constant" and np.isnan(node.attributes["value"].value).any():
+            if steps is not None and not node.type.shape and not node.name:
+                continue  # the results for sequences of other lengths
             names.append(node.name or f"a constant {list(node.type.shape)}")
-    return (f"NaN is in {listed(names)}",) if names else ()
+    return (*notes, *([f"NaN is in {listed(names)}"] if names else []))
 
 
 def whole_graph(file: Path, any_steps: bool = False) -> Graph | None:
-    """Reads the graph in a file of ONNX or PaddlePaddle, which has no modules; None for files of other kinds.
+    """Reads the graph in a file of ONNX or PaddlePaddle, which is read whole; None for files of other kinds.
 
     any_steps: whether no number in the file depends on the number of steps.
 
     Raises `FileError` for a .pdiparams file, which has only the parameters of a program.
     """
+    steps = "any" if any_steps else None
     if file.suffix.lower() == ".onnx":
-        return load_onnx(file, steps="any" if any_steps else None)
+        return load_onnx(file, steps=steps)
     if is_paddle_program(file):
-        return load_paddle(file)
+        return load_paddle(file, steps=steps)
     if file.suffix == ".pdiparams":
         raise FileError(
             f"{existing(file)}: these are the parameters of a program: give the .json or .pdmodel"
@@ -207,13 +221,14 @@ def graph_of_axes(file: Path, axes: Mapping[str, str], any_steps: bool) -> Graph
 
     axes: the axes by the names of inputs. any_steps: whether no number in the file depends on its steps.
     """
+    steps = "any" if any_steps else None
     if file.suffix.lower() == ".onnx":
-        return load_onnx(file, axes=axes, steps="any" if any_steps else None)
+        return load_onnx(file, axes=axes, steps=steps)
     if is_paddle_program(file):
-        return load_paddle(file, axes=axes)
+        return load_paddle(file, axes=axes, steps=steps)
     if file.suffix.lower() != ".pt2":
         raise InputError(
-            f"{file}: axes= is for files of {' and '.join(FIXING)} and programs of PaddlePaddle; those of "
+            f"{file}: axes= is for files of .onnx and .pt2 and programs of PaddlePaddle; those of "
             "other kinds say what the axes of their inputs are"
         )
     graph = kind(existing(file)).graph(file, any_steps=any_steps, axes=axes)
@@ -252,8 +267,8 @@ def only_recurrent(file: Path, choice: LayoutChoice, any_steps: bool = False) ->
 
     The model is the layers, or a graph around them if the file takes only the last output of the top layer.
 
-    choice: the user's choices of layouts, sizes and modules. any_steps: whether no number in the file depends
-    on the number of steps.
+    choice: the user's choices of layouts (arrangements of weights), sizes and modules. any_steps: whether no
+    number in the file depends on the number of steps.
     """
     model = read(file, choice.layout, choice.layouts)
     unread = bool(model.unread(choice.drop))
@@ -297,13 +312,19 @@ def graph_around(file: Path, has_others: bool, any_steps: bool = False) -> Graph
 
 
 def kept_states(model: FileContents) -> dict[str, tuple[str, ...]]:
-    """Returns the notes on modules that a graph has too, by module: that they keep their states."""
+    """Returns the notes on those modules (recurrent layers in a file) that keep their states from one call to
+    the next, by the names of the modules. A graph that was read from the file needs these notes too; other
+    notes on modules are left out.
+
+    model: the contents of the file.
+    """
     kept = {module.name: tuple(note for note in module.notes if STATEFUL in note) for module in model.modules}
     return {name: notes for name, notes in kept.items() if notes}
 
 
 def check_sizes(model: FileContents, stated: Mapping[str, int]) -> None:
-    """Raises `LayoutError` for a module (recurrent layers in a file) whose arrays do not fit its layout.
+    """Raises `LayoutError` for a module (recurrent layers in a file) whose arrays do not fit its layout (a
+    framework's arrangement of weights).
 
     A module that several layouts fit is not checked.
 
@@ -329,19 +350,27 @@ def check_whole(model: FileContents) -> None:
     ]
     alone = f"say {option('recurrent only')} for {listed(names)} alone"
     if model.unspecified:
+        own = kind(Path(model.path)).title == "Keras"
+        whole = "of model.save('model.keras')" if own else "of torch.export (.pt2) or ONNX"
         others = f"; it also has {listed(model.rest)}" if model.rest else ""
         raise LayoutError(
             f"{model.path}: {model.unspecified}, so it does not say what its model computes beside the "
-            f"recurrent layers{others}: {alone}, or give a file of "
-            "torch.export (.pt2) or ONNX, which specifies the whole model"
+            f"recurrent layers{others}: {alone}, or give a file "
+            f"{whole}, which specifies the whole model"
         )
     around = layers_around(model)
+    if around and (own := kind(Path(model.path)).unsupported(Path(model.path), around)):
+        raise LayoutError(f"{model.path}: it has {listed(own)}, which stepnet does not run; {alone}")
     if around:
         raise LayoutError(f"{model.path}: not only recurrent layers: it has {listed(around)}; {alone}")
 
 
 def layers_around(model: FileContents) -> list[str]:
-    """Returns the other layers of a file than recurrent ones, without those that return their input."""
+    """Returns the names of the layers of a file that are not recurrent, without those that return their input
+    unchanged, such as Dropout.
+
+    model: the contents of the file.
+    """
     return [name for name in model.layers if name not in model.neutral]
 
 
@@ -405,7 +434,7 @@ def layer_of(modules: Sequence[Module]) -> Layer:
 def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
     """Reads the recurrent layers of a file, with the names of everything that is left out.
 
-    choice: the user's choices of layouts, sizes and modules.
+    choice: the user's choices of layouts (arrangements of weights), sizes and modules.
     """
     model = read(file, choice.layout, choice.layouts)
     selected = choice.checked_modules(model)

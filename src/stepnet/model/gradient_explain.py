@@ -52,7 +52,8 @@ class Half:
     @property
     def title(self) -> str:
         """The title of a pass, forward or backward, in the text of `explain`: with the number of steps that
-        it computes as one, and the number of its section where the gradient of a net is taken in sections.
+        it computes as one, and the number of its section (part of the net) where the gradient of a net is
+        taken in sections.
         """
         name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
         return name if self.section is None else f"section {self.section}, {name}"
@@ -77,14 +78,15 @@ class MemoryUse:
         """Returns the bytes of saved values that a gradient holds between its forward and its backward pass.
 
         rows, steps: the number of sequences, and of the steps of each.
-        checkpoint: the steps of a piece, or "sqrt", whose initial memories are held; None without a
-            checkpoint.
+        checkpoint: the steps of a piece (range of steps), or "sqrt", whose initial memories are held; None
+            without a checkpoint.
         """
         count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 
     def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
-        """Returns the peak bytes of a gradient: with a checkpoint, its backward pass holds a piece at a time.
+        """Returns the peak bytes of a gradient: with a checkpoint, its backward pass holds a piece (range of
+        steps) at a time.
 
         rows, steps: the number of sequences, and of the steps of each.
         checkpoint: the steps of a piece, or "sqrt"; None for a gradient that saves all values.
@@ -197,8 +199,9 @@ class SectionFacts:
 def of_sections(run: Sectioned, engine: Order) -> SectionFacts:
     """Returns facts for `explain` on a gradient that runs section by section: values, passes and memory.
 
-    With a checkpoint, sections run one after the other: memory for the largest range of steps is enough.
-    Values that go from one section to another are held with their cotangents.
+    With checkpoints (memories saved every few steps, from which the other values are recomputed), the
+    backward pass holds the values between two checkpoints of one section at a time: the memory of the section
+    that needs most is enough. Values that go from one section to another are held with their cotangents.
 
     run: the programs of the sections (parts of the net). engine: the engines in order of preference.
     """
@@ -226,7 +229,8 @@ def of_sections(run: Sectioned, engine: Order) -> SectionFacts:
 
 
 def of_section(part: SectionRun, engine: Order) -> SectionFacts:
-    """Returns facts for `explain` on one section (part of a net): its saved values, passes and memory.
+    """Returns facts for `explain` on one section (part of a net): its saved values, passes and memory. Raises
+    `AssertionError` for programs of an unknown kind.
 
     part: the programs of the section. engine: the engines in order of preference.
     """
@@ -283,12 +287,13 @@ def of_pieces(part: InPieces, engine: Order) -> SectionFacts:
 
 
 def piece_bytes(part: InPieces, engine: Order) -> dict[Extent, int]:
-    """Returns the bytes that a piece (range of steps) holds for each of its steps, by extent, for `explain`.
+    """Returns the bytes that a piece (range of steps) holds for each of its steps, by the extent of the
+    values (one per step, or per step of a sequence inside it), for `explain`.
 
     They are copies of inputs and results, saved values, and the values that the backward half holds and
     returns.
 
-    part: the programs of the section. engine: the engines in order of preference.
+    part: the programs of the section, a part of the net. engine: the engines in order of preference.
     """
     net, backward = part.section.net, part.backward
     read = [net.type_of(number) for number in net.inputs]
@@ -299,9 +304,9 @@ def piece_bytes(part: InPieces, engine: Order) -> dict[Extent, int]:
 
 
 def per_step(facts: SectionFacts, size: int) -> SectionFacts:
-    """Converts facts for `explain` on a section (part of a net) whose gradient runs by blocks of steps: from
-    facts on a block to facts on one step. Divides the bytes of saved values (kept for the backward pass), the
-    costs of the forward and backward nets, and the memory.
+    """Converts facts for `explain` on a section (part of a net) whose gradient runs by blocks of steps
+    (several computed as one): from facts on a block to facts on one step. Divides the bytes of saved values
+    (kept for the backward pass), the costs of the forward and backward nets, and the memory.
 
     size: the number of steps of a block.
     """
@@ -317,9 +322,10 @@ def per_step(facts: SectionFacts, size: int) -> SectionFacts:
 
 
 def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
-    """Divides the costs of a block of `size` steps by `size`, to get those of one step, rounded up.
+    """Divides the costs of a block of `size` steps (computed as one) by `size`, to get those of one step,
+    rounded up.
 
-    costs: the costs by extent, of which only those per step are divided.
+    costs: the costs by extent (how often they arise), of which only those per step are divided.
     """
     return {
         extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
@@ -330,9 +336,10 @@ def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
 
 
 def divided(sizes: Held, size: int) -> dict[Extent, int]:
-    """Divides the bytes that a block of `size` steps takes by `size`, to get those of one step, rounded up.
+    """Divides the bytes that a block of `size` steps (computed as one) takes by `size`, to get those of one
+    step, rounded up.
 
-    sizes: the bytes by extent, of which only those per step are divided.
+    sizes: the bytes by extent (how often the value occurs), of which only those per step are divided.
     """
     return {extent: -(-count // size) if extent == STEPS else count for extent, count in sizes.items()}
 

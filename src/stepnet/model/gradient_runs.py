@@ -14,6 +14,7 @@ import numpy as np
 
 from stepnet.compiler.grad.gradient import vjp
 from stepnet.compiler.grad.halves import halves
+from stepnet.compiler.grad.tangent_net import jvp
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, is_static_extent
 from stepnet.compiler.plan.passes.prune import prune
@@ -29,6 +30,14 @@ def gradient_net(net: Net, wanted: Sequence[int]) -> Net:
     cotangents of its floating-point results, to the gradients of the inputs at the positions `wanted`.
     """
     both = vjp(net, wanted)
+    return prune(replace(both, results=both.results[len(net.results) :]))
+
+
+def tangents_of_net(net: Net, moved: Sequence[int]) -> Net:
+    """Returns the net of a tangent: from the inputs of a net, followed by the tangents of those at the
+    positions `moved`, to the tangents of its floating-point results.
+    """
+    both = jvp(net, moved)
     return prune(replace(both, results=both.results[len(net.results) :]))
 
 

@@ -24,13 +24,16 @@ def gradient_run(
     checkpoint: Checkpoint,
     engine: Order,
 ) -> GradientRun:
-    """Returns the programs of a net's gradient, which are made at first use.
+    """Returns the programs of a net's gradient, which are made at first use and kept in `programs`. Raises
+    `InputError` for a checkpoint where values have other numbers of steps than the inputs.
 
     programs: the cache of these programs.
     key: the key of the net in the cache, such as the program it belongs to.
     wanted: the positions of the inputs to differentiate.
-    checkpoint: the argument of `vjp`; None for a gradient that saves all values, else it runs in pieces.
-    engine: the engines in order of preference. The costs of the first decide which steps run in blocks.
+    checkpoint: the argument of `vjp`; None for a gradient that saves all values, else it runs in pieces,
+        which are ranges of steps.
+    engine: the engines in order of preference. The costs of the first decide which steps run in blocks
+        (several steps computed as one).
     """
     key = key, tuple(wanted)
     if has_derived(net):

@@ -169,9 +169,9 @@ class CallArguments:
 
         reading: the checked call, with its program.
         own, params: the parameters of the model, and those of the call in the same structure.
-        statics: the structure of the statics.
+        statics: the structure of the statics (values that each sequence has once).
         gives_final: whether a call returns final memories besides outputs.
-        cut: the sequences cut at early ends; None where none ends early.
+        cut: the sequences cut at the steps where a condition `until` ended them; None without one.
         programs: the programs of the model.
         """
         program = reading.program
@@ -211,6 +211,19 @@ class CallArguments:
         by_kind = {kind: [made.get(place) for place in self.places[kind]] for kind in kinds}
         return Gradients(**{kind: rebuild(self.structures[kind], values) for kind, values in by_kind.items()})
 
+    def outputs(self, made: Sequence[Array | None]) -> Any:
+        """Returns outputs in the structure and the layout in which a call returns them.
+
+        made: the results of the net, of which the outputs come first, or a value for each of them, such as
+            its tangent. None stays None.
+        """
+        program = self.reading.program
+        outputs = [
+            None if array is None else self.batch.like_input(array, levels, axis)
+            for array, levels, axis in zip(made, program.levels, program.axes, strict=False)
+        ]
+        return rebuild(program.output, outputs)
+
     def answered(self, place: int, array: Array) -> Any:
         """Returns the gradient of the net's input at a position, in the layout of the caller's argument, such
         as a padded array.
@@ -224,6 +237,20 @@ class CallArguments:
         if self.cut is not None and levels:
             return self.cut.whole(array, levels)
         return self.batch.like_input(array, levels, extent[-1]) if levels else array
+
+    def flattened(self, place: int, array: Array) -> Array:
+        """Returns values that the caller gives in the layout of an argument, such as its tangent, in that of
+        the net's input at a position: the inverse of `answered`.
+
+        array: the values, of a Ragged those of all steps.
+        """
+        extent = self.net.type_of(self.net.inputs[place]).extent
+        levels = 0 if is_static_extent(extent) else max(0, len(extent) - 1)
+        if not levels:
+            return array
+        batch = self.batch if self.cut is None else self.cut.batch
+        flat = batch.of_output(array, extent[-1])
+        return flat if self.cut is None else flat[self.cut.places[levels - 1]]
 
 
 def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
@@ -239,7 +266,8 @@ def wanted_places(net: Net, places: Places, kinds: Sequence[str]) -> list[int]:
 def places_of(program: Program, params: Any, count: int) -> Places:
     """Returns the positions of a program's inputs by kind: "params", "inputs", "initial" and "statics".
 
-    A static with which a recurrence begins is a memory of the net, but not one of the caller's.
+    A static (a value that each sequence has once) with which a recurrence begins is a memory of the net, but
+    not one of the caller's.
 
     params: the parameters of the model; arrays that it captures follow them, and are of no kind.
     count: the number of the caller's sequences; a mask follows them.
@@ -254,9 +282,11 @@ def places_of(program: Program, params: Any, count: int) -> Places:
 
 
 def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | None]:
-    """Returns the arrays of a call and the parameters, in the order of a net's inputs.
+    """Returns the arrays of a call and the parameters, in the order of a net's inputs; None for initial
+    memories of zeros.
 
-    ends: the positions of the inputs by kind: sequences, initial memories, statics and parameters.
+    ends: the positions of the inputs by kind: sequences, initial memories, statics (values that each sequence
+        has once) and parameters.
     """
     values = (*call.sequences, *call.initial, *call.statics, *params)
     places = (*ends.sequences, *ends.memories, *ends.statics, *ends.parameters)
@@ -276,13 +306,15 @@ def without_control(
     mask as a further input, without the memories that a mask adds to a step.
 
     The memories that the caller does not give, as those that a mask adds to the step's, begin with zeros, or
-    as `begin` computes them. The program itself is returned if nothing differs.
+    as `begin` computes them. The program itself is returned if nothing differs. Raises `InputError` for the
+    last output of sequences inside a step.
 
     program, running: the program of the model, and that under the mask of the call, if it has one.
     ends: for each output, whether the result is its value at the end of each sequence alone.
     given: the number of memories that the caller gives, and gets back: those of the step, or none.
     how: the end of the sequences, "last" or "first".
-    begin: computes memories from the statics and parameters, which are the last inputs; None for zeros.
+    begin: computes memories from the statics (values that each sequence has once) and parameters, which are
+        the last inputs; None for zeros.
     """
     if running is program and given == program.memories and not any(ends):
         return program

@@ -35,7 +35,8 @@ EMPTY = np.zeros(0, np.bool_)
 
 
 def trained(net: Net, wanted: Sequence[int], costs: BlockCosts) -> GradientRun:
-    """Prepares the gradient of a net that saves all values; recurrences may run in blocks of steps.
+    """Prepares the gradient of a net that saves all values; recurrences may run in blocks of steps (several
+    computed as one).
 
     They do if that is faster; all else runs in a forward and a backward half.
 
@@ -49,7 +50,8 @@ def trained(net: Net, wanted: Sequence[int], costs: BlockCosts) -> GradientRun:
         return replace(Halved.of(net, wanted), blocks=texts)
 
     def run_of(each: Section | IsolatedRecurrence, places: list[int]) -> SectionRun:
-        """Makes the programs of a part of the net: in blocks for a recurrence of `numbers`, else at once.
+        """Makes the programs of a part of the net: in blocks (several steps computed as one) for a recurrence
+        of `numbers`, else at once.
 
         places: the positions of the part's inputs whose gradients are computed.
         """
@@ -91,15 +93,15 @@ class Blocks:
         return replace(own, positions=positions)
 
     def is_all(self, call: Call) -> bool:
-        """Returns whether these blocks of steps have all steps of all sequences of a call, in the order of
-        its arrays, so that they can use these arrays without copies.
+        """Returns whether these blocks of steps (several computed as one) have all steps of all sequences of
+        a call, in the order of its arrays, so that they can use these arrays without copies.
         """
         first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
         return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)
 
     def blocks(self, array: Array, type_: Type) -> Array:
-        """Groups an array's values per step by block of `size` steps, [blocks, size, ...], as views; returns
-        other arrays unchanged.
+        """Groups an array's values per step by block of `size` steps (computed as one), [blocks, size, ...],
+        as views; returns other arrays unchanged.
 
         type_: the type of the values, which says if there is one per step.
         """
@@ -108,14 +110,16 @@ class Blocks:
         return array.reshape(-1, self.size, *type_.shape)
 
     def steps(self, array: Array, type_: Type) -> Array:
-        """Ungroups the values per block of an array to values per step; returns other arrays unchanged.
+        """Ungroups the values per block (several steps computed as one) of an array to values per step;
+        returns other arrays unchanged.
 
         type_: the type of the values, which says if there is one per step.
         """
         return array.reshape(-1, *type_.shape) if type_.extent == STEPS else array
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """Returns the inputs of the blocks of steps, cut out of the arrays of the whole call.
+        """Returns the inputs of the blocks of steps (several computed as one), cut out of the arrays of the
+        whole call.
 
         net: the net of single steps.
         arrays: the arrays of its inputs in the whole call; None for an initial memory of zeros.
@@ -126,7 +130,8 @@ class Blocks:
     def forward(
         self, net: Net, arrays: Sequence[Array | None], ahead: Memories, engine: Order
     ) -> tuple[list[Array], list[Array]]:
-        """Runs the forward pass of the blocks of steps; returns the net's results per step, and saved arrays.
+        """Runs the forward pass of the blocks of steps (several computed as one); returns the net's results
+        per step, and saved arrays.
 
         Without rows (sequences) there are no results, and the saved arrays are placeholders.
 
@@ -152,7 +157,8 @@ class Blocks:
         wanted: Sequence[int],
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward pass of the blocks of steps; returns the gradients of the inputs at `wanted`.
+        """Runs the backward pass of the blocks of steps (several computed as one); returns the gradients of
+        the inputs at `wanted`.
 
         net: the net of single steps.
         arrays: the inputs of the whole call.
@@ -187,7 +193,8 @@ class InBlocks:
 
     @classmethod
     def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
-        """Makes the programs that run a section (part of a net) and its gradients in blocks of steps.
+        """Makes the programs that run a section (part of a net) and its gradients in blocks of steps (several
+        computed as one).
 
         There are programs for a block of steps, and for a single step. They compute the gradients of the
         memories and of the wanted inputs.
@@ -207,7 +214,8 @@ class InBlocks:
         return len(self.by_blocks.saved) + len(self.section.memories) + len(self.by_steps.saved)
 
     def parts(self, call: Call) -> tuple[Blocks, Blocks]:
-        """Splits a call into blocks of `size` steps and the single steps that remain; either may be empty.
+        """Splits a call into blocks of `size` steps (each computed as one) and the single steps that remain;
+        either may be empty.
 
         The loop reaches the single steps last: they are the last ones of each sequence, or the first if it
         runs in reverse.

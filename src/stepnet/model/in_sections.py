@@ -57,7 +57,7 @@ class SectionRun(Protocol):
         gradients.
 
         values: the arrays by their numbers in the whole net.
-        way: the call, the piece size and the engines.
+        way: the call, the number of steps of a piece (range of steps), and the engines.
         """
         ...
 
@@ -69,7 +69,7 @@ class SectionRun(Protocol):
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
         kept: the arrays that `run` returned.
-        way: the call, the number of steps of a piece, and the engines.
+        way: the call, the number of steps of a piece (range of steps), and the engines.
         """
         ...
 
@@ -106,7 +106,7 @@ class AtOnce:
         """Runs the section (part of a net): adds its results to `values`, and returns the saved arrays.
 
         values: the arrays by their numbers in the whole net.
-        way: the call, the piece size and the engines.
+        way: the call and the engines.
         """
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
@@ -120,7 +120,7 @@ class AtOnce:
         values: the arrays by their numbers in the whole net.
         known: the nonzero cotangents of the section's results.
         kept: the arrays that `run` returned.
-        way: the call, the piece size and the engines.
+        way: the call and the engines.
         """
         section, cotangents = self.section, cotangents_of(self.section, known, way.call)
         arrays = [values[number] for number in section.reads]

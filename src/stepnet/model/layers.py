@@ -21,7 +21,7 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.collector import paused_collector
-from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, transform
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, titled_leaves, transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics, check_inputs, initial_arrays
 from stepnet.model.control import Control
@@ -102,7 +102,9 @@ class Combined(Model):
 
     @property
     def gradient_refusal(self) -> str | None:
-        """The reason why layers of which one may end early have no gradient; None for others."""
+        """The reason why layers have no gradient together if one of them may end its sequences early, by
+        `until`; None for others.
+        """
         early = "layers with until= have no gradient together: take vjp of each, one by one"
         return early if self.ends_early else None
 
@@ -148,7 +150,8 @@ class LayerArguments:
 def leaves_of(
     layer: Layer, initial: Any, statics: Any, count: int, names: tuple[str, ...] = ()
 ) -> list[LayerArguments]:
-    """Lists every recurrence of a layer with its initial memory and its statics, in the order they run.
+    """Lists every recurrence of a layer with its initial memory and its statics (values that each sequence
+    has once), in the order they run.
 
     layer: an `RNN`, or layers or directions that run as one.
     initial, statics: the arguments of the call, with an entry per layer or direction.
@@ -246,20 +249,22 @@ class LayerPrograms(Programs[LayersProgram], Generic[Kind]):
         or direction); errors name the part.
         """
         check_masked(masked)
-        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
+        argument = next(recurrences_of(self.layer)).arguments[0]
+        batch = Batch.of(sequences, lengths, flag(time_major, "time_major"), argument=argument)
         parts = with_distinct_axes(leaves_of(self.layer, initial, statics, batch.count))
         program = self.program_for(batch, parts, last_only, None if mask is None else masked)
         memories = list[Array | None]()
         for part, memory in zip(parts, program.memories_of, strict=True):
             with named(*part.names):
-                memories += initial_arrays(part.initial, memory, batch.count)
+                memories += initial_arrays(part.initial, memory, batch.count, part.rnn.arguments[1])
         call = call_of(batch, memories, [part.statics for part in parts], False, mask, begun)
         return Reading(batch, program, program, call, ends=False)
 
     def program_for(
         self, batch: Batch, parts: list[LayerArguments], last_only: bool, masked: str | None
     ) -> LayersProgram:
-        """Returns the program for arguments of these dtypes, features and levels, made at first use.
+        """Returns the program for arguments of these dtypes, features and levels of nested sequences, made at
+        first use.
 
         batch: the sequences of the call.
         parts: the recurrences with their arguments.
@@ -355,7 +360,7 @@ class Wiring:
 
         Memories that a mask adds to those of the step begin with zeros, and are no inputs of the net.
 
-        part: the recurrence, with its statics.
+        part: the recurrence, with its statics (values that each sequence has once).
         x: the values of the net that it reads.
         last_only: whether to return only the last output of each sequence.
         """
@@ -364,7 +369,7 @@ class Wiring:
         inputs = transform(
             lambda value: Spec(value.type.shape, value.type.dtype, len(value.type.extent) - 2), x
         )
-        check_inputs(rnn.inputs, inputs)
+        check_inputs(rnn.inputs, inputs, argument=rnn.arguments[0])
         program = rnn.program_of(inputs, part.statics.specs)
         traced = rnn.under(self.control, program).traced
         count = len(leaves(program.memory))
@@ -380,8 +385,8 @@ class Wiring:
             for number in traced.recur().others[: traced.counts[2]]
         ]
         params = [
-            builder.input(Type(CONST, array.shape, array.dtype.name), name or "param")
-            for name, array in named_leaves(rnn.params)
+            builder.input(Type(CONST, array.shape, array.dtype.name), name)
+            for name, array in titled_leaves(rnn.params, rnn.arguments[2])
         ]
         operands = [*(value.number for value in leaves(x)), *self.mask, *memories]
         operands += [builder.add("expand", number, extent=ROWS) for number in hidden]

@@ -15,13 +15,14 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
 from stepnet.compiler.targets import gradient_order
 from stepnet.compiler.trace.draws import traced_purely
 from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
+from stepnet.compiler.trace.step import NamedValues
 from stepnet.compiler.trace.traced import Traced
-from stepnet.compiler.values.arguments import check_signature, choice, flag, function
+from stepnet.compiler.values.arguments import advised, argument_names, check_signature, choice, flag, function
 from stepnet.compiler.values.once import entry_of
-from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton
-from stepnet.errors import InputError
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton, titled_leaves
+from stepnet.errors import ArgumentError, InputError
 from stepnet.model.batch import Batch, checked_array
-from stepnet.model.control import Controls, UncheckedCall
+from stepnet.model.control import Controls, UncheckedCall, check_controls
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.gradients import (
     CallArguments,
@@ -38,8 +39,14 @@ from stepnet.ragged import Ragged
 
 Array = np.ndarray
 MEANS = ("mean", "sum")
+OF_CALL = dict.fromkeys(
+    ("wrt", "params", "initial", "statics", "lengths", "last_only", "checkpoint", "engine", "mask"),
+    "it is an argument of the call of what value_and_grad(loss, model) returns",
+)
+"""Advice for arguments that the function which `value_and_grad` returns has, by their names."""
 
 
+@advised(**OF_CALL)
 def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mean") -> "ValueAndGrad":
     """Returns a function that runs a model and returns the value of a loss and its gradients.
 
@@ -69,6 +76,12 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
     return ValueAndGrad(differentiable(model), loss, reduce == "mean")
 
 
+POSITIONS = (
+    "what value_and_grad returns is called with sequences and targets, and with all others by name, as "
+    "params=params"
+)
+
+
 class ValueAndGrad:
     """A function that returns the value of a loss and its gradients; `value_and_grad` makes it.
 
@@ -86,7 +99,7 @@ class ValueAndGrad:
         self,
         sequences: Any,
         targets: Any = None,
-        *,
+        *others: Any,
         params: Any = None,
         initial: Any = None,
         statics: Any = None,
@@ -97,7 +110,8 @@ class ValueAndGrad:
         engine: Asked = "auto",
         **control: Unpack[Controls],
     ) -> tuple[Any, Gradients]:
-        """Runs the model; returns the value of the loss and its `Gradients`.
+        """Runs the model; returns the value of the loss and its `Gradients`. Raises `InputError` for a
+        recurrence with a condition `until`.
 
         targets: the second argument of the loss, laid out as the sequences are. Where outputs are per
             sequence, as with `last_only`, targets are arrays with one entry per sequence. Where a graph has
@@ -109,8 +123,10 @@ class ValueAndGrad:
 
         The other arguments are those of a call of the model.
         """
-        form, others = None, (statics, lengths, checkpoint)
-        if not self.model.ends_early and all(value is None for value in others):
+        if others:
+            raise ArgumentError(POSITIONS)
+        form, unusual = None, (statics, lengths, checkpoint)
+        if not self.model.ends_early and all(value is None for value in unusual):
             if self.check is not None:
                 self.check()
             begins = initial is not None and not self.model.gives_final
@@ -120,6 +136,7 @@ class ValueAndGrad:
                 done = self.calls.run(form, sequences, targets, initial, params)
                 if done is not None:
                     return done
+        check_controls("value_and_grad", ValueAndGrad.__call__, control)
         asked, kinds = gradient_order(engine), wanted_kinds(wrt, gradient_kinds(self.model, initial))
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         if self.model.ends_early:
@@ -211,7 +228,9 @@ class Targets:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of a loss's net: the structure, dtypes, features and levels of the targets."""
+        """The cache key of a loss's net: the structure, dtypes, features and levels of nested sequences of
+        the targets.
+        """
         arrays = zip(self.arrays, self.levels, strict=True)
         return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
 
@@ -253,19 +272,27 @@ def targets_of(targets: Any, arguments: CallArguments, lengths: Any, time_major:
     return Targets(targets, [array for array, _ in pairs], [levels for _, levels in pairs])
 
 
+PER_SEQUENCE = "targets with an entry per sequence are for the last outputs, with last_only=True"
+
+
 def check_form(targets: Mapping[str, Any], inputs: Any) -> None:
-    """Raises `InputError` unless targets with an entry per step are Raggeds where the inputs are.
+    """Raises `InputError` unless targets with an entry per step are Raggeds where the inputs are, or arrays
+    of their numbers of sequences and steps.
 
     targets: the targets by name. inputs: the inputs, in their structure.
     """
     ragged = isinstance(leaves(inputs)[0], Ragged)
-    if all(isinstance(target, Ragged) == ragged for target in targets.values()):
+    own = () if ragged else np.shape(leaves(inputs)[0])[:2]
+    if any(isinstance(target, Ragged) != ragged for target in targets.values()):
+        made = "Raggeds, such as x.with_values(targets)" if ragged else "arrays [batch, time, ...]"
+        wrong = f"are {made}, as the inputs are: here is a Ragged among arrays"
+    elif not ragged and (
+        others := [np.shape(target) for target in targets.values() if np.shape(target)[:2] != own]
+    ):
+        wrong = f"are arrays [batch, time, ...] of {own}, as the inputs are, not of {others[0]}"
+    else:
         return
-    made = "Raggeds, such as x.with_values(targets)" if ragged else "arrays [batch, time, ...]"
-    raise InputError(
-        f"targets with an entry per step are {made}, as the inputs are: here is a Ragged among arrays; "
-        "targets with an entry per sequence are for the last outputs, with last_only=True"
-    )
+    raise InputError(f"targets with an entry per step {wrong}; {PER_SEQUENCE}")
 
 
 def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
@@ -304,7 +331,7 @@ def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
 
 
 def check_depth(targets: Mapping[str, Any], levels: Sequence[int], batch: Batch) -> None:
-    """Raises `InputError` for targets with more levels of sequences than the inputs have.
+    """Raises `InputError` for targets with more levels of nested sequences than the inputs have.
 
     targets, levels: the targets by name, and the number of levels of each, in the same order.
     batch: the inputs.
@@ -329,17 +356,25 @@ def with_loss(
     alone: True if the net reads the results of the model as inputs, False if it includes the model.
     """
     net, program, builder = arguments.net, arguments.reading.program, Builder()
+    named, aims = argument_names(loss, ("outputs", "targets"))
     if alone:
+        names = [name for name, _ in titled_leaves(program.output, named)]
+        names += [name for name, _ in titled_leaves(program.memory, "final")] * (
+            len(net.results) > len(names)
+        )
         order = made = [
-            builder.input(net.type_of(n), f"result{place}") for place, n in enumerate(net.results)
+            builder.input(net.type_of(number), name) for number, name in zip(net.results, names, strict=True)
         ]
     else:
         place: list[int] = []
         for node in net.nodes:
             place.append(builder.copy(node, [place[operand] for operand in node.inputs]))
         order, made = ([place[number] for number in ends] for ends in (net.inputs, net.results))
-    inputs = [builder.input(type_, f"target{number}") for number, type_ in enumerate(targets.types())]
-    results = [Traced(builder, number) for number in made]
+    inputs = [
+        builder.input(type_, name)
+        for (name, _), type_ in zip(titled_leaves(targets.structure, aims), targets.types(), strict=True)
+    ]
+    results = [widened(builder, number) for number in made]
     count = len(results) - program.memories
     extras: dict[str, Any] = {}
     if takes_final(loss):
@@ -347,9 +382,11 @@ def with_loss(
             raise InputError("a graph gives no last memories: its loss has no parameter named `final`")
         extras["final"] = rebuild(program.memory, results[count:])
     outputs = rebuild(program.output, results[:count])
-    target_values = rebuild(targets.structure, [Traced(builder, number) for number in inputs])
+    target_values = rebuild(targets.structure, [widened(builder, number) for number in inputs])
+    names = argument_names(loss, ("outputs", "targets"))
+    pairs = zip(("output", "target"), names, (outputs, target_values), strict=True)
     with NamingLine(loss):
-        value = loss(outputs, target_values, **extras)
+        value = loss(*(NamedValues.of(values, what, name) for what, name, values in pairs), **extras)
     with NamingLine(loss), written_at(defined_at(loss)):
         if not isinstance(value, Traced) or value.type.shape or not value.type.is_float:
             text = value.type if isinstance(value, Traced) else f"a {type(value).__name__}"
@@ -360,6 +397,14 @@ def with_loss(
     while builder.type_of(total).extent != CONST:
         total = builder.add("reduce", total, how="sum")
     return with_inputs(builder, [*order, *inputs], [total]), value.type.extent == STEPS
+
+
+def widened(builder: Builder, number: int) -> Traced:
+    """Returns a value of a net for a loss, which is written as a step is: one of a storage dtype, such as
+    bfloat16, in the dtype in which it is computed.
+    """
+    value = Traced(builder, number)
+    return value.astype(value.type.computed.dtype)
 
 
 def takes_final(loss: Callable[..., Any]) -> bool:

@@ -140,7 +140,8 @@ def identified(identities: Any, count: int) -> Array:
 
 
 def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...] = ()) -> Array:
-    """Returns the random numbers [len(steps), *shape] in [0, 1) for pairs of a sequence and a step.
+    """Returns the random numbers [len(steps), *shape] in [0, 1) for pairs of a sequence and a step. Raises
+    `InputError` for an invalid seed.
 
     seed: the seed of all numbers.
     identities, steps: the identity of the sequence and the number of the step of each pair.

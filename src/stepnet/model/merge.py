@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.trace.step import rounded
+from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import choice
 from stepnet.compiler.values.dtypes import DTYPES, promoted_float
 from stepnet.compiler.values.structure import arranged, leaves, rebuild, skeleton
@@ -40,7 +42,8 @@ def checked_merge(merge: Any) -> str | None:
 
 
 def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
-    """Merges the outputs of the forward and the backward direction, leaf by leaf of their structure.
+    """Merges the outputs of the forward and the backward direction, leaf by leaf of their structure; raises
+    `InputError` for different structures.
 
     forward, backward: the outputs of the directions.
     how: the name of a merge, such as "concat".
@@ -57,7 +60,8 @@ def merged(forward: Any, backward: Any, how: str, last_only: bool) -> Any:
 
 
 def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
-    """Merges one output of the forward and the backward direction; returns the result.
+    """Merges one output of the forward and the backward direction; returns the result. Raises `InputError`
+    for features that do not fit.
 
     forward, backward: the outputs of the directions, arrays or Raggeds.
     how: the name of the merge, such as "concat".
@@ -76,5 +80,12 @@ def merged_leaf(forward: Any, backward: Any, how: str, rows: int) -> Any:
         # Computed in the wider dtype, and rounded once.
         compute = DTYPES[stored].compute
         whole = MERGES[how](forward.astype(compute), backward.astype(compute), rows)
-        return whole.astype(stored)
+        return stored_as(whole, stored)
     return MERGES[how](forward, backward, rows)
+
+
+def stored_as(value: Any, dtype: str) -> Any:
+    """Rounds values, an array or a value of a net, to a storage dtype such as "bfloat16"."""
+    if not is_traced(value):
+        return value.astype(dtype)
+    return Traced(value.builder, rounded(value.builder, value.number, dtype))

@@ -11,7 +11,7 @@ code for one kind.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
@@ -23,12 +23,12 @@ from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
-from stepnet.compiler.values.arguments import file_path, flag
+from stepnet.compiler.values.arguments import file_path, flag, unknown_argument
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import no_sequences, no_static, with_default_dtypes, with_dtypes
-from stepnet.model.control import Controls, UncheckedCall
+from stepnet.model.control import MEANT, MEANT_OF_STREAMS, Controls, UncheckedCall
 from stepnet.model.executables import Form
 from stepnet.model.jax_arrays import called_on_arrays, has_jax_arrays
 from stepnet.model.program import REPLACED, Asked, Program, same_parameters
@@ -71,7 +71,7 @@ class Declaration(NamedTuple):
     @property
     def typed(self) -> "Declaration":
         """The declaration with a dtype for each value: by default the floating dtype of the parameters, of
-        statics that of inputs and parameters.
+        statics (values that each sequence has once) that of inputs and parameters.
         """
         if self.inputs is None:
             return self
@@ -108,6 +108,10 @@ class Model(ABC):
 
     # ---- the call
 
+    def meant(self) -> Mapping[str, str]:
+        """Returns advice for arguments that calls of this model do not have, by name, besides `MEANT`."""
+        return {}
+
     def __call__(
         self,
         sequences: Any,
@@ -121,6 +125,7 @@ class Model(ABC):
         masked: str = "repeat",
         begun: Any = None,
         time_major: bool = False,
+        **unknown: Any,
     ) -> Any:
         """Runs the model; returns the outputs and the last memory of each sequence, a `Graph` the outputs.
 
@@ -147,6 +152,7 @@ class Model(ABC):
                 counts on: a whole number, or an array [batch].
             time_major: Whether arrays of sequences, the mask and outputs are [time, batch, ...]. They are
                 read and written in place.
+            **unknown: None: other names are errors, which say the argument that is meant.
 
         Returns:
             The outputs in the form of the input: a `Ragged` for a `Ragged`, an array for an array, with zeros
@@ -155,6 +161,7 @@ class Model(ABC):
             memory. Where an input is an array of JAX, or a `Ragged` of one, all these are, too.
 
         Raises:
+            ArgumentError: For an argument by another name.
             InputError: For arguments that do not fit the model or one another. For a `Graph` that a stream
                 cannot run, also for `initial`, `mask` and `begun`, with the operation that prevents it.
             StepError: For a step or model that cannot be traced, at the first call with such inputs.
@@ -172,6 +179,10 @@ class Model(ABC):
         [[22.0, 26.0, 32.0]]
         """
         form = None
+        if unknown:
+            raise unknown_argument(
+                f"a call of a {self.noun}", Model.__call__, unknown, {**MEANT, **self.meant()}
+            )
         if statics is None and lengths is None and mask is None and begun is None and self.until is None:
             form, results = self.programs.prepared(sequences, initial, last_only, engine, masked, time_major)
             if results is not None:
@@ -241,7 +252,8 @@ class Model(ABC):
     def gradient_reading(self, call: UncheckedCall) -> "tuple[Reading[Any], Cut | None]":
         """Checks the arguments of a call whose gradient is taken, but for its parameters.
 
-        Returns them with the program whose net is differentiated, and the sequences cut at early ends.
+        Returns them with the program whose net is differentiated, and the sequences cut at the steps where a
+        condition `until` ended them; None in place of these without one.
         """
 
     @abstractmethod
@@ -272,7 +284,8 @@ class Model(ABC):
         return None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
-        """Returns an argument of a call in the structure of its gradients: unchanged, as there are no layers.
+        """Returns an argument of a call in the structure that its gradients have: here unchanged. Layers,
+        which override this, split it into one entry per recurrence.
 
         what: the name of the argument in messages.
         """
@@ -280,7 +293,8 @@ class Model(ABC):
 
     def as_layers(self, sequences: Any, initial: Any, statics: Any, engine: Order) -> "tuple[Model, Any]":
         """Returns a model that gives its final memories besides its outputs, and the memories that a call
-        begins with: the model itself, and `initial`; of a graph one recurrence that computes the same.
+        begins with: here the model itself, and `initial`. A graph, which overrides this, returns one
+        recurrence that computes the same.
 
         sequences, initial, statics, engine: the arguments of the call.
         """
@@ -311,12 +325,14 @@ class Model(ABC):
         **control: Unpack[Controls],
     ) -> Reading[Any]:
         """Checks the arguments of a call; returns their arrays with the program that runs it, made for their
-        dtypes and features. Raises `InputError` for arguments that do not fit.
+        dtypes and features. The arguments are those of `Model.__call__`. Raises `InputError` for arguments
+        that do not fit.
         """
         return self.programs.read(sequences, initial, statics, lengths, last_only, **control)
 
     def reading(self, sequences: Any, statics: Any = None, last_only: bool = False) -> Reading[Any]:
-        """Checks the sequences and statics of a call; returns them with the program that runs the call.
+        """Checks the sequences and statics (values that each sequence has once) of a call; returns them with
+        the program that runs the call.
 
         last_only: whether the call returns only the last output of each sequence.
         """
@@ -350,7 +366,7 @@ class Model(ABC):
         return self.program.schedule
 
     def schedules(self, inputs: Any, last_only: bool, engine: Order) -> list[Schedule]:
-        """Returns the schedules (parts with plans) that a call on such inputs runs, in order.
+        """Returns the schedules (nets cut into parts) that a call on such inputs runs, in order.
 
         inputs: the `Spec`s (features and dtypes) of the inputs.
         last_only: whether the call returns only the last output of each sequence.
@@ -359,9 +375,10 @@ class Model(ABC):
         return [self.reading(transform(no_sequences, inputs), None, last_only).running.schedule_for(engine)]
 
     def specification(self, declared: Declaration, engine: Order) -> "CallSpecification":
-        """Returns the arrays that a call takes and gives, with its schedule and its parameters.
+        """Returns the arrays that a call takes and gives, with its schedule (the net cut into parts) and its
+        parameters.
 
-        declared: the inputs and statics of the call, with dtypes.
+        declared: the inputs and statics (values that each sequence has once) of the call, with dtypes.
         engine: the engines in order of preference.
         """
         with IMPORTS:  # late: few processes build a library
@@ -374,7 +391,8 @@ class Model(ABC):
     def digest(self, inputs: Any, last_only: bool, engine: Order) -> str:
         """Returns a digest that identifies the function that a call on such inputs computes.
 
-        The arguments are those of `schedules`.
+        inputs: the `Spec`s (features and dtypes) of the inputs. last_only, engine: whether the call returns
+            only the last output of each sequence, and the engines in order of preference.
         """
         with IMPORTS:  # late: calls do not need it
             from stepnet.model.specification import digest_of
@@ -382,11 +400,12 @@ class Model(ABC):
         return digest_of(self.schedules(inputs, last_only, engine), leaves(self.declaration.params))
 
     def bytes_between(self, inputs: Any, last_only: bool, engine: Order) -> list[tuple[int, int]]:
-        """Returns (level, bytes per entry) of each value that a call hands from one part of its schedule to
-        another.
+        """Returns (level, bytes per entry) of each value that a call hands from one part of its schedule (the
+        net cut into parts) to another.
 
         Level 0 has an entry per sequence, level 1 one per step, level -1 one per pair of steps of a sequence.
-        The arguments are those of `schedules`.
+        inputs: the `Spec`s (features and dtypes) of the inputs. last_only, engine: whether the call returns
+        only the last output of each sequence, and the engines in order of preference.
         """
         with IMPORTS:  # late: calls do not need it
             from stepnet.model.specification import bytes_between
@@ -516,6 +535,7 @@ class Model(ABC):
         engine: Asked = "auto",
         *,
         begun: Any = None,
+        **unknown: Any,
     ) -> "Stream":
         """Returns a stream, which runs the whole model one step at a time: `stream.step(x)`.
 
@@ -523,19 +543,21 @@ class Model(ABC):
         if the sequence ended there.
 
         Args:
-            rows: The number of sequences that are stepped side by side, from 0 on; see `Stream.add`.
+            rows: The number of sequences that are stepped together, from 0 on; see `Stream.add`.
             initial: The memory before the first step, in the structure of `stream.state`: that of an `RNN`
                 as for a call, of a `Stack` a tuple with one entry per layer, of a `Graph` with one for each
                 recurrence in the order that they run. By default the memory that the model begins with.
             statics: Values that each row has once, as for a call.
             engine: An engine, or several in order of preference.
             begun: The number of steps that were run before, from which `index` counts on.
+            **unknown: None: other names are errors, which say the argument that is meant.
 
         Returns:
             A `Stream`. Its outputs have the same bits as those of a call over the whole sequences. With
             `engine="interpret"` those of a `Graph` agree up to rounding.
 
         Raises:
+            ArgumentError: For an argument by another name.
             InputError: For arguments that do not fit, and for a model that needs later steps: one with a
                 recurrence from the last step or with `until`, a mean over the steps, attention over them, or
                 a final memory that is read at each step. Where the inputs of a `Graph` are not known yet, at
@@ -551,6 +573,8 @@ class Model(ABC):
         >>> [float(stream.step(np.array([x]))[0]) for x in (1.0, 2.0, 3.0)]
         [3.0, 7.0, 13.0]
         """
+        if unknown:
+            raise unknown_argument("stream", Model.stream, unknown, MEANT_OF_STREAMS)
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.streams.stream import Stream
 
@@ -562,7 +586,7 @@ def differentiable(model: Any) -> Model:
     """Returns a model unchanged; raises `InputError` for a value that is not a model, or has no gradient."""
     if not isinstance(model, Model):
         kind = type(model).__name__
-        raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of a {kind}")
+        raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of type {kind}")
     if model.gradient_refusal is not None:
         raise InputError(model.gradient_refusal)
     return model

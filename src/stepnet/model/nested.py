@@ -20,10 +20,18 @@ from stepnet.compiler.net.meanings import REDUCTIONS
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, is_static_extent, whole_axis
 from stepnet.compiler.trace.lines import refuse, user_line
 from stepnet.compiler.trace.step import Spec, TracedStep
-from stepnet.compiler.trace.traced import Traced, apply, builder_of, lifted
+from stepnet.compiler.trace.traced import Traced, apply, builder_of, lifted, title
 from stepnet.compiler.values.arguments import is_one_of, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
-from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.compiler.values.structure import (
+    arranged,
+    leaves,
+    named_leaves,
+    rebuild,
+    skeleton,
+    titled_leaves,
+    transform,
+)
 from stepnet.model.batch import ZEROS
 from stepnet.model.control import Control
 from stepnet.model.declared import Declared
@@ -56,14 +64,15 @@ def in_step(
     mask: Any = None,
     masked: str = "repeat",
 ) -> tuple[Any, Any]:
-    """Adds a recurrence over inner sequences to the traced step; returns its outputs and final memory.
+    """Adds a recurrence over inner sequences (sequences inside a step) to the traced step around it; returns
+    its outputs and final memory.
 
     Raises `StepError`, with the user's line, for values that are not inner sequences, and where the initial
     memory is not given.
 
     rnn: the recurrence.
-    sequences, initial, statics, last_only, mask, masked: the arguments of a call of it, as values of the
-        step.
+    sequences, initial, statics, last_only, mask, masked: the other arguments of a call of it, as values of
+        the step.
     """
     sequences = rnn.as_declared(sequences)
     rnn, output_of = as_watched(rnn)
@@ -76,13 +85,12 @@ def in_step(
     sequences, initial, statics, mask = (
         transform(here, part) for part in (sequences, initial, statics, mask)
     )
-    named = list(named_leaves(sequences))
+    named = list(titled_leaves(sequences, rnn.arguments[0]))
     for name, leaf in named:
         if not isinstance(leaf, Traced) or len(leaf.type.extent) < 2:
-            what = f"input `{name}`" if name else "the input"
             raise refuse(
-                f"{what} of a recurrence inside a step is no sequence there: an inner recurrence runs over "
-                "an input of two levels or more"
+                f"input `{name}` of a recurrence inside a step is no sequence there: an inner recurrence "
+                "runs over an input of two levels or more"
             )
     inputs = [Spec(leaf.type.shape, leaf.type.dtype, len(leaf.type.extent) - 2) for _, leaf in named]
     statics = transform(still, statics)
@@ -154,13 +162,16 @@ def static_spec(value: Traced) -> Spec:
 
 
 def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced]:
-    """Returns the initial memories of an inner recurrence, as values of the step that is being traced.
+    """Returns the initial memories of an inner recurrence (one inside the step of another), as values of the
+    step that is being traced.
 
     builder: the builder of the step or model.
-    initial: "zeros", or values in the structure of the memory; in a model also None, for zeros.
+    initial: "zeros", or values in the structure of the memory; in a model also None, for zeros. Raises
+        `StepError` for others.
     traced: the step of the inner recurrence.
     """
-    expected = list(named_leaves(traced.memory))
+    argument = traced.arguments[1]
+    expected = list(titled_leaves(traced.memory, argument))
     if initial is None and builder.is_model:
         initial = ZEROS
     if initial is None:
@@ -174,10 +185,10 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
         return [zeros_of(builder, spec) for _, spec in expected]
     initial = arranged(initial, traced.memory)
     if skeleton(initial) != skeleton(traced.memory):
-        raise refuse(f"initial is {skeleton(initial)}, the memory is {skeleton(traced.memory)}")
+        raise refuse(f"initial is {skeleton(initial)}, the memory `{argument}` is {skeleton(traced.memory)}")
     values: list[Traced] = []
     for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
-        what = f"the initial memory {name}".strip()
+        what = f"the initial memory `{name}`"
         if builder.is_model and isinstance(leaf, np.ndarray | np.number):
             leaf = Traced(builder, builder.constant(np.asarray(cast(Any, leaf))))
         if not isinstance(leaf, Traced) or leaf.type.extent not in (ROWS, CONST):
@@ -265,7 +276,7 @@ def expand(value: Any, like: Any) -> Traced:
         like: The inner sequence that says how often each row is repeated.
 
     Raises:
-        StepError: For arguments that are no values of a step.
+        StepError: For arguments that are no values of a step, and for two values with an entry per row.
 
     >>> import stepnet as sn
     >>> def step(words, h, params):
@@ -282,6 +293,10 @@ def expand(value: Any, like: Any) -> Traced:
         )
     builder = builder_of((value, like))
     value, like = (Traced(builder, lifted(builder, operand, ())) for operand in (value, like))
-    if value.type.extent == like.type.extent:
-        return value
-    return apply("expand", value, extent=like.type.extent)
+    same = value.type.extent == like.type.extent
+    if same and len(like.type.extent) < 2:
+        raise refuse(
+            f"expand repeats a value along an inner sequence, and {title(like)} {like.type.element} is none: "
+            "sequences of a static are given as a Ragged"
+        )
+    return value if same else apply("expand", value, extent=like.type.extent)

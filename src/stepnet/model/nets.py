@@ -67,7 +67,7 @@ def array_or_zeros(program: NetProgram, arrays: Arrays, place: int, call: Call) 
     None among `arrays` stands for an initial memory of zeros, which this net may read as an input of another
     kind.
 
-    arrays: the arrays of the inputs, in order.
+    program: the net. arrays: the arrays of the inputs, in order.
     place: the position of the input.
     """
     if (array := arrays[place]) is not None:
@@ -87,7 +87,8 @@ def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
 
 
 def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
-    """Returns a copy of a call with the arrays that a net reads: its sequences, memories and statics.
+    """Returns a copy of a call with the arrays that a net reads: its sequences, memories and statics (values
+    that each sequence has once).
 
     program: the net.
     arrays: the arrays of its inputs, in order; None for an initial memory of zeros.

@@ -23,9 +23,8 @@ NOT_OF_A_STEP = ("reduce", "contract", "scatter", "index")
 
 
 def refusal(plan: Plan) -> str | None:
-    """Returns the reason why a plan cannot be a step of another net; None if it can.
-
-    plan: a recurrence's operations in order.
+    """Returns the reason why a plan, the operations of a recurrence in order, cannot be added to the step of
+    another recurrence; None if it can.
     """
     wrong = next((node for node in plan.net.nodes if is_not_of_a_step(node)), None)
     return None if wrong is None else f"it has {wrong.operation} beside its loop"
@@ -34,8 +33,8 @@ def refusal(plan: Plan) -> str | None:
 def is_not_of_a_step(node: Node) -> bool:
     """Returns whether an operation outside a recurrence has no meaning in a single step.
 
-    A plan with such an operation cannot run as a single step. An `expand` with `how` is the gradient of a
-    first or last value: it writes to one step of a sequence.
+    A plan (a recurrence's operations in order) with such an operation cannot run as a single step. An
+    `expand` with `how` is the gradient of a first or last value: it writes to one step of a sequence.
     """
     if node.operation == "reduce" and node.attributes["how"] == "last":
         return False  # a step is the last one so far
@@ -131,7 +130,9 @@ class OneStep:
         self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:
-        """Adds one step of the plan to the body, the net of another step; returns the results' numbers there.
+        """Adds one step of the plan (a recurrence's operations in order) to the body, the net of another
+        step; returns the numbers of its results there, in the order of the results of the plan's net. Values
+        that the body has already (`known`) are not added again.
 
         operands: for each input of the plan's net, the number of its value in the body.
         """
@@ -149,7 +150,8 @@ class OneStep:
         return [self.place[result] for result in net.results]
 
     def loop(self, operands: Sequence[int]) -> list[int]:
-        """Adds one step of the plan's recurrence to the net that is built; returns the results' numbers.
+        """Adds one step of the recurrence of the plan (its operations in order) to the net that is built;
+        returns the results' numbers.
 
         Sets `begins` and `following`, the numbers of the memories before the first step and after this one.
 
@@ -168,11 +170,12 @@ class OneStep:
         return [*map(self.barrier, outputs), *self.following]
 
     def copied(self, node: Node, operands: list[int]) -> int:
-        """Adds a node of the plan to the body (the net of a step); returns the number of its value there.
+        """Adds a node of the plan (a recurrence's operations in order) to the body (the net of a step);
+        returns the number of its value there.
 
-        A product, and with `kept_apart` also a sum or concatenation, is followed by a barrier, so that passes
-        do not regroup it. A node that repeats a value per row at every step, or takes the last step, is that
-        value itself.
+        A product, and with `kept_apart` also a sum or concatenation, is followed by a barrier (a `detach`),
+        so that passes do not regroup it. A node that repeats a value per row at every step, or takes the last
+        step, is that value itself.
 
         operands: the numbers of its operands in the body.
         """

@@ -20,7 +20,8 @@ Array = np.ndarray
 
 def check_axes(inputs: Any, statics: Any) -> None:
     """Raises `InputError` if all inputs of a model are declared to have steps of their own, and for a static
-    sequence with the name of an axis of inputs that are read whole.
+    sequence (one that each sequence has once) whose axis has a name that is kept for sequences of inputs that
+    a step reads whole.
 
     inputs, statics: the structures of their `Spec`s; None if they are not declared.
     """

@@ -75,7 +75,8 @@ class Piece:
     call: Call
 
     def where(self, type_: Type) -> Places:
-        """Returns the positions, in an array of the whole call, of the values that belong to the piece.
+        """Returns the positions, in an array of the whole call, of the values that belong to the piece (range
+        of steps).
 
         type_: the type of the values: per step, per sequence, or one for all.
         """
@@ -198,7 +199,8 @@ def as_slice(places: Array) -> Places:
 def zeros(type_: Type, call: Call) -> Array:
     """Returns an array of zeros for all entries that values of a type have in a call.
 
-    These are one for a parameter, else one per sequence, step, or step of an inner or static sequence.
+    These are one for a parameter, else one per sequence, step, or step of a sequence inside a step, or of one
+    that each sequence has once.
 
     type_: the type of the values.
     call: the call, with the positions of the sequences.

@@ -410,7 +410,7 @@ def same_offsets(one: Ragged, other: Ragged) -> bool:
     """Returns whether two Raggeds have sequences of the same lengths, so that their values belong together.
 
     one: a Ragged.
-    other: one of a single level.
+    other: a Ragged without nested sequences.
     """
     if one.offsets is other.offsets:
         return True
@@ -420,7 +420,8 @@ def same_offsets(one: Ragged, other: Ragged) -> bool:
 def form_of(
     sequences: Any, wrt: Any, last_only: Any, engine: Any, control: Controls, changes: bool, begins: bool
 ) -> Form | None:
-    """Returns the cache key of a call whose gradient is taken; None for a call that is never prepared.
+    """Returns the cache key of a call whose gradient is taken; None for a call that is never
+    prepared (compiled for its shapes at its second use).
 
     sequences, wrt, last_only, engine, control: the arguments of the call.
     changes: whether the call passes `params`; else the model's parameters are used.

@@ -33,7 +33,7 @@ from stepnet.compiler.values.structure import (
     rebuild,
     rebuilder,
     skeleton,
-    transform,
+    titled_leaves,
 )
 from stepnet.errors import InputError
 from stepnet.model.executables import Runs
@@ -70,7 +70,8 @@ class NetProgram:
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """Returns the schedule of the net (parts with plans), planned for the first of the requested engines.
+        """Returns the schedule of the net (its division into parts), planned for the first of the requested
+        engines.
 
         asked: an engine, or several in order of preference; a subclass may assign parts to them.
         """
@@ -115,7 +116,7 @@ class Program(NetProgram):
     def __init__(
         self, net: Net, output: Any, memory: Any, last: Any, memories: int, params: list[Array]
     ) -> None:
-        """Stores the arguments, which the class documents; kernels are compiled at first use."""
+        """Stores the arguments, which the class documents; machine code is compiled at first use."""
         super().__init__(net)
         self.output, self.memory, self.last = output, memory, last
         self.gradients = dict[Any, Program]()
@@ -160,6 +161,11 @@ class Program(NetProgram):
         """The axes of the model's steps that recurrences read whole at each step, such as "steps"."""
         axes = {type_.extent[-1] for node in self.net.nodes for type_ in node.types if type_.extent}
         return tuple(sorted(axis.removeprefix(WHOLE) for axis in axes if axis.startswith(WHOLE)))
+
+    @property
+    def sequence_names(self) -> list[str]:
+        """The names of the sequences in libraries for C: keys and positions, and "x" for the only one."""
+        return [self.net.nodes[self.net.inputs[place]].name or "x" for place in self.ends.sequences]
 
     def split(self, results: Results) -> Results:
         """Separates outputs from final memories in the results of an engine; outputs keep their order.
@@ -220,13 +226,14 @@ class Beginning(Protocol):
         """Adds the computation of initial memories to a net; returns {position among the memories: number of
         the value that it begins with}.
 
-        inputs: the numbers of values of the net, of which the last are the statics and the parameters.
+        inputs: the numbers of values of the net, of which the last are the statics (values that each sequence
+            has once) and the parameters.
         """
         ...
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """Computes initial memories of `count` sequences from statics; returns {position among the memories:
-        array}.
+        """Computes initial memories of `count` sequences from statics, the values that each sequence has
+        once; returns {position among the memories: array}.
 
         engine: the engines in order of preference.
         """
@@ -264,6 +271,11 @@ class StepProgram(Program):
         made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}
         return made
 
+    @property
+    def sequence_names(self) -> list[str]:
+        """The names of the sequences in libraries for C: keys and positions, and "x" for the only one."""
+        return [name or "x" for name, _ in named_leaves(self.traced.inputs)]
+
     def in_precision(self, precision: Precision) -> "StepProgram":
         """Returns a program of the step that computes in a precision, with its own plans and machine code."""
         return StepProgram(replace(self.traced, precision=precision), self.reverse, self.unroll)
@@ -298,46 +310,53 @@ class ReadOnlyList(list[Any]):
         return list, (list(self),)
 
 
-def own_parameters(params: Any) -> Any:
+def own_parameters(params: Any, argument: str = "") -> Any:
     """Returns read-only copies of the parameters that a model is made with, in read-only dicts and lists.
 
-    Raises `InputError` for a leaf that is not an array, and for a Python number, which has no dtype.
+    Raises `InputError` for an entry that is not an array, and for a Python number, which has no dtype.
+
+    argument: the name of the step's argument for the parameters, for messages; "" for none.
     """
-    for name, value in named_leaves(params):
+    named = list(titled_leaves(params, argument))
+    for name, value in named:
         if is_number(value):
             raise InputError(
                 f"{called(name)} is the Python number {value!r}, which has no dtype: give "
                 f"np.float32({value!r}), or a number of another dtype"
             )
-    return read_only(transform(parameter, params))
+    return read_only(rebuild(params, [parameter(value, called(name)) for name, value in named]))
 
 
-def parameter(value: Any) -> Any:
+def parameter(value: Any, what: str) -> Any:
     """Returns a read-only copy of a parameter as an array; raises `InputError` for a value that is not an
-    array.
-
-    Inside a step, a parameter of that step is returned unchanged.
+    array. Inside a step, a parameter of that step is returned unchanged. what: its name, for messages.
     """
     if isinstance(value, Traced) and value.is_constant:
         return value
-    array = array_of(value, "a parameter")
-    dtype_name(array.dtype, "a parameter")
+    array = array_of(value, what)
+    dtype_name(array.dtype, what)
     return read_only_copy(array)
 
 
-def same_parameters(params: Any, before: Any, owner: str) -> Any:
+def same_parameters(params: Any, before: Any, owner: str, argument: str = "") -> Any:
     """Copies new parameters; raises `InputError` unless they have the structure, shapes and dtypes of the
     old. A Python number gets the dtype of the parameter in whose place it is, if that is a floating one.
 
     params, before: the new and the old parameters.
     owner: the word for the model in messages.
+    argument: the name of the step's argument for the parameters, for messages; "" for none.
     """
     given = arranged(params, before)
-    check_names([name for name, _ in named_leaves(given)], [name for name, _ in named_leaves(before)], owner)
+    named = list(titled_leaves(before, argument))
+    check_names(given, before, owner, argument)
     if skeleton(given) != skeleton(before):
-        raise InputError(f"the parameters are {skeleton(given)}; those of the {owner} are {skeleton(before)}")
-    made = [parameter(typed_like(old, new)) for new, old in zip(leaves(given), leaves(before), strict=True)]
-    for (name, old), new in zip(named_leaves(before), made, strict=True):
+        raise InputError(
+            f"the parameters {argument and f'`{argument}` '}are {skeleton(given)}; those of the {owner} are "
+            f"{skeleton(before)}"
+        )
+    pairs = zip(leaves(given), named, strict=True)
+    made = [parameter(typed_like(old, new), called(name)) for new, (name, old) in pairs]
+    for (name, old), new in zip(named, made, strict=True):
         if new.shape != old.shape or new.dtype != old.dtype:
             raise InputError(
                 f"{called(name)} is {new.dtype}{list(new.shape)}; that of the {owner} is "
@@ -346,16 +365,18 @@ def same_parameters(params: Any, before: Any, owner: str) -> Any:
     return read_only(rebuild(before, made))
 
 
-def check_names(given: list[str], known: list[str], owner: str) -> None:
+def check_names(given: Any, before: Any, owner: str, argument: str) -> None:
     """Raises `InputError` that names the parameters that are missing, and those that the model does not have.
+    It raises nothing if one side is a single parameter without a name.
 
-    given, known: the names of the new and of the old parameters.
-    owner: the word for the model in messages.
+    given, before: the new and the old parameters.
+    owner, argument: the words for the model and for the parameters in messages.
     """
-    missing = [name for name in known if name not in given]
-    unknown = [name for name in given if name not in known]
+    new, known = ([name for name, _ in titled_leaves(part, argument)] for part in (given, before))
+    missing = [name for name in known if name not in new]
+    unknown = [name for name in new if name not in known]
     wrong = [f"{listed(missing)} missing"] * bool(missing) + [f"{listed(unknown)} unknown"] * bool(unknown)
-    if wrong and "" not in (*missing, *unknown):
+    if wrong and argument not in (*missing, *unknown):
         raise InputError(f"of the parameters of the {owner}, {' and '.join(wrong)}")
 
 
@@ -388,7 +409,7 @@ def is_number(value: Any) -> bool:
 
 
 def called(name: str) -> str:
-    """Names a parameter in messages by its keys and positions, which are "" for the only one."""
+    """Names a parameter in messages. name: its argument, keys and positions; "" for the only one."""
     return f"parameter {name}" if name else "the parameter"
 
 

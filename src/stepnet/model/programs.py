@@ -97,8 +97,9 @@ class Executable(Generic[Kind]):
         return array.reshape(*sequences.shape[:2], *array.shape[1:])
 
     def arrays(self, initial: Any, sequences: Any) -> list[Array | None] | None:
-        """Returns the argument `initial` as arrays to read in place; None if they need a check or a
-        conversion, or if the call cannot run on these sequences. sequences: those of the call.
+        """Returns the argument `initial` as arrays to read in place, which are zeros if it is None; None if
+        they need a check or a conversion, or if the call cannot run on these sequences. sequences: those of
+        the call.
         """
         if initial is None:
             return self.zeros
@@ -165,8 +166,8 @@ class DerivedExecutable(CallExecutable[Kind]):
     """A prepared call of a graph with other numbers of steps than its sequences, as after a stride."""
 
     def arrays(self, initial: Any, sequences: Any) -> list[Array | None] | None:
-        """Returns no arrays, as a graph has no memories; None if a sequence is so short that it has no steps
-        along some axis. sequences: those of the call.
+        """Returns an empty list, as a graph has no memories; None if a sequence is so short that it has no
+        steps along some axis, as after a stride. sequences: those of the call.
         """
         if isinstance(sequences, Ragged):
             offsets = sequences.offsets[0].tolist()
@@ -188,7 +189,8 @@ class DerivedExecutable(CallExecutable[Kind]):
 
     @staticmethod
     def along(sequences: Any, array: Array, axis: str) -> Any:
-        """Returns an output in the form of the inputs `sequences`.
+        """Returns an output, whose steps lie end to end in `array`, in the form of the inputs `sequences`: a
+        Ragged, or an array [batch, time, ...].
 
         axis: the axis of its steps; "" for an output per sequence.
         """
@@ -214,9 +216,9 @@ class Calls(Executables[CallExecutable[Kind]]):
         """Returns the key of a call (its lengths, shape, dtype and options), by which prepared code for equal
         calls is found in the cache; None for a call that no code is prepared for.
 
-        Prepared are calls on one C-contiguous array, or one Ragged of a single level with few sequences. The
-        key's first entry is the offsets of the Ragged, as bytes; None for an array; in a key for any lengths,
-        the number of sequences.
+        Prepared are calls on one C-contiguous array, or one Ragged without nested sequences, of few
+        sequences. The key's first entry is the offsets of the Ragged, as bytes; None for an array; in a key
+        for any lengths, the number of sequences.
 
         any_lengths: gives a Ragged of up to `FEW_PLACES` sequences the key of calls of any lengths, if it has
             one (`form_of_any_lengths`).
@@ -285,10 +287,11 @@ class Calls(Executables[CallExecutable[Kind]]):
         return self.take(others.form), others.offsets
 
     def has_alike(self, form: Form, offsets: Array) -> bool:
-        """Tells whether there is an entry for a form of any lengths. One of as many sequences with another
-        number of steps becomes that of this form too, if it suits.
+        """Tells whether calls with the key `form`, which is for any lengths, are prepared, or about to be. If
+        only a call for as many sequences with another number of steps is prepared, and it suits these
+        lengths, it is entered for this key too.
 
-        offsets: those of the sequences.
+        offsets: the offsets of the sequences of the call.
         """
         if form in self.idle:
             return True
@@ -326,7 +329,7 @@ class Calls(Executables[CallExecutable[Kind]]):
         """Counts a call; if enough of its form came, prepares later ones, where the engine supports that.
 
         form: the key of the call; one that begins with an int is for that many sequences of any lengths.
-        program, bound: the program of the call, and its kernel.
+        program, bound: the program of the call, and its kernel (compiled net) with parameters.
         call: the call, whose results the prepared calls have in the same shapes.
         like: the layout of outputs per step: a Ragged, or the first two sizes of the arrays.
         """
@@ -354,7 +357,8 @@ class Calls(Executables[CallExecutable[Kind]]):
 
         program: the program of the call.
         prepared: the prepared call, made of `call`; None if it could not be prepared.
-        lead: the first two sizes of outputs per step; None if these have the lengths of the input.
+        lead: the first two sizes of outputs per step; None if these have the lengths of the input. A call
+            that returns only last outputs does not use it.
         """
         if prepared is None:
             return
@@ -487,7 +491,7 @@ class Programs(Generic[Kind]):
         """Runs a call if it was prepared; returns its cache key, and its results or None.
 
         The key is None for a call that is never prepared. Nothing is checked: a call that was prepared with
-        this key has passed all checks.
+        this key has passed all checks. The program of the call becomes the latest one.
 
         sequences, initial, last_only, engine, masked, time_major: the arguments of the call.
         """
@@ -498,8 +502,8 @@ class Programs(Generic[Kind]):
         return form, results
 
     def for_specs(self, key: Any, make: Callable[[], Kind]) -> Kind:
-        """Returns the program for the `Spec`s (features, dtypes) of inputs and statics; makes it at first
-        use.
+        """Returns the program for the `Spec`s (features, dtypes) of inputs and statics (values that each
+        sequence has once); makes it at first use.
 
         key: the key made of them.
         make: makes the program.
@@ -507,8 +511,8 @@ class Programs(Generic[Kind]):
         return self._found(self.by_specs, key, make)
 
     def for_arrays(self, key: Any, make: Callable[[], Kind]) -> Kind:
-        """Returns the program for the arrays of a call, by their dtypes, features and levels; makes it at
-        first use.
+        """Returns the program for the arrays of a call, by their dtypes, features and levels of nested
+        sequences; makes it at first use.
 
         key: the key made of them.
         make: makes the program.

@@ -63,8 +63,9 @@ class Reading(Generic[Kind]):
         """Runs the call on a kernel; returns its outputs and its final memories, in the structures of the
         model.
 
-        Where sequences end early, outputs are Raggeds of the lengths up to the ends. Raises `InputError` if
-        outputs are inner sequences, with early ends or for last outputs alone.
+        Where a condition `until` ends sequences early, outputs are Raggeds of the lengths up to the ends.
+        Raises `InputError` for outputs that are sequences at each step, if sequences may end early or only
+        last outputs are asked for.
 
         bound: the kernel (compiled net) with its parameters.
         """
@@ -84,7 +85,8 @@ class Reading(Generic[Kind]):
         return rebuild(program.output, outputs), program.final(results.final)
 
     def shaped(self, outputs: list[Any]) -> list[Any]:
-        """Returns outputs in the layout of the inputs; those of a `last_only` call are returned unchanged.
+        """Returns outputs in the layout of the inputs, such as a padded array; those of a call that returns
+        only last outputs, which have one value per sequence, are returned unchanged.
 
         outputs: arrays with the values of all sequences end to end.
         """
@@ -114,9 +116,10 @@ def call_of(
     """Makes the call of a batch: the arrays and positions that a kernel (compiled recurrence) reads.
 
     memories: the initial memories; None for zeros.
-    statics: the statics of each recurrence, in the order they run.
+    statics: the statics of each recurrence (values that each sequence has once), in the order they run.
     last_only: whether to return only the last output of each sequence.
-    mask, begun: the arguments of the user's call, which are checked here.
+    mask, begun: the arguments of the user's call (steps to leave out, and the numbers of steps run before),
+        which are checked here.
     """
     beside = {**batch.positions.beside}
     beside |= {axis: offsets for still in statics for axis, offsets in still.beside.items()}

@@ -109,7 +109,7 @@ class RNN(Declared):
         >>> rnn(x)[0].sum(), doubled(x)[0].sum()
         (np.float32(2.0), np.float32(4.0))
         """
-        made = same_parameters(params, self.params, self.noun)
+        made = same_parameters(params, self.params, self.noun, self.arguments[2])
         return self.changed(lambda program: program.with_params(made), params=made)
 
     def with_kinds_of(self, params: Any) -> "RNN":
@@ -151,7 +151,11 @@ class RNN(Declared):
     # ---- running it
 
     def unprepared(self, form: Form | None, call: UncheckedCall) -> tuple[Any, Any]:
-        """Runs a call that was not prepared, also inside the step of another recurrence."""
+        """Runs a call that was not prepared, also inside the step of another recurrence; returns the outputs
+        and the final memories.
+
+        form: the key by which later calls find it prepared; None for a call that is never prepared.
+        """
         if not nested.is_traced(call.sequences):
             return super().unprepared(form, call)
         asked, last_only = checked_engine(call.engine), flag(call.last_only, "last_only")
@@ -172,8 +176,8 @@ class RNN(Declared):
         return self.until is not None
 
     def gradient_reading(self, call: UncheckedCall) -> "tuple[Reading[Any], Cut | None]":
-        """Checks the arguments of a call whose gradient is taken; sequences that end early are first run, and
-        cut to their steps.
+        """Checks the arguments of a call whose gradient is taken; sequences that a condition `until` may end
+        early are first run, and cut to the steps that they take.
 
         Returns them with the program whose net is differentiated, and the cut sequences or None.
         """

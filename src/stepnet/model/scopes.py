@@ -151,8 +151,10 @@ def step_scopes(
     control: Controls,
 ) -> Scopes:
     """Runs a recurrence step by step on the arguments of a call; returns every named value of every step.
+    Raises `StepError` for a recurrence inside the step of another.
 
-    Static sequences are left out. Under a mask, outputs and next memories are those after masking.
+    Static sequences, which each sequence has once and every step reads whole, are left out. Under a mask,
+    outputs and next memories are those after masking.
 
     rnn: the recurrence.
     sequences, initial, statics, lengths: the arguments of the call.
@@ -189,7 +191,8 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Returns whether a named value is a static of the step that is a sequence; such values are not recorded.
+    """Returns whether a named value is a static sequence of the step, which each sequence has once and every
+    step reads whole; such values are not recorded.
 
     leaf: a value of the step's net, or an array.
     """
@@ -254,7 +257,7 @@ class RecordedValues:
     def ragged(self, place: int) -> Ragged:
         """Returns a recorded value as a Ragged over every step of every sequence.
 
-        A value that is a sequence at each step is a Ragged of more levels.
+        A value that is a sequence at each step is a Ragged of nested sequences.
 
         place: the position of the value among those that were recorded.
         """
@@ -284,7 +287,7 @@ class RecordedValues:
 def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
     """Returns the offsets of the sequences that a value has inside one step, to make a Ragged of it.
 
-    segments: the offsets of the step's inner and static sequences.
+    segments: the offsets of the sequences inside the step, and of those that each row has once.
     type_: the type of the value.
     """
     if is_static_extent(type_.extent):
@@ -296,7 +299,7 @@ def recorded(reading: Reading[StepProgram], named_net: Net, params: list[Array])
     """Runs a recurrence step by step in the interpreter, and records values at each step.
 
     The values are the results of `named_net`, the net of named values, then the results of the recurrence's
-    own body. Steps after an early end do not count.
+    own step. Steps after the one at which a condition `until` ended the sequence do not count.
 
     reading: the checked arguments of the call.
     params: the arrays of the parameters.

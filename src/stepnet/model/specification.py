@@ -26,13 +26,14 @@ PAIRS = -1
 
 
 def specification_of(program: Program, schedule: Schedule) -> CallSpecification:
-    """Returns the specification of a call: the schedule that runs it, its parameters, and its arrays.
+    """Returns the specification of a call: the schedule (parts of a net in order) that runs it, its
+    parameters, and its arrays.
 
     The arrays are in the order sequences, initial memories, statics (one value per sequence), outputs, final
     memories. Their names are those of the values, with the prefixes "initial", "y" and "final". Initial
     memories may be left out if the model has memories of its own.
 
-    program: that of the model for these inputs. schedule: the parts of its net, planned for a target.
+    program: that of the model for these inputs. schedule: the parts of its net, planned for an engine.
     """
     net, ends = schedule.net, program.ends
     memories = [name for name, _ in named_leaves(program.memory)] if program.memories else []
@@ -51,7 +52,7 @@ def specification_of(program: Program, schedule: Schedule) -> CallSpecification:
         """Returns the name of an input of the net, by its index."""
         return net.nodes[net.inputs[index]].name or "value"
 
-    add("sequence", ends.sequences, ["x" if n == "" else n for n in map(name_of, ends.sequences)], False)
+    add("sequence", ends.sequences, program.sequence_names, False)
     initial_names = (
         [joined_name("initial", name) for name in memories]
         if has_named_memories
@@ -91,11 +92,11 @@ def bits_of(array: Array) -> str:
 
 
 def bytes_between(schedule: Schedule) -> list[tuple[int, int]]:
-    """Returns (level, bytes per entry) of each value that a part of a schedule leaves to later parts, to
-    bound the memory of a call. Level 0 has an entry per sequence, level 1 per step, level -1 per pair of two
-    steps of a sequence. Values without rows do not count, nor do final results, unless they have more entries
-    than there are steps. A schedule (parts of a model in the order they run) of one part leaves none: values
-    before its loop are computed in blocks of a fixed size.
+    """Returns a pair (level, bytes per entry) for each value that a part of a schedule leaves to later parts,
+    to bound the memory of a call. Level 0 has an entry per sequence, level 1 per step, level -1 per pair of
+    two steps of a sequence. Values without rows do not count, nor do final results, unless they have more
+    entries than there are steps. A schedule (parts of a model in the order they run) of one part leaves none:
+    values before its loop are computed in blocks of a fixed size.
     """
     if schedule.single_plan is not None:
         return []

@@ -122,6 +122,12 @@ class Side:
         """The features and dtypes of the inputs, in the model's structure; float32 where none is declared."""
         return transform(lambda spec: spec if spec.dtype else Spec(spec.shape, "float32"), self.graph.inputs)
 
+    @property
+    def only_steps(self) -> int | None:
+        """The only number of steps that the model takes; None if it takes any."""
+        _ = self.graph.program  # which finds the numbers that may depend on the steps
+        return getattr(self.graph.model, "only_steps", None)
+
     @computed_once
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:
         """The model's nets in float64, each with its parameters: as given, then `DRAWS` randomly rounded
@@ -284,7 +290,7 @@ def verify_models(
     several = [len(names_of(each)) > 1 for each in (one, other)]
     sides = Side.of(one, several[1]), Side.of(other, several[0])
     check_inputs(*sides)
-    groups = [random_inputs(sides[0], seed)] if samples is None else ((x, None) for x in samples)
+    groups = [random_inputs(sides, seed)] if samples is None else ((x, None) for x in samples)
     found, alone, sequences, steps, longest = dict[str, Compared](), set[str](), 0, 0, 0
     for x, statics in groups:
         each: Ragged = leaves(x)[0]
@@ -298,7 +304,8 @@ def verify_models(
 
 
 def names_of(source: FileModel) -> list[str]:
-    """Returns the names of the outputs of a model; [""] for layers, which have one output without a name.
+    """Returns the names of the outputs of a model that was read from a file; [""] for layers, which have one
+    output without a name.
 
     A graph made without inputs= also gives [""]: its outputs are not known.
     """
@@ -362,9 +369,10 @@ def compared(
     sides: tuple[Side, Side], sequences: Any, statics: Any, several: tuple[bool, bool]
 ) -> tuple[dict[str, Compared], set[str]]:
     """Compares the outputs of two models; returns the comparisons by name, and the names only one model has.
+    Raises `LayoutError` for an output of other numbers of steps.
 
     sides: the two models.
-    sequences, statics: the inputs of both.
+    sequences, statics: the inputs of both, and the values that each sequence has once.
     several: whether the model of each side has more than one output, not counting final states of layers.
     """
     first, second = ([*side.outputs(sequences, statics)] for side in sides)
@@ -431,8 +439,8 @@ def widths(net: Net) -> Iterator[int]:
 
 
 def check_inputs(one: Side, other: Side) -> None:
-    """Raises `LayoutError` for two models that cannot be compared, as their inputs or statics have different
-    names or features.
+    """Raises `LayoutError` for two models that cannot be compared, as their inputs or statics (values that
+    each sequence has once) have different names or features.
     """
     pairs = ("inputs", one.inputs, other.inputs), ("statics", one.graph.statics, other.graph.statics)
     for what, first, second in pairs:
@@ -447,24 +455,28 @@ def check_inputs(one: Side, other: Side) -> None:
             )
 
 
-def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
-    """Draws random inputs for a model; returns (sequences, statics) in the structures that it takes.
+def random_inputs(sides: tuple[Side, Side], seed: int) -> tuple[Any, Any]:
+    """Draws random inputs for two models; returns the sequences and the statics (values that each sequence
+    has once) in the structures that the first one takes. All sequences have the number of steps that a model
+    was written for, if that is the only one that it takes.
 
     Raises `InputError` for whole numbers, whose range is not known, and for nested sequences.
 
-    side: the model.
+    sides: the models.
     seed: the seed of the random numbers.
     """
-    random = np.random.default_rng(seed)
+    side, random = sides[0], np.random.default_rng(seed)
+    only = next(filter(None, (each.only_steps for each in sides)), None)
     for name, spec in (*named_leaves(side.inputs), *named_leaves(side.graph.statics)):
         if spec.dtype and np.dtype(spec.dtype).kind not in "fV":
             raise InputError(
-                f"{side.path}: its input {name or 'x'} is {spec.dtype}, for which no range is known: say "
-                f"{option('inputs')}"
+                f"{side.path}: its input {name or 'x'} is {spec.dtype}, for which no range is known: "
+                f"compare on data, stepnet verify {sides[0].path} {sides[1].path} {option('inputs')}"
             )
         if spec.levels:
             raise InputError(
-                f"{side.path}: its input {name or 'x'} is of nested sequences: say {option('inputs')}"
+                f"{side.path}: its input {name or 'x'} is of nested sequences: compare on data, "
+                f"stepnet verify {sides[0].path} {sides[1].path} {option('inputs')}"
             )
 
     axes = [*dict.fromkeys(["", *(spec.axis for spec in leaves(side.inputs))])]
@@ -473,7 +485,7 @@ def random_inputs(side: Side, seed: int) -> tuple[Any, Any]:
         """Draws sequences of the lengths `LENGTHS` for one input, of numbers that are exact in float32. The
         lengths are in another order for each axis of steps that inputs have of their own.
         """
-        lengths = np.roll(LENGTHS, axes.index(spec.axis))
+        lengths = np.roll(LENGTHS, axes.index(spec.axis)) if only is None else [only] * len(LENGTHS)
         return Ragged.from_list([exactly(random.normal(size=(length, *spec.shape))) for length in lengths])
 
     def static(spec: Spec) -> Array:

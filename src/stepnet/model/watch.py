@@ -35,10 +35,12 @@ INNER_NAMES: ContextVar[InnerNames | None] = ContextVar("INNER_NAMES", default=N
 
 
 def watched(step: Step, names: Names) -> Step:
-    """Wraps a step so that it records the names of its values in `names` whenever it is traced.
+    """Wraps a step (the user's function of one step) so that it records the names of its values in `names`
+    whenever it is traced.
 
-    A value is one of the step's net, or an array. The inputs, memories, statics and outputs are named
-    `inputs`, `before`, `after`, `statics` and `outputs`; a local variable with such a name is `step.inputs`.
+    A value is one of the step's net, or an array. The inputs, memories, statics (values that each sequence
+    has once) and outputs are named `inputs`, `before`, `after`, `statics` and `outputs`; a local variable
+    with such a name is `step.inputs`.
     """
     code = code_of(step)
 
@@ -173,7 +175,8 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
 
 
 def name_values(values: Names) -> None:
-    """Adds values to those that `trace_steps` shows of the step that is being traced, if it is watched.
+    """Adds values to those that `trace_steps` shows of the step that is being traced, if its values are being
+    recorded.
 
     values: the values by name, which no local variable of the step holds.
     """
@@ -187,9 +190,10 @@ def name_values(values: Names) -> None:
 def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     """Returns a recurrence to run inside a step in place of `rnn`, and a function that restores its outputs.
 
-    If the step around it is not watched, this is `rnn` itself. Otherwise its named values are outputs too,
-    and become values of the step around it: `name.value`, by the variable that holds the recurrence, or else
-    by the name of its step. Values of sequences that each step reads whole are left out.
+    If the values of the step around it are not being recorded, this is `rnn` itself. Otherwise its named
+    values are outputs too, and become values of the step around it: `name.value`, by the variable that holds
+    the recurrence, or else by the name of its step. Values of sequences that each step reads whole are left
+    out.
     """
     inside = INNER_NAMES.get()
     if inside is None:
@@ -198,7 +202,9 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     title = title_of(rnn, inside.titles)
 
     def output_of(outputs: Any) -> Any:
-        """Records outputs["named"] for the watched step around; returns the outputs of `rnn` itself."""
+        """Records outputs["named"], the named values of the inner recurrence, among those of the step around
+        it; returns the outputs of `rnn` itself.
+        """
         named = (f"{title}.{name}" for name in shown(names))
         inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
         return outputs["output"]
@@ -217,8 +223,8 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
 
 def shown(names: Names) -> Names:
-    """Returns the named values of a step that its recurrence has for each step, without those of static
-    sequences.
+    """Returns those named values of a step that are shown for each step: all but values of static sequences,
+    which each sequence has once and every step reads whole.
     """
     values = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced)}
     hidden = {name for name, leaf in values.items() if is_static_extent(leaf.type.extent)}

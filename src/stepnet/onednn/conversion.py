@@ -48,7 +48,7 @@ class LayerWeights:
         """Converts the gradients of oneDNN's weights to gradients of the caller's arrays.
 
         recurrence: the recurrence that the arrays were converted to.
-        layout: the name of oneDNN's layout of the gradients.
+        layout: the name of oneDNN's layout (arrangement in arrays) of the gradients.
         gradients: the gradients in it, by name.
         """
         semantics: dict[str, Any] = {"target": dict(self.semantics)}
@@ -61,9 +61,9 @@ class LayerWeights:
 def converted(
     source: LayerWeights,
 ) -> tuple[tuple[OneDnnRecurrence, RecurrenceWeights, str] | None, str | None]:
-    """Converts a layer's weights, in float32, to a recurrence of oneDNN and its layout, the simplest that
-    they fit. Returns ((recurrence, its weights, their layout), None), or (None, the reason why oneDNN has no
-    such cell). Raises `RangeError` for numbers beyond float32.
+    """Converts a layer's weights, in float32, to a recurrence of oneDNN and its layout (arrangement of
+    weights), the simplest that they fit. Returns ((recurrence, its weights, their layout), None), or (None,
+    the reason why oneDNN has no such cell). Raises `RangeError` for numbers beyond float32.
     """
     meaning = registry.record(source.layout).settled(source.semantics)
     kinds = {

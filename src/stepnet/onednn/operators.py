@@ -110,7 +110,10 @@ class Options(TypedDict):
 
 
 def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
-    """Checks an operator's options and returns them as arguments of `layer`; library: a path, or None."""
+    """Checks the options of an operator, and returns them as keyword arguments of `layer`. dtype: the dtype
+    to compute in, or None. calibration: the scales of int8, or None. library: the path of oneDNN, or None.
+    Raises `InputError` for other values.
+    """
     if dtype is not None:
         choice(dtype, DTYPE, DTYPES)
     check_calibration(calibration)
@@ -119,17 +122,17 @@ def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
 
 
 def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns the weights of a GRU operator, by its arguments' names, as (name of a layout, arrays by the
-    layout's names), to make a layer from them.
+    """Returns the weights of a GRU operator, by its arguments' names, as (name of a framework's layout of
+    weights, arrays by the layout's names), to make a layer from them.
     """
     names = {"weight_x": "WeightX", "weight_h": "WeightH", "bias": "Bias"}
     return "paddle.fusion_gru", {names[name]: array for name, array in arrays.items()}
 
 
 def lstm_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
-    """Returns the weights of an LSTM operator, by its arguments' names, as (name of a layout, arrays by the
-    layout's names), to make a layer from them. A missing bias becomes zeros; one of more than 4 hidden
-    numbers has peepholes, and so another layout.
+    """Returns the weights of an LSTM operator, by its arguments' names, as (name of a framework's layout of
+    weights, arrays by the layout's names), to make a layer from them. A missing bias becomes zeros; one of
+    more than 4 hidden numbers has peepholes, and so another layout.
     """
     hidden = arrays["weight_h"].shape[0]
     bias = arrays.get("bias", np.zeros((1, 4 * hidden), arrays["weight_h"].dtype))
@@ -154,8 +157,10 @@ def new_layer(
 
 
 def layer_for(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
-    """Returns the cached layer for the arguments of an operator of Paddle, which `new_layer` describes; makes
-    a layer if none in the cache has equal weights.
+    """Returns the cached layer that runs an operator of Paddle in oneDNN; makes a layer if none in the cache
+    has equal weights. kind: "gru" or "lstm". arrays: Paddle's weights, by the operator's arguments.
+    semantics: settings of the cell, by field of `Semantics`. options: dtype, calibration and path of the
+    library.
     """
     settings = (kind, *semantics.items(), *options.values())
     return cached_layer(settings, arrays, lambda copies: new_layer(kind, copies, semantics, options))

@@ -137,7 +137,8 @@ def check_float(array: Array, what: str) -> None:
 def state(initial: Any, shape: tuple[int, int], name: str) -> Array | None:
     """Checks an initial memory, or a cotangent of a final one, and casts it to float32; None for zeros.
 
-    initial: the caller's array. shape: that it must have. name: its name in messages.
+    initial: the caller's array. shape: that it must have. name: its name in messages. Raises `InputError` for
+    another shape or dtype.
     """
     if initial is None:
         return None
@@ -190,7 +191,8 @@ class Arguments:
 def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) -> tuple[Array | None, ...]:
     """Checks the initial memories h0 and c0; returns (h,) or (h, c) in float32, each None for zeros.
 
-    sequences: the inputs, of which each has a row in the memories. states: the size of each memory.
+    sequences: the inputs, of which each has a row in the memories. states: the size of each memory. Raises
+    `InputError` for other shapes, and for a c0 of a recurrence without c.
     """
     if len(states) == 1 and c0 is not None:
         raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")

@@ -14,7 +14,9 @@ __all__ = ["Backend", "Prepared", "load", "save"]
 
 
 def __getattr__(name: str) -> object:
-    """Imports `Backend` at its first access, because only it needs the package onnx."""
+    """Returns `Backend` or `Prepared`, imported at the first access, since only they need the package onnx;
+    raises `AttributeError` for any other name.
+    """
     if name not in ("Backend", "Prepared"):
         raise AttributeError(f"module 'stepnet.onnx' has no attribute '{name}'")
     with IMPORTS:

@@ -14,7 +14,8 @@ OTHERS = {4: "past_key", 5: "past_value", 6: "nonpad_kv_seqlen"}
 
 
 def attention(call: OnnxCall) -> Placed:
-    """Computes the result of an Attention node, with heads in an axis of their own or side by side.
+    """Computes the result of an ONNX Attention node, from queries, keys and values [batch, heads, time, size]
+    or, with the heads joined in the last axis, [batch, time, heads * size]; the result has the same axes.
 
     Raises `ModelError` for inputs and attributes that are not supported, and in a model with padding.
     """
@@ -38,7 +39,11 @@ def attention(call: OnnxCall) -> Placed:
 
 
 def apart(x: Placed, heads: int) -> Placed:
-    """Returns a value [sequences, steps, heads * size] as [sequences, heads, steps, size]."""
+    """Splits the features of a value into heads: [sequences, steps, heads * size] becomes [sequences, heads,
+    steps, size].
+
+    Raises `ModelError` if the number of features is no multiple of `heads`.
+    """
     rows, steps, width = x.sizes
     x.feature(2)
     if heads < 1 or width % heads:

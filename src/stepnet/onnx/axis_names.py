@@ -50,10 +50,12 @@ def letters_of(value: Proto) -> str:
 
 
 def named_axes(value: Proto, choices: Sequence[str]) -> list[str]:
-    """Returns the axes that an input of a model may have by the names of its sizes.
+    """Returns the axes that an input of a model may have, by the names of its sizes: texts with a letter for
+    each axis, N for sequences, T for steps and _ for features.
 
     These are all of the choices if the names say nothing, and one if they say which axes are the sequences
-    and the steps. value: the input as the model declares it. choices: its axes by other facts, as "NT_".
+    and the steps. value: the input as the model declares it. choices: its possible axes by other facts, such
+    as "NT_".
     """
     letters = letters_of(value)
     if {"N", "T"} <= {*letters}:

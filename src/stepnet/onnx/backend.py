@@ -52,7 +52,8 @@ class Prepared(base.BackendRep):
         self.types = {text(value.name): value.type.tensor_type.elem_type for value in model.graph.output}
 
     def graph(self, constants: dict[str, Array]) -> Graph:
-        """Returns the graph of the model with these weights, since a model may have its weights as inputs.
+        """Returns the model as a `Graph` with these weights as constants, since a model may have its weights
+        as inputs.
 
         constants: the arrays of the inputs that are weights, by name. The graph for the latest ones is
         cached.
@@ -104,7 +105,8 @@ def store_of(model: Proto) -> Store:
 
 
 def weights(walk: Walk, names: Sequence[str]) -> list[str]:
-    """Lists the inputs of a model that recurrent nodes read as weights, which become constants of the graph.
+    """Lists the inputs of a model that recurrent nodes read as weights, which have to be known when the graph
+    is made.
 
     walk: the nodes of the model. names: the inputs.
     """

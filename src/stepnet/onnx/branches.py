@@ -32,8 +32,10 @@ def branch(call: OnnxCall) -> list[Placed]:
 
 
 def condition_of(value: Placed) -> Placed:
-    """Returns the condition of an If, a boolean per sequence, without axes; raises `ModelError` for one of
-    each step, or of several numbers.
+    """Returns the condition of an If node, a boolean for each sequence or one for all, without further axes.
+
+    Raises `ModelError` for a condition that differs from step to step, that is no boolean or has several
+    numbers, and for a placeholder that no operator may read.
     """
     if isinstance(value.value, Unusable):
         raise ModelError(value.value.reason)

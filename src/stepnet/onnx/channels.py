@@ -25,8 +25,8 @@ def instance_norm(call: OnnxCall) -> Placed:
 
 
 def channels_normalised(call: OnnxCall, groups: int) -> Placed:
-    """Normalises the channels of a node's first operand group by group, over the steps of each sequence, then
-    scales and shifts them by its further operands. groups: their number.
+    """Normalises the channels of a node's first operand to mean 0 and variance 1 group by group, over the
+    steps of each sequence, then scales and shifts them by its further operands. groups: the number of groups.
     """
     x, epsilon = call.x, float(call.attributes.get("epsilon", 1e-5))
     arrays = (call.operand(index).array for index in (1, 2))

@@ -2,6 +2,7 @@
 
     windows, reshape, matmul           -->   Conv
     matmul, reshape, overlap           -->   ConvTranspose
+    windows, overlap                   -->   the same, with weights of 0 and 1
     windows, max over their entries    -->   MaxPool
     windows, sum, divide by the size   -->   AveragePool
 
@@ -10,13 +11,13 @@ windows themselves are written (`windows.py`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.types import CONST
+from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.net.windows import Lengths, Window, derived_axis, split
 from stepnet.onnx.operators import Rule, WrittenOperation
 from stepnet.onnx.scope import OnnxValue
@@ -81,15 +82,16 @@ class Finder:
         return None if value is None or value.type.extent != CONST else value.array
 
     def window(self, node: Node) -> Window | None:
-        """Returns the window (steps that a convolution reads at a step) of a node `windows` or `overlap`;
-        None for one whose zeros around the sequence ONNX's operators do not have.
+        """Returns the window (steps that a convolution reads at a step) of a node of the net: `windows` lists
+        the steps of each window, `overlap` adds up what lies at each step; None for one whose zeros around
+        the sequence ONNX's operators do not have.
         """
         window = Window.of(node.attributes)
         return None if window.same and (self.lengths or window.dilation > 1) else window
 
     def sliced(self, number: int) -> tuple[int, int]:
-        """Looks through a slice of the last feature: returns the number of the node that is sliced, and the
-        first feature that is taken; for any other node its own number, and 0.
+        """Looks through a node that takes a range of the last feature axis. Returns the number of the node
+        that it reads and the first feature that it takes; for any other node, its own number and 0.
         """
         node = self.net.nodes[number]
         if node.operation != "slice":
@@ -102,8 +104,8 @@ class Finder:
     # ---- convolutions
 
     def convolved(self, number: int) -> ConvolutionWeight | None:
-        """Returns the kernel of a node that multiplies windows of steps [size, in] by a constant matrix; None
-        for any other node.
+        """Returns the kernel, to write a Conv of ONNX, of a node that multiplies windows of steps [size, in]
+        by a constant matrix; None for any other node.
         """
         product = self.node(number, "matmul")
         flat = self.of(product, "reshape")
@@ -117,8 +119,9 @@ class Finder:
         return ConvolutionWeight(source, weight, first=first)
 
     def by_feature(self, number: int) -> ConvolutionWeight | None:
-        """Returns the kernel of a node that convolves each feature by itself, in as many groups as features:
-        windows of steps times constant weights, summed over the window. None for any other node.
+        """Returns the kernel, to write a Conv of ONNX, of a node that convolves each feature by itself, in as
+        many groups as features: windows of steps times constant weights, summed over the window. None for any
+        other node.
         """
         total = self.of(self.node(number, "reshape"), "sum")
         products = self.of(total, "multiply")
@@ -133,8 +136,9 @@ class Finder:
         return ConvolutionWeight(source, weight.transpose(1, 2, 0).reshape(-1, 1, shape[0]), shape[1])
 
     def scattered(self, number: int) -> ConvolutionWeight | None:
-        """Returns the kernel of a node that multiplies each step by a constant matrix and reshapes the result
-        to the entries of a window, [size, out], as a transposed convolution does; None for any other node.
+        """Returns the kernel, to write a ConvTranspose of ONNX, of a node that multiplies each step by a
+        constant matrix and reshapes the result to the entries of a window, [size, out], as a transposed
+        convolution does; None for any other node.
         """
         entries = self.node(number, "reshape")
         product = self.of(entries, "matmul")
@@ -149,9 +153,9 @@ class Finder:
     def grouped(
         self, number: int, find: Callable[[int], ConvolutionWeight | None], inputs: int, outputs: int
     ) -> ConvolutionWeight | None:
-        """Returns the kernel of a convolution in groups of features: that of the node itself, or of the
-        nodes, one for each group, that it concatenates; None for other nodes, and for kernels that do not
-        read all features.
+        """Returns the kernel, to write one operator of ONNX, of a convolution in groups of features: that of
+        the node itself, or of the nodes, one for each group, that it concatenates; None for other nodes, and
+        for kernels that do not read all features.
 
         find: finds the kernel of a group. inputs, outputs: the axes of a weight along which its inputs are,
         and along which ONNX has the groups one after the other.
@@ -191,9 +195,9 @@ class Finder:
         for one that has another number of results than ONNX's operator.
         """
         made = self.node(number, "overlap")
-        kernel = None if made is None else self.grouped(made.inputs[0], self.scattered, 0, 0)
-        if made is None or kernel is None or (window := Window.of(made.attributes)).same:
+        if made is None or (window := Window.of(made.attributes)).same:
             return None
+        kernel = self.grouped(made.inputs[0], self.scattered, 0, 0) or self.as_it_is(made.inputs[0])
         own, source = made.type.extent[-1], self.net.type_of(kernel.source).extent[-1]
         after = window.reach - window.before - window.lost
         fewest = window.reach + 1 - window.stride - window.before - after
@@ -211,6 +215,29 @@ class Finder:
                 }
                 return Fused(kernel.source, over_steps("ConvTranspose", kernel.weight, attributes, 0))
         return None
+
+    def as_it_is(self, number: int) -> ConvolutionWeight:
+        """Returns the kernel that gives each step the entries of windows, the node `number`, as they are."""
+        size, *features = self.net.type_of(number).shape
+        width = int(np.prod(features))
+        weight = np.einsum("sk,fo->sfok", np.eye(size), np.eye(width)).astype(RUN)
+        return ConvolutionWeight(number, weight.reshape(size * width, width, size))
+
+    def in_place(self, number: int) -> Fused | None:
+        """Returns the ONNX operator Conv that does the same as a node `windows` with zeros around the
+        sequence, for what reads windows and is no convolution over steps alone; None for any other node, and
+        in a model with lengths.
+        """
+        made = self.node(number, "windows")
+        window = None if made is None or self.lengths else self.window(made)
+        if made is None or window is None or (window.before == 0 and window.lost == window.reach):
+            return None
+        size, *features = made.type.shape
+        width = int(np.prod(features))
+        weight = np.tile(np.eye(size, dtype=RUN)[:, None], (width, 1, 1))
+        attributes = {**attributes_of(window), "dilations": [window.dilation], "group": width}
+        rule = over_steps("Conv", weight, attributes, 0 if reads_later(window) else None)
+        return Fused(made.inputs[0], by_entry(rule, size))
 
     # ---- pooling
 
@@ -275,9 +302,11 @@ class Finder:
         return Fused(values.inputs[0], over_steps("AveragePool", None, attributes, fill))
 
     def counted(self, mean: Node, values: Node) -> bool | None:
-        """Tells whether a mean over windows (the node `values`) divides by the size of the window, so that
-        zeros around the sequence count, or by the number of steps in it. None for a quotient that is no such
-        mean, and for one that counts steps in a model with padding.
+        """Tells how a mean over windows divides: True for the size of the window, so that zeros around the
+        sequence count; False for the number of steps in it; None for a quotient that is no such mean, or that
+        counts steps in a model with lengths.
+
+        mean: the node that divides. values: the node `windows` whose entries are added up.
         """
         divisor = self.constant(mean, 1)
         if divisor is not None:
@@ -292,7 +321,7 @@ class Finder:
 
     def fused(self) -> dict[int, Fused]:
         """Returns the nodes of the net that are a convolution or a pooling, by number."""
-        finders = self.convolution, self.transposed, self.maxima, self.means
+        finders = self.convolution, self.transposed, self.maxima, self.means, self.in_place
         found = (
             (number, next(filter(None, (find(number) for find in finders)), None))
             for number in range(len(self.net.nodes))
@@ -314,19 +343,46 @@ def attributes_of(window: Window) -> dict[str, Any]:
 
 
 def over_steps(op: str, weight: Array | None, attributes: Mapping[str, Any], padding: float | None) -> Rule:
-    """Makes the rule that writes a convolution or pooling of ONNX, whose operand is [batch, features, time].
+    """Makes the function that writes a convolution or pooling of a net as the ONNX operator `op`, whose
+    operand is [batch, features, time].
 
-    weight: its weight; None for none. padding: the number that steps after a sequence's end get first, in a
-    model with lengths; None if no result reads them.
+    weight: the operator's weight; None for none. attributes: the operator's. padding: the number that the
+    steps after a sequence's end are set to before, in a model with lengths; None if no result reads them.
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
         """Writes an operator of ONNX over the steps of each sequence, between two Transposes."""
         masks = padding is not None and call.scope.lengths
-        x = call.scope.masked(call.x, "steps", padding) if masks else call.x
+        x: Any = call.scope.masked(call.x, "steps", padding) if masks else call.x
         weights = [] if weight is None else [np.ascontiguousarray(weight)]
+        if call.x.rank != 1:
+            x = call.scope.node("Reshape", x, np.array([0, 0, call.x.type.size]))
         by_step = call.scope.node("Transpose", x, perm=[1, 2, 0])
         made = call.scope.node(op, by_step, *weights, **attributes)
-        return call.result("Transpose", made, perm=[2, 0, 1])
+        if len(call.type.shape) == 1:
+            return call.result("Transpose", made, perm=[2, 0, 1])
+        return call.result("Reshape", call.scope.node("Transpose", made, perm=[2, 0, 1]), shape_of(call.type))
 
     return rule
+
+
+def shape_of(type_: Type) -> Array:
+    """Returns the shape of a value [time, batch, features ...] for a Reshape, which keeps the first two."""
+    return np.array([0, 0, *type_.shape])
+
+
+def by_entry(rule: Rule, size: int) -> Rule:
+    """Returns the rule that writes windows, of a rule that writes them with the entries behind the features.
+
+    size: the number of entries of a window.
+    """
+
+    def entries_first(call: WrittenOperation) -> OnnxValue:
+        """Writes the windows, and moves their entries ahead of the features."""
+        rest = call.type.shape[1:]
+        last = replace(call.node, types=(replace(call.type, shape=(*rest, size)),))
+        made = rule(WrittenOperation(call.scope, last, call.operands))
+        order = [0, 1, 2 + len(rest), *range(2, 2 + len(rest))]
+        return call.result("Transpose", made, perm=order)
+
+    return entries_first

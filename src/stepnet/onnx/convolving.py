@@ -87,8 +87,9 @@ def pool_image(call: OnnxCall, how: str) -> Placed:
 
 
 def of_axis(call: OnnxCall, at: int) -> OnnxCall:
-    """Returns the call of a node over two axes with its attributes, such as strides, for one of them alone:
-    the first (0) or second (1). Raises `ModelError` for attributes of another number of axes.
+    """Returns the call of a node over two axes as one over a single axis: its attributes, such as strides,
+    are those of the first (`at` 0) or second (1) axis. Raises `ModelError` for attributes of another number
+    of axes.
     """
     counts = {"strides": 2, "dilations": 2, "kernel_shape": 2, "pads": 4}
     stated = {name: count for name, count in counts.items() if call.attributes.get(name) is not None}
@@ -97,7 +98,9 @@ def of_axis(call: OnnxCall, at: int) -> OnnxCall:
 
 
 def kernel_of(weight: Placed) -> Placed:
-    """Returns the weight of a convolution; raises `ModelError` unless it is over one axis."""
+    """Returns the weight of a convolution unchanged; raises `ModelError` unless it has the three axes of a
+    convolution over one axis.
+    """
     if len(weight.axes) != 3:
         raise ModelError(
             f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps, and a Conv may "
@@ -137,7 +140,7 @@ def auto_pad(call: OnnxCall) -> str:
 
 def of_axes(call: OnnxCall, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the attribute `name` of a convolution or pooling with as many whole numbers as the default has,
-    or the default; raises `ModelError` for others.
+    or the default if it is missing; raises `ModelError` for others.
     """
     value: Any = call.attributes.get(name)
     if value is None:
@@ -173,7 +176,9 @@ def conv_transpose(call: OnnxCall) -> Placed:
 
 
 def max_pool(call: OnnxCall) -> Placed:
-    """Computes the result of a MaxPool node over the steps of sequences, or over those and one more axis."""
+    """Computes the result of a MaxPool node over the steps of sequences, or over those and one more axis: the
+    largest number of each window.
+    """
     if len(call.attributes.get("kernel_shape") or ()) == PLACES:
         return pool_image(call, "max")
     return pool(call.x, partial(windowed_max, window=pool_window(call)), call.padded)
@@ -181,7 +186,7 @@ def max_pool(call: OnnxCall) -> Placed:
 
 def average_pool(call: OnnxCall) -> Placed:
     """Computes the result of an AveragePool node over the steps of sequences, or over those and one more
-    axis.
+    axis: the mean of each window.
     """
     counts = bool(call.attributes.get("count_include_pad", 0))
     if len(call.attributes.get("kernel_shape") or ()) == PLACES:
@@ -192,8 +197,8 @@ def average_pool(call: OnnxCall) -> Placed:
 
 
 def pool_window(call: OnnxCall) -> Window:
-    """Returns the windows of a pooling node; raises `ModelError` for one over several axes, or with windows
-    that end beyond the zeros.
+    """Returns the window of a pooling node: its size, stride and the zeros around the sequence; raises
+    `ModelError` for one over several axes, or with windows that end beyond the zeros.
     """
     if call.attributes.get("ceil_mode", 0):
         raise ModelError("its ceil_mode is 1, which has windows that end beyond the sequence: it must be 0")

@@ -71,8 +71,8 @@ def found_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
 
 
 def unsupported(walk: Walk, scope: GraphScope, names: Iterable[str]) -> list[GraphNode]:
-    """Lists the nodes on which values depend and whose operators have no rule, to refuse a model with them.
-    Those in the branches of an If are left out, as only one of them may be run.
+    """Lists the nodes on which values depend and whose operators stepnet does not support, to refuse a model
+    with them. Those in the branches of an If are left out, as only one of them may be run.
 
     walk: the nodes of the model. scope, names: the values, by the graph whose names these are.
     """

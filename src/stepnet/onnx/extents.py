@@ -14,9 +14,11 @@ FIRST = np.array([0], np.int64)
 
 
 def expand(call: WrittenOperation) -> OnnxValue:
-    """Writes a repetition along one more axis: of a value per sequence at each step, or of a constant for
-    each sequence. With the attribute "how", only the first or the last step gets the value, and the others
-    are 0; raises `ModelError` where it is the first or the last sequence of the batch.
+    """Writes a repetition along one more axis as ONNX: of a value per sequence at each step, or of a constant
+    for each sequence.
+
+    If the operation has the attribute "how" ("first" or "last"), only the first or last step gets the value,
+    and the others are 0; raises `ModelError` where it would be the first or last sequence of the batch.
     """
     repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
@@ -26,8 +28,8 @@ def expand(call: WrittenOperation) -> OnnxValue:
 
 
 def reduce(call: WrittenOperation) -> OnnxValue:
-    """Writes a reduction of the steps of each sequence to one value, such as a sum or the last step. Booleans
-    are computed as integers. Raises `ModelError` for a reduction over all sequences.
+    """Writes a reduction of the steps of each sequence to one value as ONNX, such as a sum or the last step.
+    Booleans are computed as integers. Raises `ModelError` for a reduction over all sequences of a batch.
     """
     how = call.attribute("how")
     if len(call.x.type.extent) != len(STEPS):
@@ -75,7 +77,7 @@ def largest(call: WrittenOperation) -> OnnxValue:
 
 
 def end(how: str) -> Rule:
-    """Makes the rule that writes the selection of one step of each sequence as ONNX; `how` is "first" or
+    """Makes the function that writes the selection of one step of each sequence as ONNX; `how` is "first" or
     "last".
     """
 

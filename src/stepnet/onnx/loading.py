@@ -95,7 +95,8 @@ def loaded(
     constants: Mapping[str, Array],
     any_steps: bool = False,
 ) -> Graph:
-    """Makes the graph of a model; tries the likely meanings of its inputs' axes until one fits.
+    """Makes the graph of a model; tries the likely meanings of its inputs' axes (such as [batch, time,
+    features]) until one fits.
 
     proto: the model. store: the limit on memory, and the folder of external weights. path: the name of the
     file, for messages. axes: the meaning of the first axes of inputs, by name, as the user stated them.
@@ -121,7 +122,9 @@ def loaded(
 
 
 def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
-    """Formats the error for a model with nodes that are not supported: lists them, and counts the others."""
+    """Formats the error for a model with nodes that are not supported: lists the first five of them, and
+    counts the supported ones.
+    """
     node_texts = [f"{node.op} {node.name!r}" for node in missing]
     kinds = ", ".join(dict.fromkeys(node.op for node in missing))
     others = len(walk.nodes) - len(missing)
@@ -147,8 +150,8 @@ def declared_inputs(
 
 
 def axes_choices(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Yields all combinations of axes that the inputs may have, the ones that contradict the file least
-    first; only `MOST_WAYS` of them are looked at.
+    """Yields all combinations of axes that the inputs may have, each with a text such as "NT_" for every
+    input. The first `MOST_WAYS` combinations are sorted: those that contradict the file least come first.
 
     declared: the inputs as the model declares them. walk: the nodes of the model. axes: what the user states.
     """

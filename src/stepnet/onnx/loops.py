@@ -46,11 +46,11 @@ class LoopGraph(Body, Protocol):
     """Body of a Loop node, as functions that convert the node need it."""
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """Finds the slices by which a Loop's body reads a sequence step by step: those of outer values at the
-        index of the iteration.
+        """Finds the slices by which a Loop's body reads a sequence step by step: those of values outside the
+        body, at the index of the iteration.
 
         iteration: the position of the body's input that is this index. Returns {key of the slice: (key of the
-        outer value, axis)}; a key is (scope, name).
+        outer value, axis)}; a key is the graph that has the value, and its name.
         """
         ...
 
@@ -63,8 +63,8 @@ class LoopGraph(Body, Protocol):
         ...
 
     def appends(self, output: int, position: int) -> int | None:
-        """Returns the axis along which the body's output at an index is its input at a position with another
-        value behind it, if nothing else reads this input; None for another output.
+        """Returns the axis along which the body's output at an index is the body's input at `position` with
+        another value appended, if nothing else reads this input; None for another output.
         """
         ...
 
@@ -128,7 +128,8 @@ def iterations(times: Placed | None) -> Any:
 
 def repeated(call: OnnxCall, states: Sequence[Placed], condition: Placed, count: int) -> list[Placed]:
     """Runs the body of a Loop `count` times, one iteration after the other; ends early where the condition is
-    known to be false.
+    known to be false. Returns the final states, then each output of the body, joined along a new first axis
+    of iterations; placeholders stand for outputs whose number of iterations differs between sequences.
 
     states: the initial states. condition: that of the first iteration.
     """
@@ -162,9 +163,9 @@ def both(first: Placed, second: Placed) -> Placed:
 
 
 def ended(running: Placed, after: Placed, before: Placed) -> Placed:
-    """Returns a state after an iteration: that before it for sequences whose Loop has ended (`running` is
-    False). Raises `ModelError` for a state of another dtype, and for one of other axes where it may have
-    ended.
+    """Returns a state of a Loop after an iteration: `after` for sequences that still run, `before` for those
+    whose Loop has ended (`running` is False). Raises `ModelError` for a state of another dtype, and for one
+    of other axes where it may have ended.
     """
     if isinstance(after.value, Listed):
         return after if running.is_constant else Placed(Unusable(ENDED), ())
@@ -219,7 +220,8 @@ def over_steps(call: OnnxCall, states: Sequence[Placed], condition: Placed, coun
 
 def slices_of(body: LoopGraph, time: Axis) -> tuple[list[Placed], list[Any]]:
     """Returns the sequences of which the body of a Loop reads one step in each iteration, given without their
-    axis of steps, `time`, and the keys of the slices by which it does so.
+    axis of steps, `time`; and, in the same order, the keys (graph, name) of the values in the body that are
+    these steps.
     """
     outside = body.outside()
     found = [
@@ -241,8 +243,10 @@ def is_list(state: Placed) -> bool:
 
 
 def grown_axis(body: LoopGraph, index: int, state: Placed) -> Iterator[int]:
-    """Yields the axis along which each iteration of a Loop adds a value to a state that has none at first, as
-    a list has none; nothing for another state. index: that of the state.
+    """Yields the axis along which each iteration of a Loop appends a value to a state that is an array of
+    length 0 there at first; nothing for another state.
+
+    index: the position of the state among the states.
     """
     axis = body.appends(index + 1, index + 2)
     if axis is not None and (0,) in state.axes and state.axes[state.axis(axis)] == (0,):
@@ -251,7 +255,7 @@ def grown_axis(body: LoopGraph, index: int, state: Placed) -> Iterator[int]:
 
 def index_of_steps(call: OnnxCall, time: Axis) -> Placed:
     """Returns the index of each step along an axis, without that axis, as a body reads it; raises
-    `ModelError` inside of a body.
+    `ModelError` if the Loop is itself inside of the body of another.
     """
     if not isinstance(call.like, Traced):
         raise ModelError(
@@ -299,8 +303,9 @@ class LoopBody:
         return [*states, *still, *others[self.states :], *entries]
 
     def results(self, final: Sequence[Placed], outputs: Sequence[Placed]) -> list[Placed]:
-        """Returns the results of the Loop from those of the recurrence: its final states in ONNX's order,
-        where lists are made of the outputs that were added to them, and its outputs of each step.
+        """Returns the results of a Loop node from those of the recurrence that runs its body: its final
+        states in ONNX's order, where lists are made of the outputs that were added to them, and its outputs
+        of each step.
 
         final: the final states that are no lists. outputs: the outputs of each step, those of lists last.
         """
@@ -310,9 +315,11 @@ class LoopBody:
         return [*(lists[at] if at in lists else next(own) for at in range(self.states)), *outputs[:count]]
 
     def whole(self, index: int, entries: Placed) -> Placed:
-        """Returns a list, or an array that grew, from its entries of each step, along the first axis.
+        """Returns a list, or an array to which each iteration appended, from the values that were added at
+        each step.
 
-        index: that of the state.
+        index: the position of the state that is this list or array. entries: the added values, with the steps
+        as their first axis.
         """
         if index in self.grown:
             return joined_steps(entries, self.grown[index], is_new=False)

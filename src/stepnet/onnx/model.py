@@ -32,7 +32,7 @@ from stepnet.layout.files.onnx.node import GATES
 from stepnet.layout.files.onnx.tensor import array_of, text
 from stepnet.layout.files.store import Store
 from stepnet.model.counting import length_of
-from stepnet.model.graph.array_model import ArrayModel, ModelInput, located
+from stepnet.model.graph.array_model import EXPORT, ArrayModel, ModelInput, located
 from stepnet.onnx.call import OnnxCall
 from stepnet.onnx.dependencies import needed, outer_reads, unsupported, within
 from stepnet.onnx.names import COMPARING, OnnxOperator, row_of
@@ -56,6 +56,7 @@ class OnnxModel(ArrayModel):
     """
 
     has_dtypes: ClassVar[bool] = True
+    open_steps: ClassVar[str] = EXPORT
     walk: Walk
     store: Store
     constants: Mapping[str, Array] = field(default_factory=dict[str, Array])
@@ -63,15 +64,16 @@ class OnnxModel(ArrayModel):
     alone: list[str] = field(default_factory=list[str])
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> dict[str, Placed]:
-        """Computes the outputs of the model by name, from its inputs by name."""
+        """Computes the outputs of the model by name, from its inputs by name, while it is traced. Notes each
+        output's axes in `ends`. params: not used.
+        """
         main, like, outputs = self.walk.main, self.like(inputs), self.outputs
         env: Values = {(main, name): value for name, value in inputs.items()}
         env |= {(main, input_.name): lengths(input_, like) for input_ in self.inputs if input_.is_lengths}
         env |= {(main, name): constant(array) for name, array in self.constants.items()}
         values = NodeRun(self, env, like).values(main, outputs)
         self.ends.update(zip(outputs, values, strict=True))
-        ends = self.only_at_steps({name: self.ends[name] for name in outputs}, inputs)
-        return {name: result(name, value, like) for name, value in ends.items()}
+        return {name: result(name, self.ends[name], like) for name in outputs}
 
     @property
     def outputs(self) -> list[str]:
@@ -87,8 +89,9 @@ def lengths(input_: ModelInput, like: Traced) -> Placed:
 
 
 def result(name: str, value: Placed, like: Traced) -> Placed:
-    """Returns a model's output in the order of its sequences; a constant with an axis of steps is repeated at
-    each step.
+    """Returns an output of the model after checking that its sequences are in the order of the inputs; a
+    constant with an axis of steps is repeated at each step. A placeholder for an unusable value is returned
+    as it is.
 
     name: that of the output. like: a value per step, whose steps are used.
     """
@@ -113,8 +116,8 @@ class NodeRun:
     like: Traced | None = None
 
     def values(self, scope: GraphScope, names: Sequence[str]) -> list[Placed]:
-        """Returns the values with these names in the scope of an ONNX graph; runs all nodes on which they
-        depend.
+        """Returns the values with these names in the scope of an ONNX graph; first runs all nodes on which
+        they depend.
         """
         for node in needed(self.model.walk, scope, names, self.env):
             self.run(node)
@@ -138,7 +141,10 @@ class NodeRun:
         return self.env[key]
 
     def run(self, node: GraphNode) -> None:
-        """Computes the results of a node and stores them by name; adds the node and the file to errors."""
+        """Computes the results of a node and stores them by name. Adds the node and the file to errors; notes
+        nodes that need a batch of one sequence, and numbers in the node that may depend on the number of
+        steps.
+        """
         with located(node_name(node, self.model.path), "node "):
             row = row_of(node.domain, node.op)
             if row is None:
@@ -147,14 +153,15 @@ class NodeRun:
                 self.model.alone.append(node_name(node, self.model.path))
             call = self.call(node, row)
             results = results_of(row, call)
-            if self.model.steps is not None:
-                self.model.note(node_name(node, self.model.path), numbers_of(call, results))
+            self.model.note(node_name(node, self.model.path), lambda: numbers_of(call, results))
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
                     self.env[node.scope, name] = self.at_steps(value)
 
     def at_steps(self, value: Placed) -> Placed:
-        """Repeats a value at each step if its axes have steps, but it is only one per sequence so far."""
+        """Repeats a value at each step if it is only computed once per sequence and its axes have steps;
+        returns any other value as it is.
+        """
         traced = value.value
         if time_of(value.axes) is None or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
@@ -162,7 +169,8 @@ class NodeRun:
 
     def call(self, node: GraphNode, row: OnnxOperator) -> OnnxCall:
         """Makes the argument of an operator's rule for a node: its operands, attributes and bodies (graphs as
-        attributes, of an If, Scan or Loop). row: that of its operator in the table of operators.
+        attributes, of an If, Scan or Loop). row: the entry of its operator in the table of supported
+        operators.
 
         In a model without lengths, the number of steps becomes each sequence's length where the operator may
         compute with it. Raises `ModelError` for an operand that is a placeholder for a value that stepnet
@@ -189,10 +197,12 @@ class NodeRun:
 
 
 def results_of(row: OnnxOperator, call: OnnxCall) -> list[Placed]:
-    """Computes the results of a node by its operator's row in the table of operators, for a model that is
-    being traced.
+    """Computes the results of a node while a model is traced, by its operator's entry (`row`) in the table of
+    supported operators.
 
-    In a model with padding (steps after a sequence's end), the results also have what is known of them there.
+    A node that sorts or reorders the sequences of a batch only renames the axis of the sequences; recurrences
+    of reordered sequences are computed in the order of the batch. In a model with padding (steps after a
+    sequence's end), the results also say what numbers are known to be there.
     """
     moved = reordered(call)
     if moved is not None:
@@ -237,13 +247,17 @@ class ScopedBody:
         return text(self.graph.name) or self.op.lower()
 
     def outside(self) -> Values:
-        """Returns the computed values outside the body that the body reads, by (scope, name)."""
+        """Returns the values computed outside of the body of a Loop or Scan that it reads, and those that
+        `hoist` moved out of it, by (scope, name).
+        """
         reads = outer_reads(self.run_.model.walk, self.graph, self.scope)
         keys = {*self.still, *(entry[:2] for entry in reads)}
         return {key: self.run_.env[key] for key in sorted(keys, key=name_of_key) if key in self.run_.env}
 
     def hoist(self) -> None:
-        """Computes what the body computes from values outside of it alone, once, outside of it."""
+        """Computes once, outside of the body, those of its nodes that depend on no input of the body; notes
+        their results in `still`.
+        """
         walk = self.run_.model.walk
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
             sources = [find(node.scope, name) for name in node.inputs if name]
@@ -273,10 +287,10 @@ class ScopedBody:
 
     def gathered(self, iteration: int) -> dict[Key, tuple[Key, int]]:
         """Finds the slices by which a Loop's body reads a sequence step by step: values of the body that are
-        slices of outer values at the index of the iteration.
+        slices of values outside of it, at the index of the iteration.
 
         iteration: the position of the body's input that is this index. Returns {key of the slice: (key of the
-        outer value, axis)}.
+        value outside, axis)}; a key is (scope, name).
         """
         walk, count = self.run_.model.walk, text(self.graph.input[iteration].name)
         slices = dict[Key, tuple[Key, int]]()
@@ -301,8 +315,10 @@ class ScopedBody:
         return key in keys
 
     def appends(self, output: int, position: int) -> int | None:
-        """Returns the axis along which an output of a Loop's body is its input at a position with another
-        value behind it, by a Concat, if nothing else reads this input; None for another output.
+        """Returns the axis along which an output of a Loop's body is the input at `position` with another
+        value appended by a Concat, if nothing else reads this input; None for another output.
+
+        output: the index of the output.
         """
         key = (self.scope, text(self.graph.input[position].name))
         scope, name, source = find(self.scope, self.outputs[output])
@@ -314,8 +330,9 @@ class ScopedBody:
         return source.node.attributes["axis"].i
 
     def passes_on(self, output: int, position: int) -> bool:
-        """Tells whether an output of a Loop's body is an input of it unchanged, or the constant true: such a
-        condition never ends the Loop. output, position: the indices of the output and the input.
+        """Tells whether an output of a Loop's body is an input of it unchanged, or the constant true; an
+        output that is the Loop's condition then never ends it. output, position: the indices of the output
+        and the input.
         """
         key = (self.scope, text(self.graph.input[position].name))
         scope, name, source = find(self.scope, self.outputs[output])

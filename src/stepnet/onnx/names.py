@@ -88,7 +88,7 @@ class OnnxOperator:
 
 
 def elementwise(operator: str, **attributes: float) -> OnnxOperator:
-    """Makes the row of an elementwise operator in the table of ONNX's operators.
+    """Makes the entry of an elementwise operator in the table that says how ONNX's operators are computed.
 
     operator: its name in `importers.pointwise`. attributes: ONNX's attributes with their defaults, in the
     order of the function's parameters.
@@ -103,10 +103,11 @@ def elementwise(operator: str, **attributes: float) -> OnnxOperator:
 
 
 def variadic(operator: str, counts: bool = False) -> OnnxOperator:
-    """Makes the row of an operator of any number of operands, as Max, in the table of ONNX's operators.
+    """Makes the entry of an operator of any number of operands, as Max, in the table that says how ONNX's
+    operators are computed.
 
-    operator: its name in `importers.pointwise`, where it takes two. counts: it may compute with the number of
-    steps.
+    operator: its name in `importers.pointwise`, where it takes two. counts: whether it may compute with the
+    number of steps.
     """
     return OnnxOperator(lambda call: pointwise.folded(operator, call.present), counts=counts)
 
@@ -114,11 +115,11 @@ def variadic(operator: str, counts: bool = False) -> OnnxOperator:
 def of_operands(
     function: Callable[..., Placed], count: int, fact: Special | None = None, counts: bool = False
 ) -> OnnxOperator:
-    """Makes the row of an operator without attributes in the table of ONNX's operators. function: computes
-    its result from `count` operands.
+    """Makes the entry of an operator without attributes in the table that says how ONNX's operators are
+    computed. function: computes its result from `count` operands.
 
-    fact: computes what is known of the result in padding (after a sequence's end). counts: it may compute
-    with the number of steps.
+    fact: computes what is known of the result in padding (after a sequence's end). counts: whether it may
+    compute with the number of steps.
     """
     return OnnxOperator(lambda call: function(*map(call.operand, range(count))), fact, counts)
 
@@ -133,7 +134,9 @@ def gelu(call: OnnxCall) -> Placed:
 
 
 def gelu_of_sum(call: OnnxCall) -> Placed:
-    """Computes the result of onnxruntime's BiasGelu, exactly, or FastGelu, by tanh: the gelu of a sum."""
+    """Computes the result of onnxruntime's BiasGelu, with the exact Gaussian distribution, or FastGelu, with
+    an approximation by tanh: the gelu of the sum of the operands.
+    """
     return pointwise.elementwise(
         "gelu", pointwise.folded("add", call.present), numbers=[call.op == "FastGelu"]
     )
@@ -152,7 +155,9 @@ def clip(call: OnnxCall) -> Placed:
 
 
 def cast(call: OnnxCall) -> Placed:
-    """Computes the result of a Cast node; float16 and bfloat16 are rounded to, but kept in float32."""
+    """Computes the result of a Cast node. Numbers cast to float16 or bfloat16 are rounded to these, but
+    stored as float32. Raises `ModelError` for a type that is not supported.
+    """
     number = call.attributes.get("to")
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
@@ -165,7 +170,9 @@ def cast_like(call: OnnxCall) -> Placed:
 
 
 def modulo(call: OnnxCall) -> Placed:
-    """Computes the result of a Mod node: the remainder with the divisor's sign, or the dividend's (fmod)."""
+    """Computes the result of a Mod node: a remainder, with the sign of the divisor, or of the dividend for
+    fmod=1. Raises `ModelError` for floating-point numbers without fmod.
+    """
     if not call.flag("fmod") and pointwise.dtype_of(call.x).kind == "f":
         raise ModelError("a Mod of floating-point numbers has the attribute fmod=1")
     name = "signed_remainder" if call.flag("fmod") else "remainder"
@@ -173,7 +180,9 @@ def modulo(call: OnnxCall) -> Placed:
 
 
 def dropout(call: OnnxCall) -> Placed:
-    """Computes the result of a Dropout node: the first operand. Raises `ModelError` for training."""
+    """Computes the result of a Dropout node at inference: its first operand, unchanged. Raises `ModelError`
+    for a node in training mode.
+    """
     training = call.optional(2)
     if training is not None and bool(training.array):
         raise ModelError("it trains: it drops numbers at random; export the model for inference")
@@ -184,13 +193,13 @@ def dropout(call: OnnxCall) -> Placed:
 
 
 def reduction(how: str) -> OnnxOperator:
-    """Makes the row of a reduction over axes in the table of ONNX's operators. how: its name in
-    `importers.reductions`, such as "mean".
+    """Makes the entry of a reduction over axes in the table that says how ONNX's operators are computed. how:
+    its name in `importers.reductions`, such as "mean".
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes the result of an ONNX reduction; without axes it is over all of them, or none if the node
-        says so.
+        """Computes the result of an ONNX reduction; a node without axes reduces all of them, or none if
+        noop_with_empty_axes is set.
         """
         x, axes = call.x, call.integers(1, "axes")
         if axes is None and call.flag("noop_with_empty_axes"):
@@ -205,15 +214,15 @@ OverAxis = Callable[[Placed, int, bool], Placed]
 
 
 def over_axis(function: OverAxis) -> OnnxOperator:
-    """Makes the row of Softmax or LogSoftmax in the table of ONNX's operators. function: takes (operand,
-    axis, whether there is padding).
+    """Makes the entry of Softmax or LogSoftmax in the table that says how ONNX's operators are computed.
+    function: takes (operand, axis, whether there is padding).
 
     Before opset 13 a node is over an axis and all following ones, which must be features.
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes the result of an ONNX Softmax or LogSoftmax; the axes that a node before opset 13 is over
-        are joined to one for it.
+        """Computes the result of an ONNX Softmax or LogSoftmax; before opset 13, its axis and all following
+        ones are joined to one.
         """
         x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
         if call.opset >= 13 or axis == len(x.axes) - 1:
@@ -236,7 +245,9 @@ def cumsum(call: OnnxCall) -> Placed:
 
 
 def argmax(call: OnnxCall) -> Placed:
-    """Computes the result of an ArgMax node: the first index of the largest number along an axis."""
+    """Computes the result of an ArgMax node: the first index of the largest number along an axis. Raises
+    `ModelError` if the last is asked for.
+    """
     if call.flag("select_last_index"):
         raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))

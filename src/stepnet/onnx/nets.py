@@ -31,8 +31,9 @@ def refused(node: Node, reason: str) -> ModelError:
 
 
 def check_extents(net: Net, deepest: Extent = STEPS) -> None:
-    """Raises `ModelError` for a net with a value at a deeper extent (axes before the features) than
-    `deepest`, such as values of sequences inside sequences, which ONNX does not have.
+    """Raises `ModelError` for a net with a value with more axes before its features than `deepest`, such as
+    sequences and steps, has: such as values of sequences inside sequences, which ONNX does not have. Raises
+    it for operations that read whole sequences and for inputs with other numbers of steps, too.
     """
     for node in net.nodes:
         known = [deepest[:depth] for depth in range(len(deepest) + 1)]
@@ -47,7 +48,8 @@ def check_extents(net: Net, deepest: Extent = STEPS) -> None:
 
 
 def constants(net: Net, inputs: Mapping[int, OnnxValue]) -> dict[int, OnnxValue]:
-    """Computes the values of a net that depend only on constants, by node number, to write them as arrays.
+    """Computes the values of a net that depend only on constants, to write them as arrays. Returns them by
+    node number.
 
     inputs: the values of the net's inputs, by node number.
     """

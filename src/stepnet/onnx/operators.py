@@ -66,9 +66,8 @@ Rule = Callable[[WrittenOperation], OnnxValue]
 
 
 def arithmetic(op: str) -> Rule:
-    """Makes the rule that writes an operation as the ONNX operator `op`, in the dtype of its result.
-
-    Booleans are computed as 0 and 1.
+    """Makes the function that writes an operation of a net as the ONNX operator `op`, in the dtype of its
+    result. Booleans are computed as 0 and 1.
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
@@ -81,13 +80,15 @@ def arithmetic(op: str) -> Rule:
 
 
 def but_float64(op: str) -> Rule:
-    """Makes the rule that writes an operation as the ONNX operator `op`, of which onnxruntime has no float64:
-    it would not load the file. Raises `ModelError` for that.
+    """Makes the function that writes an operation as the ONNX operator `op`, which onnxruntime does not have
+    for float64: it would not load the file. Writing an operation of float64 therefore raises `ModelError`.
     """
     write = arithmetic(op)
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes an operation of a net as the ONNX operator `op`, in the dtype of its result."""
+        """Writes an operation of a net as the ONNX operator `op`, in the dtype of its result; raises
+        `ModelError` for float64.
+        """
         if call.type.dtype == "float64":
             raise ModelError(f"onnxruntime has no {op} of float64: compute it of x.astype(np.float32)")
         return write(call)
@@ -96,10 +97,14 @@ def but_float64(op: str) -> Rule:
 
 
 def comparison(op: str, negated: bool = False) -> Rule:
-    """Makes the rule that writes a comparison as the ONNX operator `op`; `negated` adds a Not."""
+    """Makes the function that writes a comparison of a net as the ONNX operator `op`, followed by a Not if
+    `negated`.
+    """
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes a comparison as the ONNX operator `op`, in the common dtype of its operands."""
+        """Writes a comparison as the ONNX operator `op`, in the common dtype of its operands, and a Not if it
+        is negated.
+        """
         dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
         result = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
         return call.result("Not", result) if negated else result
@@ -113,7 +118,9 @@ def logical(op: str) -> Rule:
 
 
 def where(call: WrittenOperation) -> OnnxValue:
-    """Writes a choice between two values by a condition as ONNX's Where; features get equal rank."""
+    """Writes a choice between two values by a condition as ONNX's Where, after giving all three equally many
+    feature axes.
+    """
     condition, *values = call.operands
     (chosen,) = call.joint("bool", [condition])
     result = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))
@@ -121,7 +128,7 @@ def where(call: WrittenOperation) -> OnnxValue:
 
 
 def composed(function: Callable[..., str]) -> Rule:
-    """Makes the rule that writes an operation as several ONNX operators.
+    """Makes the function that writes an operation of a net as several ONNX operators.
 
     function: called as function(op, number, *operands), where op adds an operator and number makes a
     constant, both in the result's dtype.
@@ -204,7 +211,9 @@ def cast(call: WrittenOperation) -> OnnxValue:
 
 
 def slice_(call: WrittenOperation) -> OnnxValue:
-    """Writes a slice of the features as ONNX's Slice; a stop of -1 means before the first."""
+    """Writes a slice of the features as ONNX's Slice; returns the operand itself if nothing is cut off. A
+    stop of -1, in a slice with a negative step, means up to the first entry.
+    """
     slices = [(axis, *part) for axis, part in enumerate(call.attribute("slices"))]
     sizes = call.x.type.shape
     parts = [part for part in slices if part[1:] != (0, sizes[part[0]], 1)]
@@ -252,9 +261,9 @@ def concatenate(call: WrittenOperation) -> OnnxValue:
 
 
 def over_features(op: str, axes_are: str) -> Rule:
-    """Makes the rule that writes a reduction over features as the ONNX operator `op`.
+    """Makes the function that writes a reduction over features as the ONNX operator `op`.
 
-    axes_are: where the operator has its axes, "input" or "attribute".
+    axes_are: how the operator takes its axes, as an "input" or an "attribute".
     """
 
     def rule(call: WrittenOperation) -> OnnxValue:
@@ -285,9 +294,8 @@ def cumsum(call: WrittenOperation) -> OnnxValue:
 
 
 def cumprod(call: WrittenOperation) -> OnnxValue:
-    """Writes the prefix products along an axis of features, as products with shifted values.
-
-    They take logarithmically many operators, because ONNX has none for prefix products.
+    """Writes the prefix products along an axis of features, for which ONNX has no operator: as products with
+    copies shifted by 1, 2, 4, ... places.
     """
     scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
     name, shift = scope.name(x), 1

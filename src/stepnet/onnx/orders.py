@@ -54,8 +54,8 @@ def placed_order(source: str, target: str) -> Placed:
 
 
 def reordered(call: OnnxCall) -> list[Placed] | None:
-    """Computes the results of a node that sorts the sequences of a batch, makes or inverts an order of them,
-    or brings values into one, as exporters write packed sequences; None for other nodes.
+    """Computes the results of a node that sorts the sequences of a batch, makes or inverts a permutation of
+    them, or permutes values by one, as exporters do for packed sequences; None for other nodes.
     """
     orders = [*filter(None, map(order_of, call.operands))]
     if call.op == "Range" and is_count(call.operand(1)):
@@ -77,8 +77,9 @@ def is_count(x: Placed) -> bool:
 
 
 def sorted_lengths(x: Placed) -> list[Placed]:
-    """Returns the results of a TopK over the lengths: the lengths sorted, and the order of the sequences in
-    which they are then.
+    """Returns the results of a TopK node over the lengths of sequences: the sorted lengths, whose axis of
+    sequences gets another name, and the permutation from the order of the batch to theirs. Raises
+    `ModelError` for lengths that are sorted already.
     """
     (name,) = x.axes[0]
     target = f"{SEQUENCES} (sorted)"
@@ -88,8 +89,8 @@ def sorted_lengths(x: Placed) -> list[Placed]:
 
 
 def inverted(call: OnnxCall) -> Placed:
-    """Returns the order of sequences that undoes another, from a node that writes 0, 1, ... at the places of
-    that order; raises `ModelError` for one that writes other numbers.
+    """Returns the permutation of sequences that undoes another, from a node that writes 0, 1, ... at the
+    places that the other names; raises `ModelError` for one that writes other numbers.
     """
     order, numbers = order_of(call.operand(1)), order_of(call.operand(2))
     if order is None or numbers is None or numbers.source != numbers.target:
@@ -98,9 +99,9 @@ def inverted(call: OnnxCall) -> Placed:
 
 
 def in_order(x: Placed, axis: int, order: PlacesInBatch) -> Placed:
-    """Returns a value with its sequences in another order: only the name of the axis changes, since a net
-    computes each sequence by itself. Raises `AxesError` if they are not in the order that `order` starts
-    from.
+    """Returns a value with its sequences in another order: only the name of the axis of sequences changes,
+    since each sequence is computed by itself. order: the names of the orders before and after. Raises
+    `AxesError` if the value has another order before.
     """
     if x.axes[axis] != (order.source,):
         raise AxesError(f"an order of {order.source} is applied to axis {axis} of {text_of(x.axes)}")
@@ -113,8 +114,8 @@ def named(axes: Axes, source: str, target: str) -> Axes:
 
 
 def order_in(operands: Sequence[Placed | None]) -> str:
-    """Returns the name of the axis of the sequences of a recurrence; raises `ModelError` if its operands have
-    them in different orders. Those of constants have any.
+    """Returns the name of the axis of sequences that the operands of a recurrence share, which says in which
+    order the sequences are. Constants fit any order. Raises `ModelError` for operands with different orders.
     """
     used = [x for x in operands if x is not None and not x.is_constant]
     found = {part for x in used for axis in x.axes for part in axis if is_rows(part)}

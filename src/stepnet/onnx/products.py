@@ -19,8 +19,8 @@ def matrix_product(call: OnnxCall) -> Placed:
 
 
 def gemm(call: OnnxCall) -> Placed:
-    """Computes the result of a Gemm node: alpha A B + beta C. C may be missing. A matrix that is transposed,
-    and B if alpha is not 1, must be constant.
+    """Computes the result of a Gemm node: alpha A B + beta C. C may be missing. A matrix that is transposed
+    must be a constant, and so must B if alpha is not 1.
     """
     a, b, c = call.operand(0), call.operand(1), call.optional(2)
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
@@ -53,13 +53,16 @@ def fused_matmul(call: OnnxCall) -> Placed:
 
 
 def activated(rule: Rule) -> Rule:
-    """Makes the rule of an operator of onnxruntime that is another one, followed by an activation.
+    """Makes the function that computes a fused operator of onnxruntime: another operator, followed by an
+    activation that its attributes name.
 
-    rule: that of the other one. Its activations are those of a recurrence.
+    rule: computes the other operator. The activation may be Clip or any that a recurrent node may have.
     """
 
     def fused(call: OnnxCall) -> Placed:
-        """Computes an operator and its activation; raises `ModelError` for an unknown one."""
+        """Computes an operator, and applies the activation that its attributes name; raises `ModelError` for
+        an unknown one.
+        """
         (result,) = padding.as_list(rule(call))
         name: Any = call.attributes.get("activation", "")
         numbers = [float(number) for number in call.attributes.get("activation_params") or ()]

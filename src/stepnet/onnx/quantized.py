@@ -50,7 +50,8 @@ def scaling_of(call: OnnxCall, index: int) -> Scaling:
 
 
 def dtype_of_zero(zero: Placed | None, stated: int = 0) -> str:
-    """Returns the dtype to which a node quantizes: that of its zero point, else a stated type, else uint8.
+    """Returns the dtype to which a node quantizes: that of its zero point, else the type with ONNX's number
+    `stated`, else uint8.
 
     Raises `ModelError` for a type that is not supported.
     """
@@ -70,7 +71,7 @@ def check_no_blocks(call: OnnxCall) -> None:
 
 
 def quantize_linear(call: OnnxCall) -> Placed:
-    """Computes the result of a QuantizeLinear node: whole numbers."""
+    """Computes the result of a QuantizeLinear node: integers, rounded from the numbers divided by a scale."""
     check_no_blocks(call)
     scaling = scaling_of(call, 1)
     dtype = dtype_of_zero(scaling.zero, int(call.attributes.get("output_dtype", 0)))
@@ -102,15 +103,17 @@ def matmul_integer(call: OnnxCall) -> Placed:
 
 
 def matmul_integer_to_float(call: OnnxCall) -> Placed:
-    """Computes the result of onnxruntime's MatMulIntegerToFloat: a product of whole numbers, scaled."""
+    """Computes the result of onnxruntime's MatMulIntegerToFloat: a matrix product of integers, times the
+    scales of both factors, plus a bias.
+    """
     zeros = call.optional(4), call.optional(5)
     made = whole_product(call.operand(0), call.operand(1), zeros, call.padded)
     return scaled(made, call.operand(2), call.operand(3), call.optional(6))
 
 
 def dynamic_quantize_matmul(call: OnnxCall) -> Placed:
-    """Computes the result of onnxruntime's DynamicQuantizeMatMul: a product with whole numbers of the first
-    operand, quantized by the range of each sequence.
+    """Computes the result of onnxruntime's DynamicQuantizeMatMul: the first operand is quantized to integers
+    of 8 bits by the range of each sequence, multiplied by a matrix of integers, and scaled back to floats.
     """
     made, scaling = quantize_each(call.x, call.padded)
     product = whole_product(made, call.operand(1), (scaling.zero, call.optional(3)), call.padded)
@@ -127,7 +130,9 @@ def scaled(product: Placed, left: Placed, right: Placed, bias: Placed | None) ->
 
 
 def qlinear_matmul(call: OnnxCall) -> Placed:
-    """Computes the result of a QLinearMatMul node: a product of whole numbers, quantized again."""
+    """Computes the result of a QLinearMatMul node: a matrix product of integers, whose sums are scaled back
+    to integers of 8 bits.
+    """
     b, b_scaling = call.operand(3), scaling_of(call, 4)
     made = whole_product(call.x, b, (call.optional(2), b_scaling.zero), call.padded)
     return requantized(call, made, b_scaling.scale, 6, -1)
@@ -154,7 +159,9 @@ def conv_integer(call: OnnxCall) -> Placed:
 
 
 def qlinear_conv(call: OnnxCall) -> Placed:
-    """Computes the result of a QLinearConv node: a convolution of whole numbers, quantized again."""
+    """Computes the result of a QLinearConv node: a convolution of integers, whose sums are scaled back to
+    integers of 8 bits.
+    """
     made = whole_convolution(call, call.operand(3), call.operand(2), call.operand(5))
     if (bias := call.optional(8)) is not None:
         made = pointwise.elementwise("add", made, constant(bias.array.astype("int32").reshape(-1, 1)))
@@ -190,8 +197,8 @@ class QuantizedLayer(PlacedLayer):
     scales: Any = None
 
     def inputs(self, number: int, x: Placed, padded: bool) -> Traced:
-        """Returns the inputs times W for the direction with index `number`, after quantizing the inputs of
-        each sequence to 8 bits. padded: whether the model has padding.
+        """Returns the inputs of a quantized LSTM times its weights W, for the direction with index `number`,
+        after quantizing the inputs of each sequence to 8 bits. padded: whether the model has padding.
         """
         made, scaling = quantize_each(x, padded)
         weight = constant(self.arrays["W"][number].T.astype("int32"))
@@ -211,7 +218,10 @@ class QuantizedLayer(PlacedLayer):
 
 
 def dynamic_quantize_lstm(call: OnnxCall) -> list[Placed]:
-    """Computes the results of onnxruntime's DynamicQuantizeLSTM: [Y, Y_h, Y_c]."""
+    """Computes the results of onnxruntime's DynamicQuantizeLSTM, an LSTM whose weights are integers: [Y, Y_h,
+    Y_c], the outputs of each step and the final memories h and c. Raises `ModelError` for weights, scales and
+    zero points that do not fit one another.
+    """
     arrays, scales = dict[str, Array](), dict[str, Array]()
     for name, at, index in (("W", 1, 8), ("R", 2, 10)):
         scale, zero = call.operand(index).array, call.optional(index + 1)

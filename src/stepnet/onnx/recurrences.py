@@ -74,11 +74,12 @@ def layer_of(
 
 
 def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Semantics, dict[str, Array]]:
-    """Converts a cell to the form that ONNX's operators need: with W, both biases, and arrays for all gates.
+    """Converts a cell to the form that ONNX's operators need: with weights W of the inputs, the biases of
+    both products, and arrays for all gates.
 
     Missing biases are zeros; a cell without W, whose inputs are projected already, gets columns of an
-    identity. A minimal gated unit becomes a GRU whose gates are equal; a coupled LSTM gets arrays for all
-    four gates. Returns (semantics, arrays by name).
+    identity. A minimal gated unit becomes a GRU whose reset and update gates are equal. A coupled LSTM (its
+    input gate is 1 - f) gets arrays for all four gates, as a plain one. Returns (semantics, arrays by name).
     """
     none = np.zeros_like(arrays["R"][0])
     arrays = {"b": none, "d": none, **arrays}
@@ -129,8 +130,8 @@ def recurrent(
 
 
 def as_net_type(scope: Scope, name: str, type_: Type, memory: Type) -> OnnxValue:
-    """Converts a result of a recurrent operator, called `name`, to the type that it has in the net: `type_`,
-    whose features the operator has as one vector.
+    """Converts a result of a recurrent operator of ONNX, which is the value called `name` with one axis of
+    features, to the features and dtype of `type_`, its type in the net.
 
     memory: the type of the memory, in whose dtype the operator computes.
     """
@@ -221,7 +222,9 @@ def scan_node(
 
 
 def masked_memory(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
-    """Writes the memory after a step of a Scan: `new`, or `old` in the padding (`is_step` is false)."""
+    """Writes the memory after a step of a Scan: `new`, or `old` in the padding. is_step: the name of a
+    boolean for each sequence, false in the padding.
+    """
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
     return scope.chosen(mask, new, old)

@@ -23,7 +23,9 @@ from stepnet.onnx.call import OnnxCall
 
 
 def recurrence(call: OnnxCall) -> list[Placed]:
-    """Computes the results of an RNN, GRU or LSTM node: [Y, Y_h, Y_c], where only an LSTM has Y_c."""
+    """Computes the results of an RNN, GRU or LSTM node of ONNX: [Y, Y_h, Y_c], the outputs of each step and
+    the final memories h and, of an LSTM, c.
+    """
     operands = dict(zip(INPUTS[call.op], call.operands, strict=False))
     arrays = {name: value.array for name in WEIGHTS if (value := operands.get(name)) is not None}
     attributes = filled_attributes(call.op, arrays, call.attributes)
@@ -72,7 +74,8 @@ def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCell
 
 
 def activations_of(attributes: Mapping[str, Any]) -> tuple[Activation, ...]:
-    """Returns the activations of all directions of a recurrent node, as (function, numbers alpha and beta).
+    """Returns the activations of all directions of a recurrent node, each as (name of the function, its
+    numbers alpha and beta as far as it has them).
 
     attributes: those of the node. Raises `ModelError` for an activation without an alpha or beta for which
     ONNX has no default.

@@ -74,8 +74,10 @@ def save(
 
 
 def graph_of(model: Model) -> Graph:
-    """Returns a model as a graph: itself, or layers with their outputs and final memories, for the inputs
-    that they were last called with or declare.
+    """Returns a model as a graph to write: a `Graph` itself; for other models, one with their outputs and
+    final memories as results, for the inputs that they were last called with or declare.
+
+    Raises `InputError` for sequences that end early, and before the inputs are known.
     """
     if isinstance(model, Graph):
         return model
@@ -104,7 +106,9 @@ def graph_of(model: Model) -> Graph:
 
 
 def spec_of(static: Any) -> Spec:
-    """Returns the features and dtype of a static; raises `InputError` for one that is a sequence."""
+    """Returns the `Spec` (features and dtype) of a static, an array with a value per sequence; raises
+    `InputError` for one that is a sequence.
+    """
     if isinstance(static, Ragged):
         raise InputError("statics that are sequences are not exported: give them as steps of the inputs")
     return Spec(static.shape[1:], static.dtype)
@@ -124,7 +128,9 @@ class ModelEnds:
     """Writes the inputs and outputs of an ONNX model, around the nodes in its scope. layout: "NT" or "TN"."""
 
     def __init__(self, onnx: Any, layout: str) -> None:
-        """Starts an empty model. onnx: the package. layout: "NT" for batch first, "TN" for time first."""
+        """Starts an empty ONNX model, to which inputs, nodes and outputs are added. onnx: the package.
+        layout: the first axes of its inputs and outputs, "NT" for [batch, time] or "TN" for [time, batch].
+        """
         self.scope = Scope(GraphBuilder(onnx))
         self.layout = layout
         self.given = list[Proto]()
@@ -132,7 +138,7 @@ class ModelEnds:
 
     def inputs(self, net: Net, params: Sequence[Any], lengths: bool) -> dict[int, OnnxValue]:
         """Adds the inputs of a net to the model; returns their values by node number. Parameters become
-        constants.
+        constants, and other inputs are declared.
 
         params: the arrays of the parameters. lengths: whether the model has an input of lengths.
         """
@@ -152,11 +158,11 @@ class ModelEnds:
         return values
 
     def input(self, name: str, type_: Type) -> OnnxValue:
-        """Adds an input to the model; returns its value, whose first axis is that of the steps, if it has
-        steps, as nodes read it.
+        """Declares an input of the model; returns its value as nodes read it: if it has steps, with time as
+        its first axis.
 
-        type_: the type of the input, with a value per sequence or per step. The number of sequences and steps
-        is taken from the first input with steps.
+        name: the wanted name. type_: the type of the input, with a value per sequence or per step. The number
+        of sequences and steps is taken from the first input with steps.
         """
         value = OnnxValue(type_, self.scope.fresh(name))
         if type_.extent == ROWS:
@@ -168,8 +174,9 @@ class ModelEnds:
         return value
 
     def output(self, name: str, value: OnnxValue) -> None:
-        """Adds an output of the model called `name`. value: the result to write; per step, its padding is set
-        to zero if the model has lengths, and its axes get the order of the layout.
+        """Adds an output of the model called `name`. value: the result to write. If it has steps, those after
+        a sequence's end are set to zero in a model with lengths, and its first axes get the order of the
+        model's layout, such as batch before time.
         """
         axes = ("batch",)
         if len(value.type.extent) == len(STEPS):
@@ -180,7 +187,9 @@ class ModelEnds:
         self.made.append(self.scope.declared(name, value.type, axes))
 
     def swapped_axes(self, value: OnnxValue) -> OnnxValue:
-        """Swaps batch and time of an input or output if the model has batch first; nodes have time first."""
+        """Swaps batch and time of an input or output of an ONNX model whose layout is batch first, as its
+        nodes have time first; returns a value of any other layout unchanged.
+        """
         if self.layout == "TN":
             return value
         order = [1, 0, *range(2, 2 + value.rank)]

@@ -34,10 +34,10 @@ class Body(Protocol):
         ...
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Runs the Scan's or Loop's body (the graph of one step) and returns its outputs.
+        """Runs the body of a Scan or Loop (the graph of one step) and returns its outputs.
 
-        operands: the values of its inputs. outside: values that replace outer values and values of the body,
-        by key.
+        operands: the values of its inputs. outside: values to use in place of values outside the body, or in
+        it, by (scope, name): the graph that has the value, and its name there.
         """
         ...
 
@@ -75,10 +75,12 @@ class BodyStep:
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
         """Runs the Scan's or Loop's body for one step; returns (outputs, memory after the step).
 
-        x: the inputs of the step that are not constants; slices of outer values come first.
-        memory: the states before the step.
-        params: not used.
-        statics: the outer values that are the same at all steps.
+        x: the inputs of the step that are not constants; slices of values outside the body come first.
+        memory: the states before the step. params: not used. statics: the values outside the body that are
+        the same at all steps.
+
+        Appends all results of the body to `self.results`. Raises `ModelError` for a result that is unusable,
+        and `AxesError` for a state whose axes change.
         """
         traced = iter(x)
         inputs = [like if like.is_constant else replace(like, value=next(traced)) for like in self.inputs]
@@ -199,14 +201,16 @@ def without_batch(value: Placed) -> Placed:
 
 
 def required_operand(value: Placed | None) -> Placed:
-    """Returns an operand of a node; raises `ModelError` if it is missing."""
+    """Returns an operand of an ONNX node unchanged; raises `ModelError` if it is missing."""
     if value is None:
         raise ModelError("an input is missing")
     return value
 
 
 def steps_at(value: Placed, axis: int) -> Axis:
-    """Returns the axis of steps that a value has at a position; raises `AxesError` if it is another axis."""
+    """Returns the axis of steps that a value has at a position; raises `AxesError` if the axis there is
+    another one.
+    """
     axis = value.axis(axis)
     if not is_time(value.axes[axis]):
         raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
@@ -276,16 +280,16 @@ def recurrence(
 
 
 def at_pairs(key: Any, value: Placed) -> Placed:
-    """Makes the placeholder for a value at pairs of steps, of which a body has one step at a time; its sizes
-    alone can be read.
+    """Makes the placeholder for a value at pairs of steps, such as a mask of attention. The body of a loop
+    has one step at a time, so that only the sizes of the value can be read there.
     """
     reason = f"a body reads {key[1]!r}, {text_of(value.axes)}, which has a value at each pair of steps"
     return value.with_value(Unusable(reason))
 
 
 def read_whole(value: Placed) -> Placed:
-    """Returns a value outside of a body with the axes that it has in the body, each step of which reads all
-    of its steps.
+    """Renames the axes of steps of a value outside of a loop's body, so that each step of the body may read
+    the value at all steps: they are no longer the axis over which the body runs.
     """
     named = [tuple(whole_axis(str(part)) if is_steps(part) else part for part in axis) for axis in value.axes]
     stated = tuple((whole_axis(name) if is_steps(name) else name, size) for name, size in value.stated)
@@ -293,8 +297,8 @@ def read_whole(value: Placed) -> Placed:
 
 
 def as_rows(first: Traced, state: Placed) -> Traced:
-    """Makes an initial state a value per sequence, by repeating a constant; raises `AxesError` for a state
-    with an axis of steps.
+    """Makes an initial state a value per sequence, by repeating a constant for each sequence; raises
+    `AxesError` for a state with an axis of steps.
 
     first: a traced input, to whose net the constant is added.
     """

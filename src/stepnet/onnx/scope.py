@@ -64,8 +64,8 @@ class Scope:
     """
 
     def __init__(self, drawing: GraphBuilder) -> None:
-        """Starts a model without nodes. drawing: collects its nodes and constants; while a body is written,
-        the body's nodes.
+        """Starts an ONNX model without nodes. drawing: collects its nodes and constants; while a body is
+        written, the body's nodes.
         """
         self.drawing = drawing
         self.frames = self.lengths = ""
@@ -170,8 +170,8 @@ class Scope:
         return self.shared((op, *inputs, *attributes.items()), op, *operands, **attributes)
 
     def size(self, axis: str) -> str:
-        """Adds nodes for the number of entries of an axis, as `BATCH` or `TIME`, [1]; returns its name. For
-        steps, it is the number of those of the longest sequence.
+        """Adds nodes for the number of entries of an axis, as `BATCH` or `TIME`, an array [1]; returns the
+        name of their result. For steps, it is the number of those of the longest sequence.
         """
         if axis in STEPS:
             at = STEPS[::-1].index(axis)
@@ -181,8 +181,8 @@ class Scope:
         return self.derived(axis, self.size(TIME))
 
     def sampled(self, value: OnnxValue) -> OnnxValue:
-        """Returns a value that was written to the model itself, from which the size of its axis of steps can
-        be taken from now on.
+        """Notes that the number of steps along a value's axis can be taken from this value from now on;
+        returns the value. Values in a Scan's body, and values without steps, are not noted.
         """
         if value.name and value.lead == len(STEPS) and self.drawing.nodes is self._main:
             self.samples.setdefault(value.type.extent[-1], value.name)
@@ -192,7 +192,8 @@ class Scope:
         """Adds nodes for the lengths of sequences along a derived axis: one whose number of steps follows
         from that of the inputs, as after a stride. Returns their name.
 
-        axis: the axis, whose name says how its lengths follow. counts: the name of the lengths of the inputs.
+        axis: the axis, whose name contains the rules by which its lengths follow. counts: the name of the
+        lengths of the inputs.
         """
         for own in split(axis)[1]:
             counts = self.following(own, counts)
@@ -201,7 +202,8 @@ class Scope:
     def following(self, lengths: Lengths, counts: str) -> str:
         """Adds nodes for the lengths along an axis that is derived from another; returns their name.
 
-        lengths: how they follow, as n - 2 or n / 2. counts: the name of the lengths along the other axis.
+        lengths: the rule by which they follow, as n - 2 or n / 2. counts: the name of the lengths along the
+        other axis.
         """
         more, factor, multiplies = lengths
         times = self.counted("Mul", counts, factor) if multiplies else counts
@@ -224,8 +226,8 @@ class Scope:
         return self.shared(("scalar", axis), "Squeeze", self.size(axis), np.array([0]))
 
     def step_counts(self, axis: str) -> str:
-        """Adds nodes for the length of each sequence along an axis of steps, [batch], or [1] without lengths;
-        returns its name.
+        """Adds nodes for the length of each sequence along an axis of steps, [batch], or, in a model without
+        lengths, the number of steps of all [1]; returns the name of the result.
         """
         if not self.lengths:
             return self.size(axis)
@@ -240,8 +242,8 @@ class Scope:
         return self.shared(("lengths", axis), "Cast", self.step_counts(axis), to=self.kind("int32"))
 
     def last(self, axis: str) -> str:
-        """Adds a node for the index of each sequence's last entry along an axis of steps, [batch] or [1];
-        returns its name.
+        """Adds a node for the index of each sequence's last entry along an axis of steps, [batch], or [1] in
+        a model without lengths; returns the name of the result.
         """
         return self.shared(("last", axis), "Sub", self.step_counts(axis), np.array(1))
 
@@ -319,7 +321,8 @@ class Scope:
 
     def expanded(self, value: OnnxValue, extent: Extent) -> OnnxValue:
         """Adds nodes that repeat a value per sequence at each step, along a new first axis of time; returns
-        the result. A value with an array needs no nodes: its type gets the extent alone.
+        the result. A constant, with an array, needs no nodes: only its type changes. extent: the axes before
+        the features that the result has.
         """
         type_ = value.type.at(extent)
         if value.array is not None:
@@ -328,8 +331,8 @@ class Scope:
         return self.apply("Expand", type_, repeated, self.sizes(extent[-1:], 1 + value.rank))
 
     def sizes(self, extent: Extent, ones: int) -> str:
-        """Adds nodes for the sizes of the axes of an extent, steps before sequences, followed by `ones` ones,
-        as the shape for an Expand; returns the name of the shape.
+        """Adds nodes for the sizes of the axes of an extent (axes before the features), steps before
+        sequences, followed by `ones` ones, as the shape for an Expand; returns the name of the shape.
         """
         axes = [self.size(axis) for axis in extent[::-1]]
         if len(axes) + ones == 1:

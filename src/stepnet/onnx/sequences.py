@@ -44,15 +44,15 @@ def list_of(entries: Sequence[Placed] = (), by_step: Placed | None = None) -> Pl
 
 
 def listed(value: Placed) -> Listed:
-    """Returns a list of tensors; raises `ModelError` for another value."""
+    """Returns the list of tensors that a value is; raises `ModelError` for another value."""
     if not isinstance(value.value, Listed):
         raise ModelError(f"its operand is {text_of(value.axes)}, where a list of tensors is expected")
     return value.value
 
 
 def appended(after: Placed) -> Placed:
-    """Returns the tensor that the body of a Loop adds to a list in one iteration, from the list after it,
-    which was empty before; raises `ModelError` if it does not add exactly one.
+    """Returns the tensor that the body of a Loop adds to a list in one iteration, from the list `after` the
+    iteration, which was empty before; raises `ModelError` if it does not add exactly one.
     """
     entries = listed(after).entries
     if len(entries) != 1:
@@ -92,7 +92,9 @@ def grown(call: OnnxCall) -> Placed:
 
 
 def sequence_at(call: OnnxCall) -> Placed:
-    """Computes the result of a SequenceAt node: the tensor at a constant position of a list."""
+    """Computes the result of a SequenceAt node: the tensor at a constant position of a list. Raises
+    `ModelError` for a position beyond the list.
+    """
     own, place = listed(call.x), int(call.operand(1).array)
     if own.by_step is not None or not -len(own.entries) <= place < len(own.entries):
         count = "an entry for each step" if own.by_step is not None else f"{len(own.entries)} entries"

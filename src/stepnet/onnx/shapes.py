@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
 from stepnet.importers import selecting, shaping
 from stepnet.importers.axes import time_of
@@ -60,7 +61,9 @@ def reshape(call: OnnxCall) -> Placed:
 
 
 def flatten(call: OnnxCall) -> Placed:
-    """Computes the result of a Flatten node: a matrix; the axes before `axis` are joined, and the others."""
+    """Computes the result of a Flatten node: a matrix, whose rows are the axes before the attribute `axis`
+    joined to one, and whose columns are the axes from it on.
+    """
     x = call.x
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
@@ -134,7 +137,9 @@ def pad(call: OnnxCall) -> Placed:
 
 
 def split(call: OnnxCall) -> list[Placed]:
-    """Computes the results of a Split node: parts of a feature, of equal sizes if none are stated."""
+    """Computes the results of a Split node: consecutive parts of an axis of features, of equal sizes if none
+    are stated.
+    """
     x, axis, parts = call.x, call.axis(0), call.integers(1, "split")
     if parts is None:
         count = call.attributes.get("num_outputs", call.outputs)
@@ -142,11 +147,16 @@ def split(call: OnnxCall) -> list[Placed]:
             raise ModelError(f"its num_outputs is {count}, but it has {call.outputs} outputs")
         part = -(-x.sizes[axis] // count)
         parts = [min(part, x.sizes[axis] - part * index) for index in range(count)]
+    size = x.sizes[axis]
+    if isinstance(size, int) and (min(parts, default=0) < 0 or sum(parts) != size):
+        raise ModelError(f"its parts have the sizes {short_repr(parts)}, and axis {axis} has {size}")
     return selecting.split(x, axis, parts)
 
 
 def slice_(call: OnnxCall) -> Placed:
-    """Computes the result of a Slice node: of features or shapes, or the first or last step of sequences."""
+    """Computes the result of a Slice node: a range of features, of the sizes in a shape, or of steps of
+    sequences.
+    """
     x, starts, ends = call.x, call.numbers(1, "starts"), call.numbers(2, "ends")
     axes = call.integers(3, "axes", list(range(len(starts)))) or []
     steps = call.integers(4, "steps", [1] * len(starts)) or []

@@ -2,6 +2,8 @@
 
     x [time, batch, in]   -->   [windows, batch, size, in], zeros where a window reads beyond its sequence
 
+Windows without such zeros are written as slices, which `stepnet.onnx.load` reads too.
+
 So every net with windows can be written. What computes a convolution or a pooling, for which ONNX has
 operators, is written as these instead (`convolutions.py`).
 """
@@ -11,23 +13,44 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.net.windows import Window
 from stepnet.onnx.operators import Rule, WrittenOperation
 from stepnet.onnx.scope import BATCH, OnnxValue, Scope
 
 Array = np.ndarray
+END = np.iinfo(np.int64).max
+"""The end of a Slice that goes on to the last step."""
 
 
 def windows(call: WrittenOperation) -> OnnxValue:
     """Writes the operation `windows` as ONNX, which gives each step its neighbouring steps as features: a
-    Gather of the steps that each window reads.
+    Slice for each entry of windows without zeros around the sequence, else a Gather of the steps that each
+    window reads.
     """
     window, source = Window.of(call.node.attributes), call.x.type.extent[-1]
+    if not window.same and window.before == 0 and window.lost == window.reach:
+        return sliced(call, window)
     scope, entries = call.scope, window.dilation * np.arange(window.size)
     begins = scope.counted("Mul", scope.positions(call.type.extent[-1]), window.stride)
     firsts = scope.counted("Sub", begins, befores(scope, window, source))
     steps = scope.node("Add", scope.node("Unsqueeze", firsts, np.array([2])), entries)
     return gathered(call, steps, within(scope, steps, source), call.x.type.shape)
+
+
+def sliced(call: WrittenOperation, window: Window) -> OnnxValue:
+    """Writes windows without zeros around the sequence: for each entry the steps that it reads, side by side.
+
+    window: what is read at each step.
+    """
+    scope, entries = call.scope, [*range(0, window.reach + 1, window.dilation)]
+    bounds = [(first, first - window.reach or END) for first in entries]
+    parts = [
+        scope.node("Slice", call.x, *(np.array([each]) for each in (first, end, 0, window.stride)))
+        for first, end in bounds
+    ]
+    apart = [scope.node("Unsqueeze", part, np.array([len(STEPS)])) for part in parts]
+    return call.result("Concat", *apart, axis=len(STEPS))
 
 
 def overlap(call: WrittenOperation) -> OnnxValue:
@@ -47,8 +70,8 @@ def overlap(call: WrittenOperation) -> OnnxValue:
 
 
 def befores(scope: Scope, window: Window, axis: str) -> str | int:
-    """Returns how many zeros lie ahead of a sequence in its first window: a number or, where it follows from
-    the lengths of sequences along `axis`, the name of the numbers [batch] or [1].
+    """Returns the number of zeros ahead of a sequence in its first window: an integer or, where it follows
+    from the lengths of sequences along `axis`, the name of the numbers, [batch] or [1].
     """
     if not window.same:
         return window.before

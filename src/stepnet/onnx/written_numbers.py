@@ -7,13 +7,19 @@
     Conv(x, W, strides=[2])         []             settings of a layer
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from collections.abc import Sequence
 
-from stepnet.importers.axes import features_of, is_time, time_of
-from stepnet.importers.example_steps import ROOTS, written, written_in
+from stepnet.importers.axes import Axes
+from stepnet.importers.example_steps import (
+    NumberRules,
+    of_copies,
+    of_ends,
+    of_reshape,
+    of_slices,
+    stated_steps,
+    written,
+)
 from stepnet.importers.placed import Placed
-from stepnet.importers.sizes import STEPS
 from stepnet.layout.files.onnx.node import GATES
 from stepnet.onnx.call import OnnxCall
 
@@ -24,74 +30,62 @@ ATTRIBUTES = {
     "Clip": ("min", "max"),
 }
 """The attributes that are numbers of arithmetic, by operator."""
-LAYERS = {
-    "Attention", "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "CumSum",
-    "DequantizeLinear", "Dropout", "DynamicQuantizeLSTM", "DynamicQuantizeLinear",
-    "DynamicQuantizeMatMul", "FusedConv", "Gather", "GroupNormalization", "InstanceNormalization",
-    "LayerNormalization", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "MaxPool", "PRelu",
-    "QLinearConv", "QLinearMatMul", "QuantizeLinear", "ReduceMax", "ReduceMean", "ReduceMin",
-    "ReduceSum", "ScatterElements", "Split", "Squeeze", "TopK", "Unsqueeze", *GATES,
+SETTINGS = {
+    "Attention", "CumSum", "DequantizeLinear", "Dropout", "DynamicQuantizeLSTM",
+    "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "Gather", "MatMulInteger",
+    "MatMulIntegerToFloat", "PRelu", "QLinearMatMul", "QuantizeLinear", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceSum", "ScatterElements", "Split", "Squeeze", "TopK", "Unsqueeze",
 }  # fmt: skip
-"""The operators whose constants are weights, settings of layers, axes, or places of features."""
+"""The operators whose constants are settings of layers, axes, or places of features."""
+LAYERS = {
+    "BatchNormalization", "Conv", "ConvTranspose", "FusedConv", "GroupNormalization",
+    "InstanceNormalization", "LayerNormalization", *GATES,
+}  # fmt: skip
+"""The operators whose constants are weights if their elements differ."""
+WINDOWED = ("AveragePool", "Conv", "ConvInteger", "FusedConv", "MaxPool", "QLinearConv")
+"""The operators whose kernel may be all steps."""
 
 
-def of_copies(call: OnnxCall, result: Placed) -> list[float]:
-    """Returns how often an Expand repeats the features of its operand."""
-    before, after = prod(call.x.features), prod(features_of(result.axes))
-    return written(after // before) if before else []
+def kernel_of(call: OnnxCall) -> list[tuple[int, int]]:
+    """Returns the axes that the kernel of a convolution or pooling goes over, and its sizes."""
+    sizes = call.attributes.get("kernel_shape")
+    return [*enumerate(call.operand(1).features[2:] if sizes is None else sizes, 2)]
 
 
-def of_reshape(call: OnnxCall, result: Placed) -> list[float]:
-    """Returns the number of steps where a Reshape makes an axis of features of that size, of a value without
-    steps.
-    """
-    steps = dict(call.x.stated).get(STEPS)
-    is_made = steps in features_of(result.axes) and steps not in call.x.features
-    return written(steps) if is_made and time_of(call.x.axes) is None else []
+def of_slice(call: OnnxCall, axes: Axes) -> list[float]:
+    """Returns the bounds and the strides of a Slice of steps."""
+    starts, ends = call.numbers(1, "starts"), call.numbers(2, "ends")
+    over = call.integers(3, "axes", list(range(len(starts)))) or []
+    strides = call.integers(4, "steps", [1] * len(starts)) or []
+    return of_slices(call.x, zip(over, starts, ends, strides, strict=False), stated_steps(call.x))
 
 
-def of_slice(call: OnnxCall, result: Placed) -> list[float]:
-    """Returns the bounds and the strides of slices of steps, but for an end that is the number of steps."""
-    x, starts, ends = call.x, call.numbers(1, "starts"), call.numbers(2, "ends")
-    axes = call.integers(3, "axes", list(range(len(starts)))) or []
-    steps, count = call.integers(4, "steps", [1] * len(starts)) or [], dict(x.stated).get(STEPS)
-    bounds = [
-        (start, None if end == count else end, step)
-        for start, end, axis, step in zip(starts, ends, axes, steps, strict=False)
-        if is_time(x.axes[axis])
-    ]
-    return written(*(number for each in bounds for number in each))
-
-
-def of_pad(call: OnnxCall, result: Placed) -> list[float]:
+def of_pad(call: OnnxCall, axes: Axes) -> list[float]:
     """Returns the numbers of entries that a Pad puts around steps, and what they are."""
-    x, pads = call.x, call.integers(1, "pads") or []
-    axes, half = call.integers(3, "axes", list(range(len(x.axes)))) or [], len(pads) // 2
-    around = zip(axes, pads[:half], pads[half:], strict=False)
-    counts = [count for axis, *both in around if is_time(x.axes[axis]) for count in both]
-    return written(*counts, call.number(2, "value"))
+    pads = call.integers(1, "pads") or []
+    over, half = call.integers(3, "axes", list(range(len(call.x.axes)))) or [], len(pads) // 2
+    ends = zip(over, pads[:half], pads[half:], strict=False)
+    return [*of_ends(call.x, ends), *written(call.number(2, "value"))]
 
 
-RULES: Mapping[str, Callable[[OnnxCall, Placed], list[float]]] = {
-    "Expand": of_copies,
-    "Reshape": of_reshape,
-    "Slice": of_slice,
-    "Pad": of_pad,
-}
-"""The rule of nodes whose numbers count otherwise than those of arithmetic, by operator."""
+NUMBERS = NumberRules[OnnxCall](
+    settings=frozenset(SETTINGS),
+    layers=frozenset(LAYERS),
+    windows=dict.fromkeys(WINDOWED, kernel_of),
+    attributes=ATTRIBUTES,
+    products=frozenset({"MatMul"}),
+    powers=frozenset({"Pow"}),
+    rules={
+        "Expand": lambda call, axes: of_copies(call.x, axes),
+        "Reshape": lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x)),
+        "Slice": of_slice,
+        "Pad": of_pad,
+    },
+)
 
 
 def numbers_of(call: OnnxCall, results: Sequence[Placed]) -> list[float]:
-    """Returns the numbers in a node that may have been computed from the number of steps; none for a node
-    that computes a constant, which counts where it is read.
-
-    results: those of the node.
+    """Returns the numbers in a node that may have been computed from the number of steps. results: those of
+    the node.
     """
-    if call.op in LAYERS or all(value.is_constant for value in call.present):
-        return []
-    if call.op in RULES:
-        return RULES[call.op](call, results[0])
-    arrays = [value.value for value in call.present if value.is_constant]
-    attributes = [call.attributes.get(name) for name in ATTRIBUTES.get(call.op, ())]
-    found = [*(number for array in arrays for number in written_in(array)), *written(*attributes)]
-    return [number for number in found if call.op != "Pow" or number not in ROOTS]
+    return NUMBERS.numbers(call.op, call, call.present, call.attributes, results)

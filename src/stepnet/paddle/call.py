@@ -48,7 +48,9 @@ class PaddleCall:
         return next(iter(self.operands_of(slot)), None)
 
     def operand(self, slot: str = "X") -> Placed:
-        """Returns the operand of an input slot of the operation; raises `ModelError` if it is missing."""
+        """Returns the operand of an input slot (an input by its name) of the operation; raises `ModelError`
+        if it is missing.
+        """
         value = self.optional(slot)
         if value is None:
             raise ModelError(f"its input {slot} is missing")
@@ -70,8 +72,8 @@ class PaddleCall:
         """Returns constant numbers from tensors with one number each, else from one tensor, else from an
         attribute, whichever the operation has; None if it has none. Symbolic sizes may be among them.
 
-        name: the attribute. tensor: the input slot of one tensor with all numbers. several: the slot of the
-        tensors with one number each.
+        name: the attribute. tensor: the name of the input that is one tensor with all numbers. several: the
+        name of the input that is tensors with one number each.
         """
         if self.operands_of(several):
             return [number for value in self.operands_of(several) for number in np.ravel(value.array)]
@@ -87,8 +89,8 @@ class PaddleCall:
         """Returns constant whole numbers from an attribute or tensors, whichever the file has; an empty list
         for none.
 
-        name: the attribute. tensor: the input slot of a tensor with all numbers. several: the slot of tensors
-        with one each.
+        name: the attribute. tensor: the name of the input that is a tensor with all numbers. several: the
+        name of the input that is tensors with one each.
         """
         numbers = self.numbers(name, tensor, several) or []
         if not all(isinstance(number, int | np.integer) for number in numbers):

@@ -43,8 +43,8 @@ def fill_constant(call: PaddleCall) -> Placed:
 
 
 def filling(call: PaddleCall) -> Placed:
-    """Returns the number with which an operator such as fill_constant fills its shape, as a constant: that of
-    a tensor, else of a text (for exact numbers), else of an attribute.
+    """Returns the number with which an operator such as fill_constant fills its result, as a constant: from a
+    tensor, else from a text (for exact numbers), else from an attribute.
     """
     exact, tensor = call.attribute("str_value", ""), call.optional("ValueTensor")
     try:

@@ -44,8 +44,8 @@ def numbers_per_place(call: PaddleCall, name: str, default: int, tensor: str = "
 def windows_of(
     call: PaddleCall, sizes: Sequence[int], around: Sequence[tuple[int, int]] = ((0, 0),) * PLACES
 ) -> list[Window]:
-    """Returns the window (which entries a kernel reads) along each axis that an operation goes over, by its
-    attributes strides, dilations and paddings.
+    """Returns, for each axis that a convolution or pooling goes over, its window (which entries the kernel
+    reads), by its attributes strides, dilations and paddings.
 
     sizes: those of its kernel. around: for each axis, the numbers of zeros that an operation before put ahead
     and behind.
@@ -101,15 +101,15 @@ def with_one(x: Placed, axis: int) -> Placed:
 
 
 def checked_places(x: Placed) -> Placed:
-    """Returns a value [sequences, channels, height, width]; raises `ModelError` for one of other axes."""
+    """Returns a value [sequences, channels, height, width] unchanged; raises `ModelError` for other axes."""
     if len(x.axes) != PLACES + 2 or not is_feature(x.axes[1]):
         raise ModelError(f"it is over the last two axes of a tensor of four, not of {text_of(x.axes)}")
     return x
 
 
 def convolution(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of conv2d or depthwise_conv2d, over the steps alone, or over them and an axis of
-    features.
+    """Computes the result of Paddle's operators conv2d and depthwise_conv2d, over the steps alone, or over
+    them and an axis of features.
     """
     checked_channels_first(call)
     given, weight, groups = call.operand("Input"), call.operand("Filter").array, call.attribute("groups", 1)
@@ -190,8 +190,8 @@ def pooling(call: PaddleCall) -> Placed:
 
 
 def padding(call: PaddleCall) -> Placed:
-    """Computes the result of pad3d: numbers around features, or zeros around steps, which only a convolution
-    reads.
+    """Computes the result of Paddle's operator pad3d: puts numbers around features, or zeros around steps,
+    which only a convolution reads.
     """
     x, pads = call.operand(), call.wholes("paddings", "Paddings")
     number = call.attribute("pad_value", call.attribute("value", 0.0))
@@ -205,7 +205,9 @@ def padding(call: PaddleCall) -> Placed:
 
 
 def batch_norm(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of batch_norm in inference, by slot "Y"."""
+    """Computes the result of batch_norm in inference, under its name "Y": each channel is normalised by
+    constants.
+    """
     checked_channels_first(call)
     if not (call.attribute("is_test", False) or call.attribute("use_global_stats", False)):
         raise ModelError("it takes statistics of the batch: save the program for inference")
@@ -216,7 +218,7 @@ def batch_norm(call: PaddleCall) -> dict[str, Placed]:
 
 
 def group_norm(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of group_norm, by slot "Y": groups of channels normalised over all steps."""
+    """Computes the result of group_norm, under its name "Y": groups of channels normalised over all steps."""
     checked_channels_first(call)
     given = (call.optional(slot) for slot in ("Scale", "Bias"))
     arrays = (None if each is None else each.array for each in given)
@@ -225,7 +227,9 @@ def group_norm(call: PaddleCall) -> dict[str, Placed]:
 
 
 def prelu(call: PaddleCall) -> Placed:
-    """Computes the result of prelu, with one slope or one for each channel."""
+    """Computes the result of prelu: x where it is positive, else x times a slope, of all numbers or of each
+    channel.
+    """
     checked_channels_first(call)
     x, slope, mode = call.operand(), call.operand("Alpha").array, call.attribute("mode", "all")
     if mode not in ("all", "channel"):

@@ -18,6 +18,7 @@ from stepnet.model.graph.array_model import (
     check_names,
     first_fitting,
     graph_of,
+    is_any,
     with_axes,
 )
 from stepnet.model.graph.graph import Graph
@@ -31,7 +32,7 @@ READERS = {".json": pir.read, ".pdmodel": protobuf.read}
 PARAMETERS = ".pdiparams"
 
 
-def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
+def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str | None = None) -> Graph:
     """Loads a program that `paddle.static.save_inference_model` or `paddle.jit.save` saved, as a `Graph`.
 
     The graph runs over sequences without padding. No code in the file runs, and Paddle is not needed.
@@ -42,6 +43,8 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
         axes: The meaning of the first axes of inputs, by name, where the operators that read an input do not
             determine it: "NT" for [batch, time, ...], "TN" for [time, batch, ...], "N" for one value per
             sequence. Further axes, and axes called "_", are features.
+        steps: "any" to state that no number in the program depends on the number of steps that it fixes; see
+            `stepnet.load`.
 
     Returns:
         The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
@@ -53,7 +56,8 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
         FileError: For files that are damaged or not a program of Paddle's.
         ModelError: For an operator that is not supported, with its position, and for one that mixes
             sequences.
-        InputError: For axes that do not fit.
+        InputError: For axes that do not fit, and sequences of another length than the number of steps that
+            the program fixes, if a number in it may depend on that.
 
     >>> load("tagger")
     Traceback (most recent call last):
@@ -62,20 +66,20 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
     source = program_path(Path(path))
     program, arrays = read(source)
     check_supported(program)
-    stated = axes or {}
+    stated, any_steps = axes or {}, is_any(steps)
     check_names(stated, [variable.name for variable in program.inputs])
 
     def build(chosen: Sequence[str], apart: Apart) -> Graph:
         """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
         inputs = agreed([*map(model_input, program.inputs, chosen)], apart)
-        return graph_of(PaddleModel(program.path, inputs, program, arrays))
+        return graph_of(PaddleModel(program.path, inputs, program, arrays, any_steps=any_steps))
 
     return first_fitting(program.path, axes_choices(program, stated), build)
 
 
 def program_path(path: Path) -> Path:
-    """Returns the file of a program. path: the file, or Paddle's path without its ending, to which the first
-    ending of `READERS` is added whose file exists; `FileError` if there is none.
+    """Returns the path of a program's file. path: the file, or Paddle's path without its ending, to which the
+    first ending of `READERS` is added whose file exists; `FileError` if there is none.
     """
     if path.suffix in READERS:
         return existing(path)
@@ -101,7 +105,7 @@ def read(source: Path) -> tuple[PaddleProgram, dict[str, Array]]:
 
 
 def check_supported(program: PaddleProgram) -> None:
-    """Raises `ModelError` if the outputs depend on operators without a rule.
+    """Raises `ModelError` if the outputs depend on operators that stepnet does not support.
 
     The message names the operators and their positions.
     """
@@ -139,7 +143,7 @@ def axes_choices(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tu
 
 def possible(variable: Variable, program: PaddleProgram) -> list[str]:
     """Lists the axes that an input of a program may have, as letters such as "NT_", the most likely first;
-    one with a LoD has its steps end to end ("S_").
+    the steps of an input with a LoD (Paddle's offsets of sequences) lie end to end ("S_").
 
     Raises `ModelError` for sequences of sequences.
     """

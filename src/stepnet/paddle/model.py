@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from stepnet.model.graph.array_model import ArrayModel, located
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.convolving import CONVOLUTIONS
 from stepnet.paddle.names import PADDLE
+from stepnet.paddle.written_numbers import numbers_of
 
 Array = np.ndarray
 
@@ -23,6 +24,7 @@ Array = np.ndarray
 class PaddleModel(ArrayModel):
     """Program of PaddlePaddle with its parameters, as a function of its inputs, which `sn.Graph` traces."""
 
+    open_steps: ClassVar[str] = "save the program with an open number of steps (InputSpec of -1)"
     program: PaddleProgram
     parameters: Mapping[str, Array]
 
@@ -55,12 +57,11 @@ class PaddleModel(ArrayModel):
                 slot: tuple(self.value(env, name) for name in names)
                 for slot, names in operation.inputs.items()
             }
-            results_of_rule = evaluated(PaddleCall(operation, operands, self.has_lengths))
-        slots = (
-            cast("dict[str, Any]", results_of_rule)
-            if isinstance(results_of_rule, dict)
-            else {"Out": results_of_rule}
-        )
+            call = PaddleCall(operation, operands, self.has_lengths)
+            found = evaluated(call)
+            slots = cast("dict[str, Any]", found) if isinstance(found, dict) else {"Out": found}
+            first = as_list(next(iter(slots.values())))
+            self.note(operation.location, lambda: numbers_of(call, first))
         return {
             name: value
             for slot, values in slots.items()
@@ -69,7 +70,7 @@ class PaddleModel(ArrayModel):
 
 
 def evaluated(call: PaddleCall) -> Any:
-    """Computes the result of an operation by its rule, or its results by slot (the name of the output).
+    """Computes the result of a Paddle operation, or a dict of its results by slot (the name of the output).
 
     Zeros that an operation before put around sequences are a placeholder with the value: operations that add
     and remove axes of size one keep it, a convolution reads it, and no other operation may.
@@ -92,8 +93,8 @@ def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 def needed(program: PaddleProgram) -> list[PaddleOperation]:
-    """Lists the operations on which a Paddle program's outputs depend, in order. A later one may redefine a
-    name.
+    """Lists the operations on which a Paddle program's outputs depend, in the program's order. Names are
+    followed backwards, as a later operation may give a name another value.
     """
     required, operations = set(program.outputs.values()), list[PaddleOperation]()
     for operation in reversed(program.operations):

@@ -31,7 +31,7 @@ Rule = Callable[[PaddleCall], Any]
 
 
 def unary(operator: str, **attributes: float) -> Rule:
-    """Makes the rule of a Paddle operator that is elementwise in its operand X.
+    """Makes the function that computes a Paddle operator which is elementwise in its operand X.
 
     operator: its name in `importers.pointwise`. attributes: Paddle's attributes with their defaults, in the
     order of the function's parameters.
@@ -46,10 +46,10 @@ def unary(operator: str, **attributes: float) -> Rule:
 
 
 def fixed(operator: str, **attributes: float) -> Rule:
-    """Makes the rule of a Paddle operator that is elementwise in X, of which only one setting is supported.
+    """Makes the function that computes a Paddle operator which is elementwise in its operand X, and of which
+    only one setting is supported.
 
-    operator: its name in `importers.pointwise`. attributes: those that must have these values, else
-    `ModelError`.
+    operator: its name in `importers.pointwise`. attributes: the attributes that must have these values.
     """
 
     def rule(call: PaddleCall) -> Placed:
@@ -70,8 +70,8 @@ def pair(operator: str) -> Rule:
 
 
 def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
-    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on; Y gets axes of size
-    1 at its end for it.
+    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on; for that, axes of
+    size 1 are added at the end of Y.
     """
     x, y = call.operand(), call.operand("Y")
     axis, ones, rank = call.attribute("axis", -1), 0, len(y.axes)
@@ -119,7 +119,7 @@ def flat_product(x: Placed, y: Placed, padded: bool, columns: int, rows: int = 1
     """Multiplies x by y as matrices, after joining axes, for operators that flatten, as mul and fc.
 
     padded: whether the program has padding. columns: the axes of x from this one on are joined to one. rows:
-    the first so many axes of y are joined to one, and the others to another.
+    the number of first axes of y that are joined to the matrix's rows; the others are joined to its columns.
     """
     x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
     return matmul(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]), padded)
@@ -150,8 +150,8 @@ def fc(call: PaddleCall) -> Placed:
 
 
 def scale(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator scale: a product with a factor, and a number added before or
-    after it. Shapes are computed in whole numbers.
+    """Computes the result of Paddle's operator scale: the operand times a factor, and a number added before
+    or after that. Shapes, whose sizes may be symbols, are computed in whole numbers.
     """
     x, factor, shift = (
         call.operand(),
@@ -172,7 +172,9 @@ def scale(call: PaddleCall) -> Placed:
 
 
 def cast(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator cast: the operand in another dtype."""
+    """Computes the result of Paddle's operator cast: the operand in another dtype. An operand of symbolic
+    sizes is returned as it is.
+    """
     stated = call.operation.attributes.get("out_dtype", call.operation.attributes.get("dtype"))
     if pointwise.dtype_of(call.operand()).kind == "O":  # sizes, which are whole numbers
         return call.operand()
@@ -203,7 +205,7 @@ def power(call: PaddleCall) -> Placed:
 
 def power_along(call: PaddleCall) -> Placed:
     """Computes the result of Paddle's operator elementwise_pow: X to the power of Y, which is broadcast from
-    an axis on.
+    the axis in the attribute `axis` on.
     """
     return pointwise.power(*operands_along(call))
 
@@ -229,8 +231,9 @@ def dropout(call: PaddleCall) -> Placed:
 
 
 def layer_norm(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of Paddle's operator layer_norm, over all axes from `begin_norm_axis` on, by slot
-    "Y". The operands Scale and Bias, vectors in the file, get the shape of these axes.
+    """Computes the result of Paddle's operator layer_norm, over all axes from `begin_norm_axis` on; returns
+    it under the output's name "Y". The operands Scale and Bias, vectors in the file, get the shape of these
+    axes.
     """
     x, first_axis = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
     factors = [call.optional(slot) for slot in ("Scale", "Bias")]
@@ -243,7 +246,7 @@ def layer_norm(call: PaddleCall) -> dict[str, Placed]:
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule (a function that computes a Paddle operation) of a reduction over axes. how: its name in
+    """Makes the function that computes a Paddle operator which reduces over axes. how: its name in
     `importers.reductions`, such as "mean".
     """
 
@@ -258,8 +261,8 @@ def reduction(how: str) -> Rule:
 
 
 def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
-    """Makes the rule (a function that computes a Paddle operation) of softmax or log_softmax. function:
-    computes it, from (operand, axis, whether there is padding).
+    """Makes the function that computes Paddle's operator softmax or log_softmax. function: computes the
+    result from (operand, axis, whether there is padding).
     """
 
     def rule(call: PaddleCall) -> Placed:
@@ -284,7 +287,9 @@ def concat(call: PaddleCall) -> Placed:
 
 
 def stack(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of Paddle's operator stack: operands joined along a new axis, by slot "Y"."""
+    """Computes the result of Paddle's operator stack: operands joined along a new axis; returns it under the
+    output's name "Y".
+    """
     axis = int(call.attribute("axis", 0))
     values = [shaping.unsqueeze(value, [axis]) for value in call.operands_of("X")]
     return {"Y": selecting.concatenate(values, axis)}

@@ -136,7 +136,9 @@ def stacked(values: list[Placed]) -> Placed:
 
 
 def ragged(value: Placed) -> Placed:
-    """Returns a recurrent operator's input if it is ragged sequences of vectors; else raises `AxesError`."""
+    """Returns a recurrent operator's input if it is sequences of vectors of different lengths, end to end
+    without padding; else raises `AxesError`.
+    """
     if value.letters != RAGGED or not isinstance(value.value, Traced):
         raise AxesError(
             f"its input is [{axis_names(value.letters)}], and it runs over [{axis_names(RAGGED)}]"
@@ -150,7 +152,9 @@ def weight(call: PaddleCall, slot: str, index: int = 0) -> Array:
 
 
 def floats(array: Array, slot: str) -> Array:
-    """Returns the weights in a slot unchanged; raises `ModelError` unless they are floats (not quantised)."""
+    """Returns the weights of an operation's input, named `slot`, unchanged; raises `ModelError` unless they
+    are floats (not quantised).
+    """
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise ModelError(f"its {slot} is of {array.dtype}: quantised weights are not supported")
     return array
@@ -181,10 +185,10 @@ def run(
     call: PaddleCall, step: Any, params: Mapping[str, Any], x: Placed, slots: Mapping[str, str], reverse: bool
 ) -> Any:
     """Runs a step function over sequences as a recurrence; returns its outputs. Its memories are zeros unless
-    the operation has an initial value in one of the slots.
+    the operation has inputs with initial values.
 
-    params: the weights of the step, by name. x: the inputs. slots: for each memory, the slot of its initial
-    value. reverse: whether it runs from the last step.
+    params: the weights of the step, by name. x: the inputs. slots: for each memory by name, the name of the
+    operation's input (slot) with its initial value. reverse: whether it runs from the last step.
     """
     hidden = params["R"].shape[0]
     initial_memories = {name: initial_memory(call, slot, x, hidden) for name, slot in slots.items()}
@@ -203,8 +207,8 @@ def run(
 def initial_memory(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
     """Returns the memory before the first step of a gru or lstm; zeros if the operation has no such input.
 
-    slot: the slot of the initial value. x: the inputs, whose dtype and sequences the zeros have. hidden: the
-    number of units.
+    slot: the name of the input with the initial value. x: the inputs, whose dtype and sequences the zeros
+    have. hidden: the number of units.
     """
     value = call.optional(slot)
     if value is None or value.is_constant:
@@ -220,8 +224,9 @@ def initial_memory(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
 def gru_over(call: PaddleCall, x: Placed, weight_h: Array, biases: Placed | None, reverse: bool) -> Placed:
     """Runs a GRU over inputs that are projected to its gates already; returns its outputs.
 
-    weight_h: declared as [hidden, 3 hidden]; the buffer of [hidden, u|r], then the buffer of [hidden, c].
-    biases: added to the inputs; None for none. reverse: whether it runs from the last step.
+    weight_h: declared as [hidden, 3 hidden]; its memory has an array [hidden, 2 hidden] for the gates u and
+    r, then an array [hidden, hidden] for the candidate c. biases: added to the inputs; None for none.
+    reverse: whether it runs from the last step.
     """
     hidden = weight_h.shape[0]
     if weight_h.shape != (hidden, 3 * hidden) or x.features != (3 * hidden,):
@@ -252,8 +257,8 @@ def projected(call: PaddleCall, x: Placed, index: int = 0) -> Placed:
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """Computes the result of Paddle's operator fusion_gru: inputs projected to the gates, and a GRU over
-    ragged sequences.
+    """Computes the result of Paddle's operator fusion_gru: inputs are projected to the gates, and a GRU runs
+    over sequences of different lengths.
     """
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
@@ -287,7 +292,8 @@ def multi_gru(call: PaddleCall) -> Results:
 
 
 def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
-    """Runs an LSTM over inputs that are projected to its gates already; returns its outputs by slot.
+    """Runs an LSTM over inputs that are projected to its gates already; returns h and c of each step under
+    the names of the operator's outputs.
 
     weight_h: [hidden, 4 hidden], the gates c|i|f|o. The bias has 4 blocks of size hidden, and 3 more for
     peepholes, which are read only if the operation uses them.
@@ -316,8 +322,8 @@ def lstm(call: PaddleCall) -> Results:
 
 
 def fusion_lstm(call: PaddleCall) -> Results:
-    """Computes the results of Paddle's operator fusion_lstm: inputs projected to gates, and an LSTM over
-    ragged sequences.
+    """Computes the results of Paddle's operator fusion_lstm: inputs are projected to the gates, and an LSTM
+    runs over sequences of different lengths.
     """
     return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
 

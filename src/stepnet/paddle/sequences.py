@@ -34,15 +34,17 @@ POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST":
 
 
 def of_tokens(value: Placed) -> Placed:
-    """Returns an operand that has the steps of ragged sequences as its first axis; else `AxesError`."""
+    """Returns an operand whose first axis is the steps of all sequences, end to end without padding; raises
+    `AxesError` for any other.
+    """
     if value.axes[:1] != (TOKENS,):
         raise AxesError(f"its input is {text_of(value.axes)}, and it is over {text_of((TOKENS,))}")
     return value
 
 
 def sequence_pool(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator sequence_pool: one value for each sequence, such as the mean
-    of its steps.
+    """Computes the result of Paddle's operator sequence_pool: one value for each sequence: the sum, mean,
+    maximum, first or last of its steps, as the attribute `pooltype` says.
     """
     x, kind = of_tokens(call.operand()), call.attribute("pooltype", "AVERAGE")
     if kind not in POOLS:
@@ -61,8 +63,8 @@ def sequence_softmax(call: PaddleCall) -> Placed:
 
 
 def sequence_expand(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator sequence_expand: X of each sequence, repeated at the
-    sequence's steps in Y.
+    """Computes the result of Paddle's operator sequence_expand: X, a value for each sequence, repeated at
+    each step that the sequence has in Y.
     """
     x, y = call.operand(), of_tokens(call.operand("Y"))
     if x.axes[:1] != (BATCH,):

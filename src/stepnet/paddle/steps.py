@@ -69,11 +69,12 @@ class LstmStep:
         return "lstm"
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step of an LSTM; returns (output, memory after the step), which are equal: a dict of h
+        """Computes a step of an LSTM; returns (output, memory after the step), which are the same dict of h
         and c.
 
-        x: [rows, 4 hidden], the projected inputs of the gates c|i|f|o. params: the weights R, the bias b, and
-        perhaps the peepholes p.
+        x: [rows, 4 hidden], the projected inputs of the candidate c and the gates i, f and o, one after the
+        other. memory: the dict of h and c before the step. params: the weights R, the bias b, and perhaps the
+        peepholes p.
         """
         h, c = memory["h"], memory["c"]
         gates = ACTIVATIONS[self.gate_activation]

@@ -433,8 +433,8 @@ class Ragged:
         return torch.to_nested(self.values, self._only_offsets("to_nested"))
 
     def _only_offsets(self, method: str) -> NDArray[np.int64]:
-        """Returns the offsets of sequences of one level; raises `InputError` for more levels, which `method`,
-        the caller's name for the message, does not support.
+        """Returns the offsets of sequences of one level of nesting; raises `InputError` for more levels,
+        which `method`, the caller's name for the message, does not support.
         """
         if self.levels > 1:
             raise InputError(

@@ -1,12 +1,12 @@
 """Sequences as Arrow list arrays, which have the same form: values and offsets. Only offsets are copied."""
 
 from collections.abc import Sequence
-from importlib import import_module
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.entry_points import imported
 from stepnet.errors import InputError, pip_command
 from stepnet.ragged.offsets import Array, Offsets, ValuesAndOffsets, offsets_of, path_of, positions_of
 
@@ -14,7 +14,7 @@ from stepnet.ragged.offsets import Array, Offsets, ValuesAndOffsets, offsets_of,
 def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form") -> Any:
     """Imports the module `name` of pyarrow; raises `InputError`, that `what` need it, if it is missing."""
     try:
-        return import_module(name)
+        return imported(name)
     except ImportError as error:
         raise InputError(f"{what} need pyarrow: {pip_command('stepnet[arrow]')}") from error
 
@@ -183,7 +183,8 @@ def with_nulls(array: Any, null: Array | None) -> Any:
 def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...], first: int = 0) -> None:
     """Raises `InputError` if an Arrow array has a null, with the row of the first one.
 
-    offsets: the offsets of each level around the array. features: the sizes of fixed-size lists inside.
+    offsets: the offsets of each level of lists around the array. features: the sizes of fixed-size lists
+    inside.
     first: the index in the whole column of the first row, which is added to the row in the message.
     """
     if array.null_count:

@@ -31,6 +31,8 @@ def from_list(
     """
     if not isinstance(sequences, list | tuple):
         hint = "; an array goes through Ragged.from_padded" if _is_array(sequences) else ""
+        if hasattr(sequences, "__arrow_c_array__") or hasattr(sequences, "__arrow_c_stream__"):
+            hint = "; a column of Arrow goes through Ragged.from_arrow, a table through stepnet.arrow.predict"
         raise InputError(f"from_list takes a list of sequences, not a {type(sequences).__name__}{hint}")
     items = list(cast("Sequence[Any]", sequences))
     if levels is None:

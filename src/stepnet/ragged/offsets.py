@@ -86,7 +86,7 @@ def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> ValuesAndO
 
 def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
     """Returns the indices, outermost first, that lead to the step at `position` among all steps, to name it
-    in messages. offsets: those of each level, outermost first.
+    in messages. offsets: those of each level of nested sequences, outermost first.
 
     >>> path_of(4, [np.array([0, 1, 3]), np.array([0, 2, 2, 5])])
     (1, 1, 2)
@@ -117,7 +117,9 @@ def checked_values(values: Any, name: str) -> Array:
 
 
 def _checked_numbers(values: Array, name: str) -> Array:
-    """Returns an array in native byte order; raises `InputError`, with `name`, without numbers or an axis."""
+    """Returns values of sequences in native byte order. Raises `InputError`, which names them by `name`, if
+    they are not numbers or have no axis.
+    """
     own_number = values.dtype.kind == "V" and values.dtype.type is not np.void  # bfloat16 and others
     if values.dtype.kind not in "biufc" and not own_number:
         hint = "; sequences of unequal length go through Ragged.from_list" if values.dtype == object else ""
@@ -151,8 +153,8 @@ def checked_features(features: Any) -> tuple[int, ...]:
 
 def checked_offsets(offsets: Any, total: int) -> Offsets:
     """Returns read-only copies of a `Ragged`'s offsets. Raises `InputError` unless there is one int64 array
-    per level that starts at 0, never decreases, and ends at the number of entries of the next level, the
-    last at `total`.
+    per level of nested sequences that starts at 0, never decreases, and ends at the number of entries of the
+    next level, the last at `total`.
     """
     if not isinstance(offsets, tuple) or not offsets:
         raise InputError(
@@ -173,8 +175,8 @@ def checked_offsets(offsets: Any, total: int) -> Offsets:
 
 
 def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
-    """Returns a read-only int64 copy of one level's offsets. Raises `InputError`, with `name`, unless they
-    are an int64 array of one axis that starts at 0 and never decreases.
+    """Returns a read-only int64 copy of the offsets of one level of nested sequences. Raises `InputError`,
+    with `name`, unless they are an int64 array of one axis that starts at 0 and never decreases.
     """
     level = cast("NDArray[np.int64]", value)
     kind = level.dtype.newbyteorder("=") if isinstance(value, np.ndarray) else None

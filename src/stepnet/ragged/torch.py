@@ -3,7 +3,6 @@
 Tensors are detached, so gradients do not flow through, and moved to the CPU.
 """
 
-from importlib import import_module
 from typing import Any
 
 import ml_dtypes
@@ -11,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.entry_points import imported
 from stepnet.errors import InputError, pip_command
 from stepnet.ragged.offsets import Array, ValuesAndOffsets, offsets_of, positions_of
 
 
 def _torch() -> Any:
-    """Imports torch; raises `InputError` if it is not installed."""
+    """Imports and returns torch; raises `InputError` if it is not installed."""
     try:
-        return import_module("torch")
+        return imported("torch")
     except ImportError as error:
         raise InputError(
             f"sequences in PyTorch's form need torch: {pip_command('stepnet[torch]')}"

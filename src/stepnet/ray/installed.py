@@ -1,8 +1,8 @@
 """Import of Ray by name, since few of its types are known, with an error that says how to install it."""
 
-from importlib import import_module
 from typing import Any
 
+from stepnet.compiler.values.entry_points import imported
 from stepnet.errors import InputError, pip_command
 
 
@@ -13,6 +13,6 @@ def installed(name: str) -> Any:
     'RayError'
     """
     try:
-        return import_module(name)
+        return imported(name)
     except ImportError as error:
         raise InputError(f"stepnet.ray needs Ray Data ({error}): {pip_command('stepnet[ray]')}") from error

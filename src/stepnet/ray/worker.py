@@ -70,7 +70,9 @@ class ModelWorker:
 
 
 def batches_of(table: Any) -> Iterator[NumberedBatch]:
-    """Yields the record batches of a table, each with the number of its first row for messages."""
+    """Yields the record batches of a table that Ray gives a worker, each with the number of its first row for
+    messages.
+    """
     first = 0
     for records in table.to_batches():
         yield NumberedBatch(f"a block of {table.num_rows} rows", first, records)

@@ -54,8 +54,8 @@ class Accelerated:
 
 
 def nothing_replaced(known: Iterable[Patch]) -> str:
-    """Returns the report on a model in which `accelerate` replaced nothing. known: the patches (support for
-    layers of other libraries) that were tried.
+    """Returns the report on a model in which `accelerate` replaced nothing. known: the patches that were
+    tried, which replace layers of other libraries.
 
     >>> print(nothing_replaced([]))
     nothing was replaced: the model has no layer or cell of torch.nn that is recurrent, and no patches for
@@ -125,12 +125,12 @@ def accelerate(model: Any, *, engine: Asked = "auto") -> Accelerated:
         InputError: If `model` is no module, and for an engine that is not known.
 
     >>> import torch, stepnet.torch
-    >>> half = torch.nn.LSTM(4, 4, dtype=torch.float16)
-    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 3), torch.nn.GRU(3, 4), half)
+    >>> small = torch.nn.LSTM(4, 4).to(torch.float8_e4m3fn)
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 3), torch.nn.GRU(3, 4), small)
     >>> done = stepnet.torch.accelerate(model)
     >>> print(done)
     1: GRU
-    2: left, its parameters are torch.float16: only float32 and float64 are supported
+    2: left, its parameters are torch.float8_e4m3fn: only float32, float64, float16 and bfloat16 are supported
     >>> isinstance(model[1], stepnet.torch.GRU)
     True
     >>> done.undo()
@@ -169,15 +169,15 @@ def with_engine(module: Any, engine: Order) -> str:
 
 
 def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, Mapping[str, str]]:
-    """Finds out how to replace a module that is not a layer of torch.nn, from the patches: support for other
-    libraries.
+    """Finds out how to replace a module that is not a layer of torch.nn, from the patches, which know layers
+    of other libraries.
 
-    Returns the class to give the module, or None, and the reasons why functions of the module are left
-    unchanged, by name; the name "" stands for the whole module. There are none for one that is not recurrent.
+    Returns (class, reasons): the class to give the module, or None to leave it; and the reasons why functions
+    of the module are left unchanged, by name, where the name "" stands for the whole module. There are no
+    reasons for a module that is not recurrent.
 
-    module: the module, such as a Mamba layer of transformers.
-    holder: the module that contains it; for the whole model the model itself.
-    known: the patches. The first that knows the module decides.
+    module: the module, such as a Mamba layer of transformers. holder: the module that contains it; for the
+    whole model the model itself. known: the patches. The first that knows the module decides.
     """
     kind = cast("Any", type(module))
     if origin_of(kind) is not None:
@@ -194,7 +194,7 @@ def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, 
 def refusal(module: Any) -> str | None:
     """Returns the reason why `accelerate` cannot replace a layer of torch.nn by stepnet's; None if it can.
 
-    Only the very classes of torch.nn are replaced, with parameters of float32 or float64.
+    Only the very classes of torch.nn are replaced, with parameters of a dtype in `DTYPES`.
     """
     kind = cast("Any", type(module))
     if kind in OURS.values():

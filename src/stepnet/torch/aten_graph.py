@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from stepnet.compiler.net.types import CONST, ROWS, Type
 from stepnet.compiler.trace import draws
+from stepnet.compiler.trace.advice import INSTEAD
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import refuse
 from stepnet.compiler.values.dtypes import COMPUTED
@@ -59,6 +60,7 @@ TRUTHS = [
 SYMBOLIC = (__file__, shapes.__file__, sym_node.__file__)
 """The files whose frames lie between these methods and `StrictShapeEnv.evaluate_expr` on the stack."""
 
+CHECKED = torch.ops.aten._linalg_check_errors.default
 DRAWN = (torch.nn.functional.gumbel_softmax, torch.Tensor.exponential_)
 """Functions that draw random numbers and that PyTorch cannot trace with symbolic sizes."""
 FILLED = (torch.rand, torch.randn, torch.randint)
@@ -83,8 +85,36 @@ RANDOM = {
     **{one: without_generator(one) for one in FILLED},
 }
 
+COMPLEX = (torch.complex, torch.polar, torch.view_as_complex, torch.stft)
+"""Functions with complex results, besides those of `torch.fft`."""
+TRANSFORMS = [
+    getattr(torch.fft, name) for name in torch.fft.__all__ if name.endswith(("fft", "fft2", "fftn"))
+]
+
+
+def of_constants(function: Any) -> Callable[..., Any]:
+    """Wraps a function of PyTorch that makes complex numbers, for traces: raises `StepError` where PyTorch
+    cannot trace it, as for a value of the step, and not for a constant.
+    """
+
+    def rule(*arguments: Any, **options: Any) -> Any:
+        """Calls the function; raises `StepError`, with the reason, in place of an error about sizes."""
+        try:
+            return function(*arguments, **options)
+        except StepError:
+            name = function.__name__
+            raise StepError(f"{name} makes complex numbers, and the values of a step are real") from None
+
+    return rule
+
+
+REAL = {function: of_constants(function) for function in (*COMPLEX, *TRANSFORMS)}
+
 UNKNOWN = {
-    "rows": "which a step does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
+    "rows": (
+        "which a step does not know: let shapes broadcast, and write -1 or x.shape[0] in a view; each tensor "
+        "of the example is [rows, features...]"
+    ),
     "sequences": (
         "which a model does not know: let shapes broadcast, and write x.shape[0] for len(x), and -1 or "
         "x.shape[0] in a view"
@@ -126,8 +156,8 @@ class StrictShapeEnv(shapes.ShapeEnv):
     def dependence_error(self, expression: Any) -> StepError:
         """Makes the error for code that depends on the number of rows or steps.
 
-        expression: the expression of sizes that the code depends on. Of several symbols it names one, steps
-            before rows.
+        expression: the expression of sizes that the code depends on. The message names one of its symbols,
+        steps before rows.
         """
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
         kind, _, is_derived = name.partition("[")
@@ -144,7 +174,9 @@ class StrictShapeEnv(shapes.ShapeEnv):
         return self.sizes[name]
 
     def new_symbol(self, name: str) -> Any:
-        """Makes a new symbolic size (PyTorch's `SymInt`) for the tensors of a trace; name: see `size_of`."""
+        """Makes a new symbolic size (PyTorch's `SymInt`) for the tensors of a trace, and notes its symbol
+        under the word `name`, such as "rows", "sequences" or "steps".
+        """
         # Imported late: PyTorch's compiler takes as long as stepnet.torch, and a trace imports it anyway.
         hint, source = HINTS[name.split("[")[0]], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
@@ -181,6 +213,8 @@ class UnchangedTensors(dispatch.TorchDispatchMode):
             written = argument.alias_info is not None and argument.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and not isinstance(value, FAKE):
                 raise in_place_error("a tensor that it closes over")
+        if operation is CHECKED:  # PyTorch cannot trace it; what it checks is refused by its name
+            return None
         return operation(*arguments, **(options or {}))
 
 
@@ -203,7 +237,8 @@ class TensorArgument:
         """Describes a value of a step by its name and its type in the net; raises `StepError` for inner
         sequences.
 
-        A value that is the same for all rows is a parameter.
+        A value that is the same for all rows (sequences) is marked as a parameter; others get a first axis
+        "rows".
         """
         if type_.extent not in (CONST, ROWS):
             raise StepError(f"{name} holds inner sequences, which a step written with PyTorch cannot take")
@@ -238,7 +273,7 @@ def graph_of(
         """
         token = TRACES.set(True)
         try:
-            with Rewritten({**replaced, **RANDOM}, line), UnchangedTensors():
+            with Rewritten({**replaced, **RANDOM, **REAL}, line), UnchangedTensors():
                 output = function(*tensors)
         finally:
             TRACES.reset(token)
@@ -267,7 +302,9 @@ def graph_of(
 
 @cache
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns PyTorch's decompositions of operations into simpler ones, so that few rules cover them all."""
+    """Returns PyTorch's decompositions of operations into simpler ones, without those of a few operations
+    that stepnet computes itself.
+    """
     aten = torch.ops.aten
     norms = [
         aten.native_group_norm,
@@ -313,6 +350,8 @@ def messages(names: Mapping[Any, str]) -> Generator[None]:
         if isinstance(error, TypeError | ValueError) and is_of_user(error):
             raise
         message = in_words(str(error).split("\n")[0], names)
+        if message.startswith(".numpy()"):
+            message = f"{message.rstrip('.')}: a step written with PyTorch has torch.tanh for np.tanh"
         raise StepError(f"PyTorch refuses: {message}\n  at {line_of_error(error)}") from error
 
 
@@ -336,8 +375,8 @@ def in_place_error(what: str) -> StepError:
 
 
 def merge_permutes(graph: Any) -> None:
-    """Simplifies a `torch.fx` graph in place: a permutation of axes whose operand is permuted too reads the
-    operand of that one.
+    """Simplifies a `torch.fx` graph in place: where a permutation of axes permutes the result of another
+    permutation, it reads that one's operand instead, in the combined order.
     """
     permute = torch.ops.aten.permute.default
     for node in graph.nodes:
@@ -349,7 +388,14 @@ def merge_permutes(graph: Any) -> None:
 
 # ---- from PyTorch's graph to a value -----------------------------------------------------------------------
 
+SORTS = "a step written with NumPy has np.sort and np.argsort, and stepnet.torch.Scan runs it on tensors"
+PLACES = "write torch.where with torch.nn.functional.one_hot(index, n), or a product with that and a sum"
 ADVICE: dict[str, str] = {
+    **dict.fromkeys(("sort", "argsort", "topk", "median", "kthvalue"), SORTS),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), PLACES),
+    **dict.fromkeys(("bucketize", "searchsorted"), "write (x[..., None] > bounds).sum(-1)"),
+    **dict.fromkeys(("view_as_complex", "complex"), "the values of a step are real numbers"),
+    "logcumsumexp": "write x.exp().cumsum(-1).log(), of x less a bound where exp(x) overflows",
     "_local_scalar_dense": "a step cannot read a value as a number: every row may differ; use torch.where",
     "_native_batch_norm_legit": "it takes means over rows: call .eval() on the module, or use a LayerNorm",
     "index_put": "use torch.where, or x[:, a:b] = y with a and b numbers",
@@ -383,7 +429,9 @@ class Converted:
         raise StepError("the graph has no output")
 
     def node(self, node: Any) -> Any:
-        """Converts one node: an argument, a constant, a size, an item, or the call of an operation."""
+        """Converts one node of PyTorch's graph to an `AtenNode`: an argument, a constant, an element of a
+        result, or the call of an operation; or to a `SymbolicSize`, if its value is a symbolic size.
+        """
         if node.op == "placeholder":
             return AtenNode(ARGUMENT)
         place: str = node.stack_trace or ""
@@ -418,7 +466,8 @@ class Converted:
         )
 
     def constant(self, node: Any, place: str) -> AtenNode:
-        """Converts a node that stands for a tensor in the graph.
+        """Converts a node that stands for a tensor stored in the graph. A tensor of an unsupported dtype gets
+        no array. place: the user's lines, for messages.
 
         Raises `StepError` if it is a random generator: an operation draws random numbers.
         """
@@ -433,7 +482,9 @@ class Converted:
         return AtenNode(CONSTANT, results=(inferred,), value=array, place=place)
 
     def argument(self, value: Any) -> Any:
-        """Replaces PyTorch's nodes and symbols in an argument, also in nested lists."""
+        """Replaces PyTorch's nodes and symbolic sizes in an argument of an operation by their conversions,
+        also in nested lists.
+        """
         if isinstance(value, list | tuple):
             return [self.argument(part) for part in cast("Sequence[Any]", value)]
         if is_symbol(value):
@@ -447,7 +498,8 @@ class Converted:
 
     def size(self, number: Any) -> SymbolicSize:
         """Converts a symbolic size of PyTorch to a `SymbolicSize`: its text, with the names of its symbols,
-        and its value as a product or a linear function of the numbers of sequences and steps.
+        and, where it has such a form, its value as a product or a linear function of the numbers of sequences
+        and steps.
         """
         expression = number.node.expr
         known = {symbol: name if is_steps(name) else SEQUENCES for symbol, name in self.names.items()}
@@ -487,8 +539,8 @@ def linear_in(expression: Any, names: Mapping[Any, str]) -> tuple[int, str, int]
 
 
 def common_dtype(operands: Sequence[Any]) -> str:
-    """Returns the name of the common dtype of the first two arguments of an operation; "" if these are no
-    tensors or numbers.
+    """Returns the name of the common dtype of the first two arguments of an operation; "" if there are not
+    two, or they are no tensors or numbers.
     """
     given = [operand.meta["val"] if isinstance(operand, torch.fx.Node) else operand for operand in operands]
     given = [1 if is_symbol(operand) else operand for operand in given]
@@ -500,4 +552,5 @@ def advice(operation: Any) -> str:
     """Returns what to write instead of an unsupported operation; "" if it is not known."""
     if torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ()):
         return draws.ADVICE
-    return ADVICE.get(getattr(operation, "__name__", "").split(".")[0], "")
+    name = getattr(operation, "__name__", "").split(".")[0]
+    return INSTEAD["np.linalg."] if "linalg_" in name else ADVICE.get(name, "")

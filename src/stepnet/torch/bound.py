@@ -21,21 +21,21 @@ from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
 from stepnet.torch.function import (
+    HALVES,
     Array,
     array_of,
+    carried,
     differentiated,
-    floats_of,
-    is_transformed,
+    is_differentiated,
     run_forward,
     tensor_of,
-    wanted_of,
 )
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import SequencePlaces
 
 torch: Any = pytorch("torch")
 NUMBERS = itertools.count()
-WIDE = {torch.float32: torch.int32, torch.float64: torch.int64}
+WIDE = {torch.float32: torch.int32, torch.float64: torch.int64, **dict.fromkeys(HALVES, torch.int16)}
 """The integers as wide as the floats of each dtype."""
 BOUND = "_bound"
 """The attribute in which a module keeps its bound program for calls without gradients."""
@@ -50,12 +50,13 @@ class DifferentiableLayers:
     """
 
     def __init__(self, model: Model) -> None:
-        """Prepares to run the net of a model. `inputs`: of each input of the net the name, the extent (one
-        entry per step, per sequence, or one for all), the features and the dtype. `given`: the dtypes of the
-        sequences alone, and with the initial memories.
+        """Prepares to run the net of a model, a function of sequences, memories, statics (values that each
+        sequence has once) and parameters.
 
-        `bounds`: a cache, for `bound_to`, of what runs calls without gradients. `number`: one that no other
-        object of this process has.
+        Sets `inputs`, a tuple for each input of the net: its name, extent (one entry per step, per sequence,
+        or one for all), features and dtype; `given`, the dtypes of the sequences alone, and of these with the
+        initial memories; `bounds`, the cache of `bound_to`; and `number`, which no other object of this
+        process has.
         """
         self.number, self.net = next(NUMBERS), ModelNet.of(model)
         self.bounds = OrderedDict[Any, Any]()
@@ -87,10 +88,8 @@ class DifferentiableLayers:
         """
         if checkpoint is not None:
             checkpoint = checked_checkpoint(checkpoint)
-        static_tensors, transformed = statics or [], is_transformed()
-        if not transformed and not (
-            torch.is_grad_enabled() and wanted_of([data, *memories, *static_tensors, *parameters])
-        ):
+        static_tensors, memories = statics or [], self.carried(memories)
+        if not is_differentiated([data, *memories, *static_tensors, *parameters]):
             if (bound := module.__dict__.get(BOUND)) is None:
                 bound = module.__dict__.setdefault(BOUND, BoundModule())
             return bound(self, place, data, memories, parameters, static_tensors, engine)
@@ -101,14 +100,37 @@ class DifferentiableLayers:
             *static_tensors,
             *parameters,
         ]
-        wanted = wanted_of(inputs)
-        if transformed:  # only each transform knows what requires a gradient
-            wanted = floats_of(inputs)
-        results = differentiated(self.net.passes(wanted, checkpoint, engine), positions, inputs)
-        return self.laid_out(results, place, data)
+        results = differentiated(self.net, positions, inputs, engine, checkpoint)
+        return self.rounded(self.laid_out(results, place, data))
+
+    def carried(self, memories: list[Any]) -> list[Any]:
+        """Returns initial memories in the dtypes in which the net takes them: float32 for a module in half
+        precision. Raises `InputError` for a memory in another dtype than the module's.
+        """
+        rounded = self.net.program.rounded
+        if rounded is None or not memories:
+            return memories
+        for (name, *_), memory, dtype in zip(self.inputs[1:], memories, rounded, strict=False):
+            if str(memory.dtype) != f"torch.{dtype}":
+                raise InputError(f"{name} is {memory.dtype}{list(memory.shape)}; it should be torch.{dtype}")
+        return carried(memories)
+
+    def rounded(self, results: list[Any]) -> list[Any]:
+        """Returns the results of the net, its final memories in the dtypes of the module: a recurrence
+        carries memories in float32 if the module is in half precision.
+        """
+        if self.net.program.rounded is None:
+            return results
+        outputs = self.net.outputs
+        pairs = zip(results[outputs:], self.net.program.rounded, strict=True)
+        return [*results[:outputs], *(tensor.to(getattr(torch, str(dtype))) for tensor, dtype in pairs)]
 
     def laid_out(self, results: Sequence[Any], place: SequencePlaces, data: Any) -> list[Any]:
-        """Returns the results of the net, its outputs in the layout of the inputs `data`, such as padded."""
+        """Returns the results of a net, with the steps of its outputs arranged as in the inputs `data`, such
+        as [batch, time]; the last memories follow unchanged.
+
+        place: the number of axes before the features of `data`.
+        """
         outputs, lead = self.net.outputs, data.shape[: place.lead]
         whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
         return [*whole, *results[outputs:]]
@@ -121,10 +143,10 @@ class DifferentiableLayers:
         Returns the net's results, those per step as [total, ...], followed by the values that the forward
         pass saves for gradients.
 
-        place: the form of the data and the positions of the sequences in it.
-        inputs: the data (the inputs of all steps), the initial memories, the statics and the parameters.
-        passes: the forward and backward pass for gradients; None runs without gradients.
-        engine: the engines of a run without gradients, in order of preference.
+        place: the positions of the sequences in the data. inputs: the data (the inputs of all steps), the
+        initial memories, the statics (values that each sequence has once) and the parameters. passes: the
+        forward and backward pass for gradients; None runs without gradients. engine: the engines of a run
+        without gradients, in order of preference.
         """
         count, own = self.net.memories, len(inputs) - self.net.parameters
         data, parts = inputs[0], (inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:])
@@ -135,7 +157,8 @@ class DifferentiableLayers:
         memories, statics, parameters = parts
         results = self.bound_to(parameters)(self, place, data, memories, parameters, statics, engine)
         outputs = self.net.outputs
-        return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
+        flat = (tensor.flatten(0, place.lead - 1) for tensor in results[:outputs])
+        return [*flat, *carried(results[outputs:])]  # the operator's results have the dtypes of the net's
 
     def bound_to(self, parameters: list[Any]) -> "BoundModule":
         """Returns the object that runs calls without gradients with these parameters, cached by their
@@ -155,8 +178,9 @@ class DifferentiableLayers:
         """Returns the positions of the steps of a call. Raises `InputError` for tensors whose shapes or
         dtypes differ from those of the net, because machine code does not check them.
 
-        place, data: the positions and the inputs of all steps, with one or two axes before the features.
-        memories: the initial ones; empty for zeros. statics, parameters: those of the net.
+        place, data: the positions of the sequences, and the inputs of all steps, with one or two axes before
+        the features. memories: the initial ones; empty for zeros. statics, parameters: the values that each
+        sequence has once, and the weights.
         """
         positions = place.positions(data)
         leads = {STEPS: data.shape[: place.lead], ROWS: (positions.rows,)}
@@ -189,8 +213,9 @@ class BoundModule:
         self.latest: tuple[DifferentiableLayers, list[Any], FixedNet] | None = None
 
     def bound(self, runnable: DifferentiableLayers, tensors: list[Any]) -> FixedNet:
-        """Returns the compiled module (`runnable`) bound to its parameters (`tensors`): as in the last call,
-        or bound anew to copies of them if either has changed since. Parameters are compared bit by bit.
+        """Returns the net of a compiled module (`runnable`) with its parameters (`tensors`) packed for
+        machine code: as in the last call, or packed anew from copies of them if either has changed since.
+        Parameters are compared bit by bit.
         """
         if (latest := self.latest) is not None and latest[0] is runnable:
             pairs = zip(tensors, latest[1], strict=True)
@@ -213,15 +238,12 @@ class BoundModule:
     ) -> list[Any]:
         """Runs a compiled module without gradients; returns its outputs and final memories as tensors.
 
-        A call of a form that was prepared has passed all checks, and is run at once.
+        A call with the shapes and dtypes of an earlier one, which has passed all checks, is run at once.
 
-        runnable: the compiled module.
-        place: the positions of the sequences in `data`.
-        data: the inputs of all steps.
-        states: the initial memories; empty for zeros.
-        tensors: the module's parameters. Machine code is bound to them again only if they have changed.
-        statics: the inputs that are the same at all steps.
-        engine: an engine, or several in order of preference.
+        runnable: the compiled module. place: the positions of the sequences in `data`. data: the inputs of
+        all steps. states: the initial memories; empty for zeros. tensors: the module's parameters. Machine
+        code is bound to them again only if they have changed. statics: the inputs that are the same at all
+        steps. engine: an engine, or several in order of preference.
         """
         net, form, results = self.bound(runnable, tensors), None, None
         if not place.tensors and not statics and [each.dtype for each in (data, *states)] in runnable.given:

@@ -69,16 +69,16 @@ class TracedLayers:
     def node(self, build: LayerBuild, *operands: Any) -> list[Any]:
         """Adds a node for a recurrent layer to the graph that PyTorch traces, and returns its results.
 
-        build: how to build the layer in a net; the node has its number in `builds`.
-        operands: the further arguments of the operator `stepnet::layer`.
+        build: how to build the layer in a net; appended to `builds`, whose index the node has. operands: the
+        further arguments of the operator `stepnet::layer`.
         """
         self.builds.append(build)
         return list(torch.ops.stepnet.layer(len(self.builds) - 1, *operands))
 
     @contextmanager
     def standing_in(self, module: Any) -> Generator[None]:
-        """Context for a trace, in which a module's recurrent layers add graph nodes instead of running, and
-        `path` lists the modules that are being called. At its end the module is as before.
+        """Context manager for a trace, in which a module's recurrent layers add graph nodes instead of
+        running, and `self.path` lists the modules that are being called. At its end the module is as before.
         """
         members: list[tuple[str, Any]] = list(module.named_modules())
         changed, hooks = list[tuple[Any, str]](), list[Any]()
@@ -227,7 +227,8 @@ def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) 
     padded steps and the lengths.
 
     data, counts: the steps and batch sizes of a `PackedSequence`. batch_first: whether the result is [batch,
-        time, ...]. value: ignored, as a net has no padding. total: `total_length`; a constant is refused.
+        time, ...]. value: the number to pad with; ignored, as a net has no padding. total: `total_length`; a
+        constant is refused.
     """
     if isinstance(total, int):
         raise StepError(
@@ -238,8 +239,9 @@ def padded(data: Any, counts: Any, batch_first: bool, value: float, total: Any) 
 
 
 def sorted_rows(function: Any) -> Callable[..., Any]:
-    """Wraps torch.sort or torch.argsort (`function`) for a trace: to sort one number per sequence, such as
-    the lengths, adds a graph node, which stands for an order of the sequences. Other sorts are unchanged.
+    """Wraps torch.sort or torch.argsort (`function`) for a trace: where it sorts one number per sequence,
+    such as the lengths, it adds a graph node, whose result stands for a permutation of the sequences. Other
+    sorts are unchanged.
     """
 
     def rule(x: Any, *arguments: Any, **options: Any) -> Any:
@@ -289,7 +291,9 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 def unbound(x: Any, dim: int = 0) -> Any:
-    """Replaces torch.unbind in a trace: splits x along an axis, which may be only one of features."""
+    """Replaces torch.unbind in the trace of a module: splits x along the axis `dim`, which must be one of
+    features; raises `StepError` for an axis of sequences or steps.
+    """
     if not isinstance(x.shape[dim], int):
         raise StepError(
             "a model cannot take sequences or steps apart, nor loop over a tensor of them, nor make a list "
@@ -416,7 +420,7 @@ def layer_shapes(
     traces.
 
     number, time: the position of the layer in `TracedLayers.builds`, and the axis of the steps in `data`.
-    states, statics, weights: the layer's tensors. Only `like` is read.
+    states, statics, weights: the layer's tensors. Only `like` is read, which has a tensor for each result.
     """
     return [torch.empty_like(tensor) for tensor in like]
 
@@ -448,7 +452,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 def define() -> None:
     """Registers the operators of `OPERATORS` with PyTorch, so that traces can add them to graphs. Each has a
-    function for the shapes of its results; to run it raises an error.
+    function for the shapes of its results; running one raises an error, as graphs are converted and not run.
     """
     for schema, shapes in OPERATORS.items():
         name, arguments = schema.split("(", 1)

@@ -31,7 +31,8 @@ def padded_steps(x: Any, pad: Sequence[int], mode: str = "constant", value: floa
     """Replaces `torch.nn.functional.pad` in the trace of a module. A convolution of the result reads zeros
     around the steps of x; no other operation takes more steps than a sequence has.
 
-    pad: pairs of numbers of elements, from the last axis on. value: the number; None is 0.
+    pad: pairs of numbers of elements, from the last axis on. value: the number to pad with; None is 0. Raises
+    `StepError` for other modes than "constant" along the steps.
     """
     if mode != "constant" and not isinstance(x.shape[-1], int):
         raise StepError(
@@ -52,8 +53,10 @@ def value_of(tensor: Any) -> Any:
 
 
 def without_zeros(padded: Any) -> tuple[Any, int, int]:
-    """Returns the tensor from which `padded_steps` made a tensor, and the numbers of zeros ahead and behind;
-    the tensor itself and none for others. Raises `StepError` if one of them was changed in place since then.
+    """Returns the tensor from which `padded_steps` made the tensor `padded` by putting zeros around its
+    steps, and the numbers of zeros ahead and behind; any other tensor itself, and 0 and 0.
+
+    Raises `StepError` if one of both tensors was changed in place since then.
     """
     x, before, after, *values = getattr(padded, ZEROS, (padded, 0, 0))
     if values and not (values[0] is value_of(padded) and values[1] is value_of(x)):
@@ -80,8 +83,8 @@ def conv1d(
     groups: int = 1,
 ) -> Any:
     """Replaces `torch.conv1d` in the trace of a module: adds a graph node for the convolution over steps, and
-    returns its result. The arguments are PyTorch's. Zeros that a pad before it put around the steps become
-    its own padding.
+    returns its result. The arguments are PyTorch's. Zeros that `torch.nn.functional.pad` put around the steps
+    before become padding of the convolution.
     """
     x, before, after = without_zeros(input)
     size, dilation, number = weight.shape[-1], single(dilation), single(padding)
@@ -133,8 +136,10 @@ def pooled_windows(
 
 
 def checked_window(size: int, stride: int, dilation: int, before: int, after: int) -> Window:
-    """Returns the `Window`, the steps that a convolution's kernel of `size` steps reads for each result.
-    before, after: the zeros around the sequence. Raises `StepError` if there is no such kernel.
+    """Returns the `Window` (the steps that a kernel reads for each result) of a convolution or pooling;
+    raises `StepError` for numbers that PyTorch's operators do not have.
+
+    size: the number of steps of the kernel. before, after: the zeros around the sequence.
     """
     try:
         return window_of(size, stride, dilation, before, after)
@@ -146,10 +151,11 @@ def checked_window(size: int, stride: int, dilation: int, before: int, after: in
 
 
 def size_along(x: Any, axis_of: Callable[[str], str]) -> Any:
-    """Returns the symbolic size of the steps of a result, of an operand x [sequences, features, steps].
+    """Returns the symbolic number of steps of a convolution's or pooling's result, of an operand x
+    [sequences, features, steps].
 
-    axis_of: gives the axis of the result's steps from that of the operand's. Raises `StepError` for an
-    operand without steps.
+    axis_of: takes the name of the operand's axis of steps and gives that of the result's. Raises `StepError`
+    for an operand without steps.
     """
     environment, steps = x.fake_mode.shape_env, x.shape[-1]
     name = None if isinstance(steps, int) else environment.names.get(steps.node.expr)

@@ -2,49 +2,61 @@
 
 y, h = net(x, h0, W)        the forward pass of a net's `Passes`, which also returns values to save
 dx, dW of dy, dh            its backward pass; or, where the gradient must have a gradient itself,
-                            the net of both as another such function, of x, h0, W, dy, dh
+                            the net of the gradient as another such function, of x, h0, W, dy, dh
+dy, dh of dx, dh0, dW       forward mode: the net of the tangent as another such function
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.dtypes import BFLOAT16
 from stepnet.errors import InputError
-from stepnet.model.differentiable import ModelNet, Passes
+from stepnet.model.differentiable import DifferentiableNet, Passes
 from stepnet.model.pieces import Checkpoint
+from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
+from stepnet.torch.mapped import mapped
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import untraced
 
 torch: Any = pytorch("torch")
 Array = np.ndarray
-NO_FORWARD_MODE = (
-    "recurrences have no forward-mode derivatives: use reverse mode (backward, torch.func.grad or vjp), or "
-    "the layers of torch.nn"
-)
-NO_BATCHES = (
-    "recurrences take one cotangent at a time, and not is_grads_batched=True: call torch.autograd.grad for "
-    "each, with retain_graph=True, or use the layers of torch.nn"
-)
-NO_VMAP = (
-    "recurrences cannot run under torch.vmap: give all sequences as one batch, or use the layers of torch.nn"
+HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+"""The dtypes in which numbers are stored, and computed in float32."""
+NO_FUNCTIONALIZE = (
+    "recurrences run under torch.func.functionalize, and not under another transform inside it: exchange the "
+    "two, as in grad(functionalize(function))"
 )
 
 
-def differentiated(passes: Passes, positions: Positions, tensors: Sequence[Any]) -> tuple[Any, ...]:
+def differentiated(
+    net: DifferentiableNet,
+    positions: Positions,
+    tensors: Sequence[Any],
+    engine: Asked = "auto",
+    checkpoint: Checkpoint = None,
+) -> tuple[Any, ...]:
     """Runs a net on tensors and returns its results, as tensors that autograd can differentiate.
 
-    passes: the net, and the inputs that get gradients. positions: where the steps of the sequences lie.
-    tensors: the inputs; None for a memory of zeros.
+    positions: where the steps of the sequences lie. tensors: the inputs; None for a memory of zeros.
+    engine: an engine, or several in order of preference. checkpoint: the number of steps between memories
+        saved for gradients, or None; under a transform nothing is saved.
     """
-    function = NetFunction if is_transformed() else QuickFunction
-    return function.apply(passes, positions, *tensors)[: len(passes.net.results)]
+    if not is_transformed():
+        passes = net.passes(wanted_of(tensors), checkpoint, engine)
+        return QuickFunction.apply(passes, positions, *tensors)[: len(net.results)]
+    order = net.gradient_engines(engine)
+    if (interpreter := functionalizing()) is not None:
+        return functionalized(interpreter, net, positions, tensors, order)
+    return NetFunction.apply(net, order, positions, *tensors)
 
 
 def run_tensors(
-    net: ModelNet,
+    net: DifferentiableNet,
     positions: Positions,
     inputs: Sequence[Any],
     engine: Order = "auto",
@@ -58,99 +70,212 @@ def run_tensors(
     engine: the engines in order of preference. checkpoint: the number of steps between memories saved for
         gradients, or None.
     """
-    transformed = is_transformed()
-    wanted: tuple[int, ...] = ()
-    if transformed:  # only each transform knows what requires a gradient
-        wanted = floats_of(inputs)
-    elif torch.is_grad_enabled():
-        wanted = wanted_of(inputs)
-    if transformed or wanted:
-        return differentiated(net.passes(wanted, checkpoint, engine), positions, inputs)
+    if is_differentiated(inputs):
+        return differentiated(net, positions, inputs, engine, checkpoint)
     arrays = arrays_of(inputs)
     return as_tensors(net(arrays, positions, engine), arrays)
 
 
 class NetFunction(torch.autograd.Function):
-    """Autograd function of a net. All its inputs, outputs and saved values are tensors that PyTorch tracks,
-    so it works under the transforms of torch.func and has gradients of any order.
+    """Autograd function of a net under the transforms of torch.func and in forward mode. Its gradients and
+    its tangents are nets, and so functions of the same kind: all of them have gradients, tangents and vmap.
+
+    It saves its inputs alone, as each transform sees other values of them.
     """
 
     @staticmethod
-    def forward(passes: Passes, positions: Positions, *tensors: Any) -> Any:
-        """Runs the net's forward pass; returns its results, then the values saved for backward.
+    def forward(net: DifferentiableNet, engine: Order, positions: Positions, *tensors: Any) -> Any:
+        """Runs the net and returns its results.
 
-        passes: both passes of the net. positions: where the steps of the sequences lie. tensors: the net's
-            inputs.
+        engine: the engines in order of preference. positions: where the steps of the sequences lie.
+        tensors: the net's inputs.
         """
-        return run_forward(passes, positions, tensors)
+        arrays = arrays_of(tensors)
+        return as_tensors(net(arrays, positions, engine), arrays)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Stores in `ctx` the arguments of `forward` (`inputs`), and the values of its result (`output`) that
-        the backward pass reads.
-        """
-        ctx.passes, ctx.positions, *tensors = inputs
-        net = ctx.passes.net
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*output[len(net.results) :])
-        ctx.count = len(tensors)
-        ctx.save_for_backward(*tensors, *(output[place] for place in ctx.passes.saved))
-        ctx.like = [(output[place].shape, output[place].dtype) for place in net.floats]
+        """Stores in `ctx` the arguments of `forward` (`inputs`), and the shapes of its results (`output`)."""
+        ctx.net, ctx.engine, ctx.positions, *tensors = inputs
+        ctx.save_for_forward(*tensors)
+        keep(ctx, tensors, output, ())
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         """Computes the gradients of the arguments of `forward` from the cotangents of its results, of which
-        None is zeros. Returns None for arguments that get none.
+        None is zeros, by the net of the gradient. Returns None for arguments that get none.
         """
-        if any(tensor is not None and is_batched(tensor) for tensor in cotangents):
-            raise InputError(NO_BATCHES)
-        passes: Passes = ctx.passes
-        every = ctx.saved_tensors  # read once, as activation checkpointing needs it
-        tensors, saved = every[: ctx.count], every[ctx.count :]
-        given = [cotangents[place] for place in passes.net.floats]
-        known = [
-            torch.zeros(shape, dtype=dtype) if tensor is None else tensor
-            for tensor, (shape, dtype) in zip(given, ctx.like, strict=True)
-        ]
-        if torch.is_grad_enabled():  # the gradients must have gradients themselves
-            inputs = [*tensors, *known]
-            gradient = passes.net.gradient(passes.wanted).passes(wanted_of(inputs), engine=passes.engine)
-            gradients = differentiated(gradient, ctx.positions, inputs)
-        else:
-            gradients = run_backward(passes, ctx.positions, tensors, known, saved)
-        by_place = dict(zip(passes.wanted, gradients, strict=True))
-        return None, None, *(by_place.get(place) for place in range(ctx.count))
+        wanted = tuple(place for place, is_needed in enumerate(ctx.needs_input_grad[3:]) if is_needed)
+        tensors = ctx.saved_tensors
+        inputs = [*tensors, *known_cotangents(ctx, cotangents)]
+        gradients = run_several(ctx.net.gradient(wanted), ctx.positions, inputs, ctx.engine)
+        return None, *by_argument(ctx, wanted, as_inputs(gradients, tensors, wanted))
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        """Raises `InputError`: forward-mode derivatives are not supported."""
-        raise InputError(NO_FORWARD_MODE)
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        """Computes the tangents of the results of `forward` from those of its arguments, of which None is
+        zeros, by the net of the tangent. Returns None for results that have none.
+        """
+        net: DifferentiableNet = ctx.net
+        given = {place: tensor for place, tensor in enumerate(tangents[3:]) if tensor is not None}
+        inputs = [*ctx.saved_tensors, *carried(given.values())]
+        made = run_several(net.tangent((*given,)), ctx.positions, inputs, ctx.engine)
+        typed = (tensor.to(dtype) for tensor, (_, dtype) in zip(made, ctx.like, strict=True))
+        by_place = dict(zip(net.floats, typed, strict=True))
+        return tuple(by_place.get(place) for place in range(len(net.results)))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        """Raises `InputError`: torch.vmap is not supported."""
-        raise InputError(NO_VMAP)
+    def vmap(
+        info: Any,
+        in_dims: Any,
+        net: DifferentiableNet,
+        engine: Order,
+        positions: Positions,
+        *tensors: Any,
+    ) -> tuple[Any, Any]:
+        """Runs the net for each entry of the mapped axes of its inputs; returns the results, with these
+        entries first, and where that axis is.
+
+        info: the number of entries. in_dims: the mapped axis of each argument, None for one without.
+        """
+        apply = partial(NetFunction.apply, net, engine)
+        results = mapped(apply, net, info.batch_size, in_dims[3:], positions, tensors)
+        return results, (0,) * len(results)
 
 
 class QuickFunction(torch.autograd.Function):
-    """Autograd function like `NetFunction`, for calls outside of torch.func's transforms.
+    """Autograd function like `NetFunction`, for calls outside of torch.func's transforms. It saves the values
+    that the backward pass reads.
 
     It has no `setup_context`: PyTorch takes 40 microseconds to bind the arguments of a function that has one.
     """
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        """Runs `NetFunction.forward` and stores in `ctx` what the backward pass reads. PyTorch calls such
-        a function faster than one with a separate `setup_context`.
+    def forward(ctx: Any, passes: Passes, positions: Positions, *tensors: Any) -> Any:
+        """Runs the net's forward pass; returns its results, then the values saved for backward.
+
+        passes: both passes of the net. positions: where the steps of the sequences lie. tensors: the net's
+            inputs.
         """
-        output = NetFunction.forward(*inputs)
-        NetFunction.setup_context(ctx, inputs, output)
+        output = run_forward(passes, positions, tensors)
+        ctx.passes, ctx.net, ctx.engine, ctx.positions = passes, passes.net, passes.engine, positions
+        ctx.mark_non_differentiable(*output[len(passes.net.results) :])
+        keep(ctx, tensors, output, [output[place] for place in passes.saved])
         return output
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Runs `NetFunction.backward`, hidden from torch.compile, which would trace it."""
-        return untraced(NetFunction.backward)(ctx, *cotangents)
+        """Runs the backward pass, hidden from torch.compile, which would trace it."""
+        return untraced(QuickFunction.gradients)(ctx, *cotangents)
+
+    @staticmethod
+    def gradients(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        """Computes the gradients of the net's inputs from the cotangents of its results, of which None is
+        zeros. Returns None for arguments that get none.
+
+        Gradients that must have gradients themselves, or that a transform sees, are those of the net of the
+        gradient, whose arguments PyTorch tracks.
+        """
+        every = ctx.saved_tensors  # read once, as activation checkpointing needs it
+        tensors, saved, wanted = every[: ctx.count], every[ctx.count :], ctx.passes.wanted
+        known = known_cotangents(ctx, cotangents)
+        if torch.is_grad_enabled() or is_transformed() or any(map(is_batched, known)):
+            gradient = ctx.net.gradient(wanted)
+            gradients = run_several(gradient, ctx.positions, [*tensors, *known], ctx.engine)
+            return by_argument(ctx, wanted, as_inputs(gradients, tensors, wanted))
+        return by_argument(ctx, wanted, run_backward(ctx.passes, ctx.positions, tensors, known, saved))
+
+
+# ---- what both functions do --------------------------------------------------------------------------------
+
+
+def keep(ctx: Any, tensors: Sequence[Any], output: Sequence[Any], saved: Sequence[Any]) -> None:
+    """Stores in the context of a function what its backward pass reads.
+
+    tensors, output: the inputs and results of the net. saved: further values that are saved.
+    """
+    ctx.set_materialize_grads(False)
+    ctx.count = len(tensors)
+    ctx.save_for_backward(*tensors, *saved)
+    ctx.like = [(output[place].shape, output[place].dtype) for place in ctx.net.floats]
+
+
+def known_cotangents(ctx: Any, cotangents: Sequence[Any]) -> list[Any]:
+    """Returns the cotangents of the floating-point results of a function; zeros for those that are None.
+    Those of half precision are cast to float32, in which gradients are computed.
+    """
+    given = [cotangents[place] for place in ctx.net.floats]
+    return carried(
+        torch.zeros(shape, dtype=dtype) if tensor is None else tensor
+        for tensor, (shape, dtype) in zip(given, ctx.like, strict=True)
+    )
+
+
+def run_several(
+    net: DifferentiableNet, positions: Positions, inputs: Sequence[Any], engine: Order
+) -> tuple[Any, ...]:
+    """Runs the net of a gradient or a tangent on tensors that PyTorch tracks. Some of them may stand for
+    several, as the cotangents of `is_grads_batched=True` of torch.autograd.grad do; then so do the results.
+
+    positions: where the steps of the sequences lie. engine: the engines in order of preference.
+    """
+
+    def apply(positions: Positions, *inputs: Any) -> tuple[Any, ...]:
+        """Runs the net once."""
+        return run_tensors(net, positions, inputs, engine)
+
+    dims = [0 if tensor is not None and is_batched(tensor) else None for tensor in inputs]
+    if all(dim is None for dim in dims):
+        return apply(positions, *inputs)
+    torch._C._vmapmode_increment_nesting()
+    level = torch._C._vmapmode_decrement_nesting()
+    several = [
+        tensor if dim is None else torch._remove_batch_dim(tensor, level, 0, 0)
+        for tensor, dim in zip(inputs, dims, strict=True)
+    ]
+    count = next(len(tensor) for tensor, dim in zip(several, dims, strict=True) if dim is not None)
+    results = mapped(apply, net, count, dims, positions, several)
+    return tuple(torch._add_batch_dim(tensor, 0, level) for tensor in results)
+
+
+def by_argument(ctx: Any, wanted: Sequence[int], gradients: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns gradients by the arguments of a function, of which the first two are no tensors; None for those
+    without a gradient. wanted: the positions of the inputs that have gradients.
+    """
+    by_place = dict(zip(wanted, gradients, strict=True))
+    return None, None, *(by_place.get(place) for place in range(ctx.count))
+
+
+# ---- transforms of PyTorch ---------------------------------------------------------------------------------
+
+
+def functionalizing() -> Any:
+    """Returns PyTorch's interpreter of torch.func.functionalize if that is the innermost transform; None if
+    it is not active.
+
+    Raises `InputError` if it is around another transform, for which PyTorch has no rule.
+    """
+    kind = torch._C._functorch.TransformType.Functionalize
+    stack: Sequence[Any] = torch._C._functorch.get_interpreter_stack() or []
+    if all(interpreter.key() != kind for interpreter in stack):
+        return None
+    if stack[-1].key() != kind:
+        raise InputError(NO_FUNCTIONALIZE)
+    return pytorch("torch._functorch.pyfunctorch").retrieve_current_functorch_interpreter()
+
+
+def functionalized(
+    interpreter: Any, net: DifferentiableNet, positions: Positions, tensors: Sequence[Any], engine: Order
+) -> tuple[Any, ...]:
+    """Runs a net under torch.func.functionalize, which has nothing to replace in it: a net changes no tensor
+    in place.
+
+    interpreter: that of the transform. The other arguments are those of `differentiated`.
+    """
+    api = pytorch("torch._subclasses.functional_tensor").FunctorchFunctionalizeAPI(interpreter)
+    with api.redispatch_to_next():
+        made = differentiated(net, positions, api.unwrap_tensors((*tensors,)), engine)
+    return api.wrap_tensors(made)
 
 
 def is_batched(tensor: Any) -> bool:
@@ -163,11 +288,11 @@ def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
     return tuple(place for place, tensor in enumerate(tensors) if tensor is not None and tensor.requires_grad)
 
 
-def floats_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the positions of the floating-point tensors, those that can require a gradient."""
-    return tuple(
-        place for place, tensor in enumerate(tensors) if tensor is not None and tensor.is_floating_point()
-    )
+def is_differentiated(tensors: Sequence[Any]) -> bool:
+    """Tells whether autograd or a transform may differentiate what is computed of these tensors. Under a
+    transform that is not known: only the transform knows what requires a gradient.
+    """
+    return is_transformed() or (torch.is_grad_enabled() and bool(wanted_of(tensors)))
 
 
 def is_transformed() -> bool:
@@ -176,6 +301,24 @@ def is_transformed() -> bool:
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
     )
+
+
+# ---- half precision ----------------------------------------------------------------------------------------
+
+
+def carried(tensors: Iterable[Any]) -> list[Any]:
+    """Casts tensors of half precision to float32, in which recurrences carry memories from step to step, and
+    take cotangents; others are returned as they are.
+    """
+    return [tensor.float() if tensor.dtype in HALVES else tensor for tensor in tensors]
+
+
+def as_inputs(gradients: Sequence[Any], tensors: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
+    """Casts gradients to the dtypes of the inputs that they are of: those of half precision are computed in
+    float32. tensors: all inputs of a net. wanted: the positions of the inputs that get gradients.
+    """
+    pairs = zip(gradients, wanted, strict=True)
+    return [gradient.to(tensors[place].dtype) for gradient, place in pairs]
 
 
 # ---- tensors and arrays ------------------------------------------------------------------------------------
@@ -202,9 +345,10 @@ def run_backward(
     positions: where the steps of the sequences lie. tensors: the net's inputs. cotangents: those of its
         floating-point results. saved: the values that its forward pass saved.
     """
-    arrays, kept, known = arrays_of(tensors), *(list(map(array_of, kind)) for kind in (saved, cotangents))
+    arrays = arrays_of(tensors)
+    kept, known = (list(map(array_of, kind)) for kind in (saved, carried(cotangents)))
     gradients = passes.backward(arrays, known, kept, positions)
-    return as_tensors(gradients, [*arrays, *known, *kept])
+    return tuple(as_inputs(as_tensors(gradients, [*arrays, *known, *kept]), tensors, passes.wanted))
 
 
 def arrays_of(tensors: Sequence[Any]) -> list[Any]:
@@ -231,6 +375,8 @@ def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[
 
 def array_of(tensor: Any) -> Array:
     """Returns a tensor's numbers as a C-contiguous array, without a copy if the tensor is contiguous."""
+    if tensor.dtype is torch.bfloat16:  # which NumPy has by ml_dtypes, and PyTorch does not convert
+        return array_of(tensor.detach().view(torch.int16)).view(BFLOAT16)
     return tensor.detach().contiguous().numpy()
 
 
@@ -239,6 +385,8 @@ def view_of(tensor: Any) -> Array:
 
     After `tensor.numpy()` PyTorch can never free the memory, which FSDP does with whole parameters.
     """
+    if tensor.dtype is torch.bfloat16:
+        return view_of(tensor.detach().view(torch.int16)).view(BFLOAT16)
     return np.from_dlpack(tensor.detach().contiguous())
 
 
@@ -247,4 +395,6 @@ def tensor_of(array: Array) -> Any:
     flags = array.flags
     if not (flags.c_contiguous and flags.writeable):
         array = array.copy("C")
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

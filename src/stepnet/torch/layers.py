@@ -48,8 +48,8 @@ class LayerForward:
     def __init__(
         self, *args: Any, checkpoint: Checkpoint = None, engine: Asked = "auto", **kwargs: Any
     ) -> None:
-        """Creates the module as torch.nn does. checkpoint: the number of steps between saved states.
-        engine: an engine, or several in order of preference.
+        """Creates the module as torch.nn does. checkpoint: the number of steps between states saved for
+        gradients; None saves all. engine: an engine, or several in order of preference.
         """
         super().__init__(*args, **kwargs)
         if checked_checkpoint(checkpoint) is not None:
@@ -75,7 +75,9 @@ class LayerForward:
         return super().extra_repr() + text_of_engine(self.engine)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state to copy or pickle, without the compiled program, which a copy compiles again."""
+        """Returns the state of this module to copy or pickle, without the compiled program, which a copy
+        compiles again.
+        """
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
         state.pop(BOUND, None)
         return state
@@ -121,7 +123,8 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, gra
 def check(module: Any, sequences: ModuleSequences, states: list[Any], graph: bool) -> None:
     """Raises PyTorch's own errors for sequences and initial states that do not fit the module.
 
-    In a `graph` the number of packed sequences is not known, so states are not checked here.
+    graph: whether PyTorch makes a graph, in which the number of packed sequences is not known; states are not
+    checked then.
     """
     sizes = None if sequences.data.dim() == 3 else [sequences.rows]
     is_unknown = graph and sequences.place.form == "packed"  # the operator checks states when the graph runs
@@ -140,7 +143,9 @@ def in_form(module: Any, states: list[Any]) -> Any:
 
 
 def zeros(module: Any, sequences: ModuleSequences, data: Any) -> list[Any]:
-    """Makes initial states, zeros in the dtype of `data`, for a call on sequences without states."""
+    """Makes the initial states of a call without any: zeros [layers x directions, batch, features] in the
+    dtype of `data`, h, and c of an LSTM.
+    """
     count = module.num_layers * (2 if module.bidirectional else 1)
     features = [module.proj_size or module.hidden_size, module.hidden_size]
     kinds = features if module.mode == "LSTM" else features[:1]
@@ -227,12 +232,14 @@ class GRU(LayerForward, torch.nn.GRU):
 
     Sequences are a tensor `[time, batch, features]`, with batch_first `[batch, time, features]`, or without a
     batch `[time, features]`; a `PackedSequence`; or a nested tensor of layout torch.jagged, which comes back
-    as one. They are read where they lie. Tensors are float32 or float64.
+    as one. They are read where they lie. Tensors are float32 or float64, or
+    float16 or bfloat16, which are computed in float32; the outputs of each layer are rounded.
 
-    Gradients are of any order. Dropout between layers is PyTorch's own, and draws the same numbers. On other
-    devices than the CPU torch.nn's own forward runs: cuDNN on CUDA. Under autocast it runs in the dtype of
-    the parameters. In graphs of torch.compile (with `torch._dynamo.config.allow_rnn`) and torch.export it is
-    one operator, with first derivatives.
+    Gradients are of any order, in reverse and in forward mode, and the transforms of torch.func apply.
+    Dropout between layers is PyTorch's own, and draws the same numbers. On other devices than the CPU
+    torch.nn's own forward runs: cuDNN on CUDA. Under autocast it runs in the dtype of the parameters. In
+    graphs of torch.compile (with `torch._dynamo.config.allow_rnn`) and torch.export it is one operator, with
+    first derivatives.
 
     Two arguments are added, and are attributes that may be set. `checkpoint=k` keeps for gradients the states
     ahead of every k steps alone, and runs those k steps again when their gradients are made; "sqrt" is the
@@ -240,8 +247,7 @@ class GRU(LayerForward, torch.nn.GRU):
     order of preference, as for a call of `stepnet.RNN`.
 
     Raises:
-        InputError: For other dtypes, under torch.vmap, for forward-mode derivatives, and for an engine that
-            is not known. Errors of shapes are PyTorch's own.
+        InputError: For other dtypes, and for an engine that is not known. Errors of shapes are PyTorch's own.
         RefusedError: If no engine of `engine` runs the layer.
 
     >>> import torch, stepnet.torch

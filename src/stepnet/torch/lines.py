@@ -19,7 +19,7 @@ MADE = ("<string>", "<eval_with_key>")
 
 
 def is_users(code: CodeType) -> bool:
-    """Tells whether code was written by the user, and is not part of PyTorch, stepnet or generated code."""
+    """Tells whether a code object is the user's: not part of PyTorch, of stepnet or of generated code."""
     file = code.co_filename
     return (
         lines.is_users(code) and file not in MADE and not os.path.abspath(file).startswith(tuple(LIBRARIES))
@@ -35,7 +35,7 @@ def line_of_call() -> str:
 
 
 def calls_of(code: CodeType) -> int:
-    """Counts the current calls of a code object, to find out whether code runs inside it."""
+    """Counts the calls of a code object on the current stack, to find out whether code runs inside it."""
     frame, count = inspect.currentframe(), 0
     while frame is not None:
         count += frame.f_code is code

@@ -35,8 +35,9 @@ class Turns:
 
     @classmethod
     def of(cls, positions: Positions, reverse: bool) -> "Turns":
-        """Makes the order in which a loop over time runs the steps of sequences at these positions. reverse:
-        whether each sequence runs from its last step backwards.
+        """Makes the order in which a loop over time runs the steps of sequences: each turn runs one step of
+        every sequence that has not ended, the longest sequences first. reverse: whether each sequence runs
+        from its last step backwards.
         """
         lengths, places, begins = positions.lengths, positions.all_step_indices, positions.offsets
         order = np.argsort(-lengths, kind="stable")

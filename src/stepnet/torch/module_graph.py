@@ -124,7 +124,9 @@ def graph(model: Any, example: Any, *others: Any, axes: Any = None, lengths: str
 
 
 def no_steps_error(arguments: dict[str, Any]) -> InputError:
-    """Makes the error for an example of which no argument has steps. arguments: the values by name."""
+    """Makes the error for a module's example arguments of which none has steps. arguments: the values by
+    name.
+    """
     for name, value in arguments.items():
         if any(isinstance(leaf, np.ndarray) for leaf in leaves(value)):
             return InputError(
@@ -137,7 +139,9 @@ def no_steps_error(arguments: dict[str, Any]) -> InputError:
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
-    """Copies the tensors of a module's state_dict to arrays, by name; refuses unsupported dtypes."""
+    """Copies the tensors of a module's state_dict to arrays, by name; raises `InputError` for unsupported
+    dtypes.
+    """
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     for name, tensor in tensors.items():
         dtype_of(tensor, f"parameter {name}")
@@ -171,8 +175,9 @@ class ModuleArgument:
 
     @classmethod
     def of(cls, name: str, value: Any, letters: str, is_lengths: bool) -> "ModuleArgument":
-        """Describes an argument of a module by its value in the example: its kind, axes, structure, features
-        and dtypes. Raises `InputError` for wrong letters or axes.
+        """Describes an argument of a module by its value in the example: whether it has sequences, statics,
+        lengths or a fixed value, its axes, structure, features and dtypes. Raises `InputError` for wrong
+        letters or axes.
 
         name: for messages. letters: one for each axis, N for sequences, T for steps, _ for features.
         is_lengths: whether the argument has the lengths of the sequences.
@@ -232,6 +237,8 @@ def arguments_of(model: Any, example: Any) -> dict[str, Any]:
 
     example: a tuple of positional arguments, a dict of named ones, or the only argument.
     """
+    if isinstance(example, list):
+        raise InputError("example is a list: give a tensor, a tuple of arguments, or a dict of them by name")
     given: tuple[Any, ...] = cast("Any", example) if type(example) is tuple else (example,)
     try:
         signature = inspect.signature(model.forward)
@@ -293,13 +300,13 @@ def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
 
 
 def with_own_steps(arguments: dict[str, Any], forms: dict[str, ModuleArgument]) -> dict[str, ModuleArgument]:
-    """Returns the descriptions of arguments, of which those have steps of their own that have another number
-    of them in the example than the first one with steps.
+    """Returns the descriptions of a module's arguments, where an argument whose number of steps in the
+    example differs from that of the first one with steps is marked as having steps of its own.
+
+    arguments: the values in the example by name. forms: the descriptions by name.
 
     Raises `InputError` if arguments of the example have different numbers of sequences; or of steps, if one
-    is the lengths of the sequences.
-
-    arguments: the values by name. forms: the descriptions by name.
+    argument has the lengths of the sequences.
     """
     rows, steps = (sizes_along(letter, arguments, forms) for letter in LETTERS)
     is_one = any(form.kind == "lengths" for form in forms.values())
@@ -316,9 +323,9 @@ def with_own_steps(arguments: dict[str, Any], forms: dict[str, ModuleArgument]) 
 
 def sizes_along(letter: str, arguments: dict[str, Any], forms: dict[str, ModuleArgument]) -> dict[str, int]:
     """Returns the size of the axis with a letter, N or T, of each argument that has it; raises `InputError`
-    for tensors of one argument that differ.
+    for tensors of one argument that have different sizes there.
 
-    arguments: the values by name. forms: the descriptions by name.
+    arguments: the values in the example by name. forms: the descriptions by name.
     """
     found = dict[str, int]()
     for name, form in forms.items():
@@ -357,7 +364,7 @@ class TracedModule:
 
     def replayed(self, x: Any, params: Any, statics: Any) -> Any:
         """Traces the module and evaluates its graph on values of a net; returns its outputs as values of the
-        net.
+        net. Raises `InputError` if the module has changed since the graph was made.
 
         x: the sequences. params: the parameters by name. statics: the arguments without steps, or None.
         """
@@ -431,6 +438,11 @@ class TracedModule:
         given = self.arguments_of_kind("sequences", sequences) | self.arguments_of_kind("static", statics)
         check_dtypes("the example", {name: self.forms[name].specs for name in given}, given)
 
+    @property
+    def static_names(self) -> list[str]:
+        """The names of the module's arguments without steps."""
+        return [name for name, form in self.forms.items() if form.kind == "static"]
+
     def arguments_of_kind(self, kind: str, value: Any) -> dict[str, Any]:
         """Returns the arguments of one kind ("sequences" or "static") by name, from one value or a dict."""
         names = [name for name, form in self.forms.items() if form.kind == kind]
@@ -466,7 +478,9 @@ def axes_in(sizes: tuple[int | str, ...]) -> tuple[Axis, ...]:
 
 
 def tensors_of(output: Any) -> Any:
-    """Replaces packed sequences in a module's output by their data; raises `StepError` for other leaves."""
+    """Replaces packed sequences in a module's output by their data; raises `StepError` for an output that is
+    no tensor. Structures such as dicts are kept.
+    """
 
     def tensor(leaf: Any) -> Any:
         """Returns the tensor of one leaf of a module's output: the data of a packed sequence, else the leaf

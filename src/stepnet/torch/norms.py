@@ -24,7 +24,7 @@ def group_norm(
     cudnn_enabled: bool = True,
 ) -> Any:
     """Replaces `torch.nn.functional.group_norm` in the trace of a module: adds a graph node, and returns its
-    result. cudnn_enabled: ignored.
+    result, for which groups of channels get mean 0 and variance 1. cudnn_enabled: ignored.
     """
     return torch.ops.stepnet.group_normed(input, num_groups, weight, bias, eps)
 
@@ -50,7 +50,9 @@ def group_norm_of_features(
 
 
 def instance_norm(grouped: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the replacement of `torch.nn.functional.instance_norm` in traces. grouped: of a group norm."""
+    """Makes the function that replaces `torch.nn.functional.instance_norm` in traces. grouped: the function
+    that replaces a group norm.
+    """
 
     def rule(
         input: Any,  # noqa: A002 - PyTorch's name

@@ -13,8 +13,8 @@ operator runs the same one, also if the module has changed in between. Layers of
 Without a graph, the operator is not used: it takes longer to call.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
@@ -27,8 +27,9 @@ from stepnet.model.differentiable import FixedPasses
 from stepnet.model.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.torch.bound import DifferentiableLayers
-from stepnet.torch.function import NO_VMAP, run_backward, wanted_of
+from stepnet.torch.function import HALVES, carried, run_backward, wanted_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import check_forward_mode
 from stepnet.torch.sequences import HOST, MOST_KEPT, SequencePlaces
 
 torch: Any = pytorch("torch")
@@ -46,6 +47,10 @@ NO_TRANSFORM = (
     "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate "
     "with backward or torch.autograd.grad, or leave the transform outside the compiled function"
 )
+NO_VMAP = (
+    "a recurrence in a graph of torch.compile or torch.export cannot run under torch.vmap: give all "
+    "sequences as one batch, or run the module itself"
+)
 NO_CHECKPOINT = (
     "inside torch.compile and torch.export, recurrences cannot use checkpoint=, as the memory that "
     "it takes depends on the lengths: run the module outside the graph, or set its checkpoint to None"
@@ -60,8 +65,8 @@ def runnable_of_sizes(sizes: CellSizes) -> DifferentiableLayers:
 
 
 def runnable_of(key: str) -> DifferentiableLayers:
-    """Returns the compiled module that a key in a graph of PyTorch names: the text of the sizes of a module
-    of torch.nn, or "name:train" or "name:eval" of a `Recurrence`.
+    """Returns the compiled module that a key in a graph of PyTorch names. The key is the text of the sizes of
+    a module of torch.nn, or "name:train" or "name:eval" for a `Recurrence`; engines after "|" are ignored.
 
     Raises `InputError` if this process does not have the `Recurrence`.
     """
@@ -136,22 +141,25 @@ def in_graph(
     memories, statics, parameters: the other inputs of its net. Zeros must be given for initial memories.
     outputs: the number of results that have one entry per step; they come first. The others are the final
         memories, one for each of `memories`.
-    checkpoint: that of the module. Raises `InputError` if there is one: the values that it saves would have
-        no fixed shapes.
+    checkpoint: the module's number of steps between memories saved for gradients. Raises `InputError` if
+        there is one: the values that it saves would have no fixed shapes.
     engine: an engine, or several in order of preference, which the graph keeps.
     """
-    if checkpoint is not None:
-        raise InputError(NO_CHECKPOINT)
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
         raise InputError(NO_TRANSFORM)
-    inputs = [data, *memories, *statics, *parameters]
+    check_forward_mode()
+    if checkpoint is not None:
+        raise InputError(NO_CHECKPOINT)
+    carry = carried(memories) if data.dtype in HALVES else memories
+    inputs = [data, *carry, *statics, *parameters]
     wanted = wanted_in_graph(inputs)
     key = with_engines(key, engine)
     results = torch.ops.stepnet.recurrence(key, place.form, list(place.tensors), wanted, inputs)
     lead = data.shape[: place.lead]
     whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
-    return [*whole, *results[outputs : outputs + len(memories)]]
+    last = results[outputs : outputs + len(memories)]
+    return [*whole, *(tensor.to(own.dtype) for tensor, own in zip(last, memories, strict=True))]
 
 
 def wanted_in_graph(inputs: list[Any]) -> list[int]:
@@ -176,12 +184,13 @@ def recurrence(
     """Implements the operator that runs a recurrence in graphs of PyTorch.
 
     Returns the results, followed by the values saved for the gradients of the inputs at the positions
-    `wanted`, and then, if there are any and the module may change, the number of its compiled step.
+    `wanted`, and then, if there are any and the module may change, the number of the compiled step that
+    computed them.
 
     key: names the module.
     form, place: the fields of a `SequencePlaces`: the form of the data, such as "time", and tensors with the
         positions in it.
-    inputs: the data, memories, statics and parameters.
+    inputs: the data, memories, statics (values that each sequence has once) and parameters.
     """
     runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
     engine = engines_of_key(key)
@@ -225,8 +234,9 @@ def passes_of(runnable: DifferentiableLayers, wanted: Sequence[int], engine: Ord
     """Returns the forward and the backward pass of a compiled module (`runnable`) for gradients of the inputs
     at the positions `wanted`. engine: the engines in order of preference, on which nothing else depends.
 
-    Both operators, their shapes and the saved values must be of the same passes, so all of them ask here. A
-    call outside of a graph may run in blocks of steps, which save other values, of no fixed number or shape.
+    The operators of both passes and the functions that state the shapes of their results all call this
+    function, so that they agree on the saved values. A call outside of a graph may run in blocks of steps
+    (several computed as one) instead, which save values of no fixed number or shape.
     """
     return runnable.net.halves(tuple(wanted), engine)
 
@@ -274,7 +284,8 @@ def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inpu
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
-    """Stores in `ctx`, for `gradients`, the inputs and the results (`output`) of the operator `recurrence`.
+    """Stores in PyTorch's context `ctx`, for `gradients`, the inputs and the results (`output`) of the
+    operator `recurrence`.
 
     Raises `InputError` if gradients are required of inputs for which the graph does not compute them.
     """
@@ -324,13 +335,33 @@ def no_vmap(*arguments: Any) -> Any:
     raise InputError(NO_VMAP)
 
 
+def reverse_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the implementation of an operator (`function`), so that it raises `InputError` in forward mode.
+    The operator has no rule for that, and PyTorch would take the tangents of its results as zeros.
+    """
+
+    @wraps(function)
+    def checked(*arguments: Any) -> Any:
+        """Runs the implementation on its arguments, outside of forward mode."""
+        check_forward_mode()
+        return function(*arguments)
+
+    return checked
+
+
 def define() -> None:
-    """Registers the two operators with PyTorch, with their shapes and gradients, and refuses vmap."""
+    """Registers the operators `recurrence` and `recurrence_backward` with PyTorch: how to run them, the
+    shapes of their results, and their gradients. Under vmap and in forward mode they raise an error.
+    """
     for function, shapes in ((recurrence, recurrence_shapes), (recurrence_backward, backward_shapes)):
         name = f"stepnet::{function.__name__}"
         library.custom_op(
-            name, function, mutates_args=(), schema=f"({OPERANDS}) -> Tensor[]", device_types=HOST
-        ).register_fake(shapes)
+            name,
+            reverse_only(function),
+            mutates_args=(),
+            schema=f"({OPERANDS}) -> Tensor[]",
+            device_types=HOST,
+        ).register_fake(reverse_only(shapes))
         library.register_vmap(name, no_vmap)
     library.register_autograd("stepnet::recurrence", gradients, setup_context=save)
     library.register_autograd("stepnet::recurrence_backward", no_second)

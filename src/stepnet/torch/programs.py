@@ -35,7 +35,9 @@ def is_program(model: Any) -> bool:
 
 
 def program_graph(model: Any, arguments: Any, axes: Any, lengths: Any) -> Graph:
-    """Makes the graph of a program. arguments, axes, lengths: those of `graph`.
+    """Makes the graph of a program of torch.export or TorchScript (`model`), by writing it to a temporary
+    file that stepnet reads. arguments: an example of the arguments of one call. axes: the axes of each, such
+    as "NT". lengths: refused unless None.
 
     Raises `InputError` for `lengths`, and for a program that PyTorch cannot export.
     """
@@ -59,7 +61,9 @@ def program_graph(model: Any, arguments: Any, axes: Any, lengths: Any) -> Graph:
 
 
 def exported(module: Any, example: Any, title: str) -> Any:
-    """Exports a module that torch.export made again, for an example; raises `InputError` if it cannot be."""
+    """Exports a module that torch.export made, again, for an example call; raises `InputError` if PyTorch
+    cannot. title: the name of its class, for messages.
+    """
     given, named = call_of(example)
     try:
         return torch.export.export(module, given, named)
@@ -71,8 +75,8 @@ def exported(module: Any, example: Any, title: str) -> Any:
 
 
 def converted(module: Any, example: Any, title: str) -> Any:
-    """Converts a module of TorchScript to a program, for an example, by PyTorch's own converter; raises
-    `InputError` if it cannot be.
+    """Converts a module of TorchScript to a program, for an example call, by PyTorch's own converter; raises
+    `InputError` if PyTorch cannot. title: the name of its class, for messages.
     """
     given, named = call_of(example)
     try:
@@ -91,7 +95,9 @@ def reason_of(error: Exception) -> str:
 
 
 def call_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the positional and the named arguments of an example call."""
+    """Returns the positional and the named arguments of an example call: a dict of named ones, a tuple of
+    positional ones, or a single one.
+    """
     if isinstance(example, Mapping):
         return (), dict(cast("Mapping[str, Any]", example))
     given: tuple[Any, ...] = cast("Any", example) if type(example) is tuple else (example,)

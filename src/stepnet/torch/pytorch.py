@@ -1,8 +1,8 @@
 """Imports PyTorch's modules by name, as few of their types are known, or says how to install PyTorch."""
 
-from importlib import import_module
 from typing import Any
 
+from stepnet.compiler.values.entry_points import imported
 from stepnet.errors import InputError, pip_command
 
 
@@ -14,7 +14,7 @@ def pytorch(name: str) -> Any:
     tensor(8.)
     """
     try:
-        return import_module(name)
+        return imported(name)
     except ModuleNotFoundError as error:
         raise InputError(f"steps written with PyTorch need torch: {pip_command('stepnet[torch]')}") from error
     except (ImportError, OSError) as error:

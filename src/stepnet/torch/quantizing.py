@@ -21,8 +21,9 @@ class Qconfig:
     """Descriptor for `qconfig` of stepnet's layers, which raises an error if PyTorch would quantize one."""
 
     def __get__(self, module: Any, kind: Any = None) -> Any:
-        """Returns the value that was set. Without one, raises `InputError` if PyTorch reads it to quantize
-        the layer, and else `AttributeError`, as for an attribute that the module does not have.
+        """Returns the value that was set for this attribute of a module. Without one, raises `InputError` if
+        PyTorch reads it to quantize the layer, and else `AttributeError`, as for an attribute that the module
+        does not have.
         """
         if module is not None and NAME in module.__dict__:
             return module.__dict__[NAME]
@@ -44,7 +45,8 @@ class Qconfig:
 
 
 def check(module: Any, caller_locals: dict[str, Any]) -> None:
-    """Raises `InputError` if PyTorch would quantize a layer (`module`) if it were one of torch.nn.
+    """Raises `InputError` if PyTorch is quantizing a model and would quantize a layer of stepnet (`module`)
+    if it were one of torch.nn.
 
     caller_locals: the local variables of the function of PyTorch that reads the layer's `qconfig`. They say
         how all layers, and those of some classes of torch.nn, are to be quantized.

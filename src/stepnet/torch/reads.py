@@ -44,8 +44,9 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
     registered = {id(member) for member in step.modules()} if module else set[int]()
 
     def rule(value: Any) -> Sequence[ReadSource] | None:
-        """Lists the places where a module has its attributes, inner modules and methods, and, if the step
-        does not contain it, its tensors. Returns None for values that are not modules.
+        """Lists the `ReadSource`s (names, and a function that reads the values again) of a module: of its
+        attributes, inner modules and methods, and, if the step does not contain it, of its tensors. Returns
+        None for values that are not modules.
         """
         if not isinstance(value, torch.nn.Module):
             return None
@@ -58,7 +59,9 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
 
 
 def global_settings() -> list[ReadSource]:
-    """Lists the sources of settings that PyTorch reads in every step: hooks of all modules, default dtype."""
+    """Lists the one `ReadSource` (names, and a function that reads the values again) of the settings that
+    PyTorch reads in every step, to notice when they change: the hooks of all modules and the default dtype.
+    """
     hooks = [getattr(modules, kind) for kind in GLOBAL_HOOKS]
     names = [
         f"torch.nn.modules.module.{kind}[{key}]"
@@ -74,7 +77,8 @@ def global_settings() -> list[ReadSource]:
 
 
 def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
-    """Makes the `ReadSource` of a module's attributes, which can read them again to notice changes.
+    """Makes the `ReadSource` of a module's attributes: their names, and a function that reads them again to
+    notice changes.
 
     Attributes that PyTorch and stepnet use internally, and those with a name in `ignored`, are left out.
     """
@@ -116,8 +120,8 @@ class Unchanged:
         """Enters the context."""
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """Raises `StepError` if the values have changed, unless the trace has failed by an error (of type
-        `kind`).
+        """Raises `StepError` if the values that the step reads besides its arguments have changed since the
+        block began, unless the block has failed by an error (of type `kind`).
         """
         if kind is None and (names := self.before.changes(reads_of(self.step))):
             raise StepError(

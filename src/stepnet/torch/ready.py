@@ -58,7 +58,9 @@ class LayerNormLSTMCell(nn.Module):
     """One step of `LayerNormLSTM`."""
 
     def __init__(self, inputs: int, hidden: int, eps: float) -> None:
-        """Creates the matrices and the norms of the cell. eps: a number that is added to variances."""
+        """Creates the matrices and the layer norms of an LSTM cell with layer normalisation. eps: a number
+        that is added to variances.
+        """
         super().__init__()  # type: ignore[misc]
         self.from_x = nn.Linear(inputs, 4 * hidden, bias=False)
         self.from_h = nn.Linear(hidden, 4 * hidden, bias=False)
@@ -101,7 +103,9 @@ class ZoneoutGRUCell(nn.Module):
     """A step of `ZoneoutGRU`. In training, x has the inputs, then the mask of units that keep their state."""
 
     def __init__(self, inputs: int, hidden: int, zoneout: float) -> None:
-        """Creates the GRU cell. zoneout: the probability that a unit keeps its memory."""
+        """Creates a GRU cell with zoneout, which keeps parts of its memory. zoneout: the probability that a
+        unit keeps its memory.
+        """
         super().__init__()  # type: ignore[misc]
         self.inputs, self.zoneout = inputs, zoneout
         self.cell = nn.GRUCell(inputs, hidden)
@@ -131,7 +135,10 @@ class ZoneoutGRU(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, zoneout: float = 0.1, **options: Any) -> None:
-        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
+        """Creates a GRU with zoneout: its cell, and the recurrence that runs the cell over sequences.
+        zoneout: the probability that a unit keeps its memory. options: arguments of `Recurrence`, such as
+        batch_first.
+        """
         cell = ZoneoutGRUCell(inputs, hidden, checked_probability(zoneout, "zoneout"))
         super().__init__(cell, inputs, hidden, paired=False, extra=hidden, **options)
         self.zoneout = zoneout
@@ -183,7 +190,9 @@ class VariationalLSTM(Ready):
     """
 
     def __init__(self, inputs: int, hidden: int, dropout: float = 0.25, **options: Any) -> None:
-        """Creates the cell and the recurrence. options: arguments of `Recurrence`, such as batch_first."""
+        """Creates an LSTM with variational dropout, which has one mask for all steps of a sequence: its cell,
+        and the recurrence that runs it. options: arguments of `Recurrence`, such as batch_first.
+        """
         masks = torch.ones(1, inputs), torch.ones(1, hidden)
         known = checked_probability(dropout, "dropout")
         cell = VariationalLSTMCell(inputs, hidden)
@@ -243,7 +252,9 @@ class PeepholeLSTMCell(nn.Module):
     """One step of `PeepholeLSTM`."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
-        """Creates the linear layers, and the peephole weights of the gates i, f and o."""
+        """Creates the linear layers of an LSTM cell with peepholes, and the peephole weights of its gates i,
+        f and o.
+        """
         super().__init__()  # type: ignore[misc]
         self.from_x, self.from_h = nn.Linear(inputs, 4 * hidden), nn.Linear(hidden, 4 * hidden, bias=False)
         self.peephole = nn.Parameter(torch.empty(3, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))

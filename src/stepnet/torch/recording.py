@@ -12,6 +12,7 @@ from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
 proxies: Any = pytorch("torch.fx.experimental.proxy_tensor")
+forward_mode: Any = pytorch("torch.autograd.forward_ad")
 
 TRACES = ContextVar("TRACES", default=False)
 """True while stepnet itself traces a step or a module."""
@@ -50,10 +51,23 @@ def is_recorded() -> bool:
     return makes_graph() or torch.jit.is_tracing()
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function so that torch.compile does not trace it, for calls into stepnet's internals.
+def check_forward_mode() -> None:
+    """Raises `InputError` in forward mode. It is called where a recurrence is added to a graph of PyTorch or
+    runs in one: its operator has no rule for forward mode, so PyTorch would take its tangents as zeros.
+    """
+    if forward_mode._current_level >= 0:
+        raise InputError(
+            "recurrences in graphs of make_fx, torch.compile and torch.export have no forward mode, and "
+            "torch.func.linearize makes such a graph: use torch.func.jvp of a function that runs the module "
+            "itself"
+        )
 
-    torch.compile would otherwise trace these internals after a graph break. Without torch.compile in use the
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a function so that torch.compile does not trace it, for calls into code of stepnet that handles
+    arrays and machine code.
+
+    torch.compile would otherwise trace this code after a break of its graph. Without torch.compile in use the
     function is returned as it is: to wrap it would import PyTorch's compiler.
     """
     if "torch._dynamo" not in sys.modules:

@@ -8,8 +8,9 @@ from uuid import uuid4
 
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.reads import Latest, Reads
+from stepnet.compiler.values.arguments import unknown_argument
 from stepnet.compiler.values.once import put_latest
-from stepnet.compiler.values.structure import leaves, leaves_as, rebuild, skeleton, transform
+from stepnet.compiler.values.structure import leaves, leaves_as, named_leaves, rebuild, skeleton, transform
 from stepnet.errors import InputError
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
@@ -22,6 +23,9 @@ from stepnet.torch.reads import check_others, reads_of
 from stepnet.torch.recording import is_recorded, refuse_script, untraced
 from stepnet.torch.sequences import (
     DTYPES,
+    LENGTHS,
+    MASKS,
+    STATES,
     ModuleSequences,
     check_axes,
     data_of,
@@ -33,8 +37,24 @@ from stepnet.torch.sequences import (
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 
 torch: Any = pytorch("torch")
+MEANT = {
+    **dict.fromkeys(STATES, "the state before the first step is state="),
+    **dict.fromkeys(
+        LENGTHS, "sequences of different lengths are a PackedSequence, or a jagged nested tensor"
+    ),
+    **dict.fromkeys(
+        MASKS,
+        "padding is left out by a PackedSequence; a mask of other steps is an input of the step, as in "
+        "torch.where(mask, new, old)",
+    ),
+    **dict.fromkeys(
+        ("batch_first", "reverse", "checkpoint", "engine"), "it is an argument of Recurrence(...)"
+    ),
+}
+"""Advice for arguments that calls of other modules have, by their names."""
 dispatch: Any = pytorch("torch.utils._python_dispatch")
 fakes: Any = pytorch("torch._subclasses.fake_tensor")
+functorch: Any = pytorch("torch._functorch.pyfunctorch")
 stateless: Any = pytorch("torch.nn.utils.stateless")
 RUNNABLE = "_runnable"
 """Attribute in which a module keeps its compiled steps, by what each was traced for."""
@@ -45,8 +65,10 @@ class Recurrence(torch.nn.Module):
     any order. With `batch_first=True` they are [batch, time, ...], as `Scan` has them by default.
 
     Its parameters are those of the cell, under `cell.`; of a function, those of the example, under `params.`.
-    A call takes sequences as `GRU` does, the state that they begin with (zeros without one) and `statics`,
-    and gives (outputs, last state), the state in the structure of the example's. On the CPU it runs in
+    A call takes sequences as `GRU` does, also one alone, [time, ...] with a state without an axis of the
+    batch, the state that they begin with (zeros without one) and `statics`, whose features may have other
+    sizes than in the example, such as another number of keys: the step is traced once for each. It gives
+    (outputs, last state), the state in the structure of the example's. On the CPU it runs in
     machine code, on devices that its engine does not take as a loop of PyTorch's own operations.
 
     Args:
@@ -103,11 +125,20 @@ class Recurrence(torch.nn.Module):
         check_others(self.reads)
         self._output = self.enter().net.program.output
 
-    def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
+    def forward(
+        self,
+        input: Any,  # noqa: A002 - PyTorch's
+        state: Any = None,
+        statics: Any = None,
+        **unknown: Any,
+    ) -> Any:
         """Runs the step over the sequences `input`, from the initial `state` (None: zeros).
 
         Returns the outputs, in the form of the sequences, and the last state. statics: values for all steps.
+        Raises `ArgumentError` for an argument by another name.
         """
+        if unknown:
+            raise unknown_argument("a call of a Recurrence", Recurrence.forward, unknown, MEANT)
         run_call = Recurrence.run_call
         in_graph = is_recorded() and runs_on(data_of(input).device, self.engine)
         run = run_call if in_graph else untraced(run_call)
@@ -117,13 +148,22 @@ class Recurrence(torch.nn.Module):
         """Implements `forward`: reads and checks its arguments, and runs the step on the device of the data.
 
         Returns the outputs, in the form of the sequences `value`, and the last state. A `PackedSequence` may
-        sort its sequences: states and statics are brought into this order, and the last state out of it.
+        sort its sequences: states and statics (values that each sequence has once) are brought into this
+        order, and the last state out of it.
         """
-        sequences = ModuleSequences.of(value, self.batch_first)
-        _, memory, example_statics = self._example
+        x, memory, example_statics = self._example
         states = [] if state is None else tensors_of_argument(state, memory, "state")
         static_tensors = tensors_of_argument(statics, example_statics, "statics")
-        if (states or static_tensors) and not sequences.place.tensors and not is_recorded():
+        # One sequence [time, ...] has as many axes as the example [rows, ...].
+        alone = isinstance(value, torch.Tensor) and not value.is_nested and value.dim() == x.dim()
+        axis = 0 if self.batch_first else 1
+        if alone:
+            value = value.unsqueeze(axis)
+            states, static_tensors = (
+                [tensor.unsqueeze(0) for tensor in group] for group in (states, static_tensors)
+            )
+        sequences = ModuleSequences.of(value, self.batch_first)
+        if (states or static_tensors) and not alone and not sequences.place.tensors and not is_recorded():
             once = named_tensors("state", state) | named_tensors("statics", statics)
             check_axes("Recurrence", self.batch_first, sequences.data, once)
         if sequences.order is not None:
@@ -136,12 +176,15 @@ class Recurrence(torch.nn.Module):
         outputs, last = results[:count], results[count:]
         if sequences.back is not None:
             last = [tensor.index_select(0, sequences.back) for tensor in last]
-        return rebuild(self._output, [sequences.form(tensor) for tensor in outputs]), rebuild(memory, last)
+        formed = [sequences.form(tensor) for tensor in outputs]
+        if alone:
+            formed, last = [tensor.squeeze(axis) for tensor in formed], [tensor.squeeze(0) for tensor in last]
+        return rebuild(self._output, formed), rebuild(memory, last)
 
     def results(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
-        """Runs the step: in machine code on devices that the engine takes, by an operator of PyTorch if a
-        graph is being made, as a loop of PyTorch's operations on other devices. Returns the outputs, then the
-        last states, as a list of tensors.
+        """Runs the step over sequences: in machine code on devices that the engine takes, by an operator of
+        PyTorch if a graph is being made, as a loop of PyTorch's operations on other devices. Returns the
+        outputs, then the last states, as a list of tensors.
 
         sequences: the data and the positions of sequences in it. states, statics: tensors with an entry for
             each sequence, in the order of the data; no states are zeros.
@@ -150,7 +193,7 @@ class Recurrence(torch.nn.Module):
             return self.looped(sequences, states, statics)
         tensors, how = list(self.tensors.values()), (self.checkpoint, self.engine)
         if not is_recorded():
-            return self.runnable(tensors)(
+            return self.runnable(tensors, statics)(
                 self, sequences.place, sequences.data, states, tensors, statics, *how
             )
         if not states:
@@ -203,8 +246,8 @@ class Recurrence(torch.nn.Module):
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """The tensors of this module's step by name: the parameters and buffers of a cell, or the parameters
-        of a function.
+        """The tensors that the step of this recurrent module reads, by name: the parameters and buffers of a
+        cell, or the parameters of a function.
         """
         return dict(self.params if self.cell is None else tensors_of(self.cell))
 
@@ -216,34 +259,46 @@ class Recurrence(torch.nn.Module):
     # ---- what runs it --------------------------------------------------------------------------------------
 
     def enter(self) -> DifferentiableLayers:
-        """Returns the compiled step; registers the module under a name, by which PyTorch's graphs find it."""
+        """Returns the compiled step of this module; at the first call registers the module under a name, by
+        which PyTorch's graphs find it.
+        """
         if "_name" not in self.__dict__:
             self._name = uuid4().hex
             MODULES[self._name] = self
         return self.runnable(list(self.tensors.values()))
 
-    def runnable(self, tensors: list[Any]) -> DifferentiableLayers:
-        """Returns the compiled step for the module as it now is. tensors: its parameters and buffers.
+    def runnable(self, tensors: list[Any], statics: list[Any] | None = None) -> DifferentiableLayers:
+        """Returns the compiled step for the module as it now is.
 
-        The step is traced once for each combination of shapes and dtypes of parameters, and of all other
-        values that it reads.
+        tensors: its parameters and buffers. statics: the values that each sequence has once, whose features
+            may have other sizes than in the example, such as another number of keys; None for the example's.
+
+        The step is traced once for each combination of shapes and dtypes of parameters, of sizes of statics,
+        and of all other values that it reads.
         """
+        given = leaves(self._example[2]) if statics is None else statics
+        sizes = [tuple(map(int, tensor.shape[1:])) for tensor in given]
         # int fixes sizes that are symbols of PyTorch's tracer, as machine code is for these sizes.
         shapes = tuple((tuple(map(int, tensor.shape)), tensor.dtype) for tensor in tensors)
-        key, kept = (shapes, self.reads), self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
+        key = (shapes, tuple(sizes), self.reads)
+        kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
         if key not in kept:
-            # A tracer that asks for shapes would replace the tensors of the example by ones without values.
-            with dispatch._disable_current_modes(), self.with_values():
-                put_latest(kept, key, self.traced(list(self.tensors.values())))
+            # A tracer that asks for shapes would replace the tensors of the example by ones without values,
+            # and a transform of torch.func would wrap them.
+            plain = functorch.temporarily_clear_interpreter_stack
+            with dispatch._disable_current_modes(), plain(), self.with_values():
+                put_latest(kept, key, self.traced(list(self.tensors.values()), sizes))
         return kept[key]
 
     def with_values(self) -> AbstractContextManager[Any]:
         """Returns a context in which the parameters and buffers have values, to trace the step.
 
-        In torch.export they have none; they are zeros then. A compiled step gets its parameters in each call.
+        In torch.export and in transforms of torch.func they have none; they are zeros then. A compiled step
+        gets its parameters in each call.
         """
         named = dict(tensors_of(self))
-        if not any(isinstance(tensor, fakes.FakeTensor) for tensor in named.values()):
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+        if not any(isinstance(tensor, fakes.FakeTensor) or wrapped(tensor) for tensor in named.values()):
             return nullcontext()
         zeros = {name: torch.zeros(tensor.shape, dtype=tensor.dtype) for name, tensor in named.items()}
         return stateless._reparametrize_module(self, zeros)
@@ -261,10 +316,11 @@ class Recurrence(torch.nn.Module):
             for module, mode in before:
                 module.training = mode
 
-    def rnn(self, tensors: list[Any]) -> RNN:
+    def rnn(self, tensors: list[Any], sizes: list[tuple[int, ...]] | None = None) -> RNN:
         """Makes an `RNN` of the step, which computes in the dtype of the parameters, and has copies of them.
 
-        tensors: the parameters and buffers; raises `InputError` for floats other than float32 and float64.
+        tensors: the parameters and buffers; raises `InputError` for a floating dtype that is not in `DTYPES`.
+        sizes: the features of the statics, values that each sequence has once; None for the example's.
         """
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         if (why := dtypes_refused(tensor for tensor in tensors if tensor.is_floating_point())) is not None:
@@ -275,17 +331,22 @@ class Recurrence(torch.nn.Module):
             return tensor.to(floats[0]) if floats and tensor.is_floating_point() else tensor
 
         x, memory, statics = transform(in_dtype, self._example)
+        if sizes is not None:
+            pairs = zip(leaves(statics), sizes, strict=True)
+            statics = rebuild(statics, [tensor.new_zeros(1, *shape) for tensor, shape in pairs])
         example = (x, memory) if self.step is None else (x, memory, dict(self.params) or None)
         step = self.cell if self.step is None else self.step
         return trace(step, example, statics=statics, reverse=self.reverse)
 
-    def traced(self, tensors: list[Any]) -> DifferentiableLayers:
-        """Traces the step with these parameters and buffers (`tensors`), and compiles it."""
-        return DifferentiableLayers(self.rnn(tensors))
+    def traced(self, tensors: list[Any], sizes: list[tuple[int, ...]]) -> DifferentiableLayers:
+        """Traces the step with these parameters and buffers (`tensors`), for statics with features of these
+        `sizes`, and compiles it.
+        """
+        return DifferentiableLayers(self.rnn(tensors, sizes))
 
     def prepare(self) -> None:
         """Traces the step now, so that later calls need not, if its parameters are on a device that the
-        engine takes and its floats are float32 or float64; other calls run as a loop or raise an error.
+        engine takes and its floats are of a dtype in `DTYPES`; other calls run as a loop or raise an error.
         """
         tensors = self.tensors.values()
         if all(runs_on(tensor.device, self.engine) for tensor in tensors) and all(
@@ -296,7 +357,9 @@ class Recurrence(torch.nn.Module):
     # ---- what changes what runs it -------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Any:
-        """Sets the mode, as `torch.nn.Module.train` does, and traces the step anew."""
+        """Sets the training or evaluation mode, as `torch.nn.Module.train` does, and traces the step anew;
+        returns the module.
+        """
         super().train(mode)  # type: ignore[misc]
         self.prepare()
         return self
@@ -314,7 +377,9 @@ class Recurrence(torch.nn.Module):
         return f"batch_first={self.batch_first}{text_of_engine(self.engine)}"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state to copy or pickle, without the compiled program, which a copy compiles again."""
+        """Returns the state of this module to copy or pickle, without the compiled program, which a copy
+        compiles again.
+        """
         return {
             name: value for name, value in self.__dict__.items() if name not in (BOUND, RUNNABLE, "_name")
         }
@@ -328,13 +393,18 @@ class Recurrence(torch.nn.Module):
 def tensors_of_argument(value: Any, example: Any, what: str) -> list[Any]:
     """Returns the tensors of `value`, a state or statics (values for all steps), as a list.
 
-    Raises `InputError` for another structure than that of `example`, the argument in the module's example.
+    Raises `InputError` for another structure than that of `example`, the argument in the module's example,
+    and for what is no tensor.
     what: the argument's name, for messages.
     """
     tensors = leaves_as(value, example)
-    if tensors is None or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+    if tensors is not None and all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        return tensors
+    if tensors is None or any(skeleton(tensor) != "array" for tensor in tensors):
         raise InputError(f"{what}= is {skeleton(value)}; in the example it is {skeleton(example)}")
-    return tensors
+    wrong = ((name, leaf) for name, leaf in named_leaves(value) if not isinstance(leaf, torch.Tensor))
+    name, leaf = next(wrong)
+    raise InputError(f"{f'{what} {name}'.strip()} is {described(leaf)}; it should be a tensor")
 
 
 def check_example(step: Any, example: Any) -> None:

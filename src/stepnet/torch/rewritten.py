@@ -210,7 +210,9 @@ class Rewritten(overrides.TorchFunctionMode):
     def __init__(
         self, replaced: Mapping[Callable[..., Any], Callable[..., Any]], line: Callable[[], str]
     ) -> None:
-        """Stores the table of replacements, and the function that returns the user's current line."""
+        """Stores the table of functions of PyTorch that are traced as other functions, and the function that
+        returns the user's current line.
+        """
         super().__init__()  # type: ignore[misc]
         self.replaced, self.line = replaced, line
         # The whole trace may run inside custom autograd functions, which are not those of the step.
@@ -219,7 +221,9 @@ class Rewritten(overrides.TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """Calls the replacement of `function`, or `function` itself if the table has none.
+        """Runs one function of PyTorch that is called in a trace (PyTorch calls this method for each): its
+        replacement, or `function` itself if the table has none. Notes the user's line for the operations that
+        it adds to the graph.
 
         Raises `StepError` inside a custom autograd function of the step.
         """

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.compiler.targets import Order, checked_engine, devices_of
-from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.arguments import flag, unknown_argument
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError
@@ -22,14 +22,35 @@ from stepnet.model.differentiable import ModelNets
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
-from stepnet.torch.function import array_of, run_tensors
+from stepnet.torch.function import HALVES, array_of, run_tensors
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import TRACES, makes_graph, refuse_script, untraced
-from stepnet.torch.sequences import PackedSequence, check_axes, named_tensors, runs_on, text_of_engine
+from stepnet.torch.recording import TRACES, check_forward_mode, makes_graph, refuse_script, untraced
+from stepnet.torch.sequences import DTYPES as FLOATS
+from stepnet.torch.sequences import (
+    LENGTHS,
+    MASKS,
+    STATES,
+    PackedSequence,
+    check_axes,
+    named_tensors,
+    runs_on,
+    text_of_engine,
+    untracked,
+)
 
 torch: Any = pytorch("torch")
-DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}
-HALVES = torch.float16, torch.bfloat16
+DTYPES = FLOATS | {torch.int32: "int32", torch.int64: "int64", torch.bool: "bool"}
+"""The dtypes of tensors that a Scan takes."""
+MEANT = {
+    **dict.fromkeys(STATES, "the memory before the first step is initial="),
+    **dict.fromkeys(LENGTHS, "the lengths of sequences are lengths="),
+    **dict.fromkeys(
+        MASKS,
+        "padding is left out by lengths=; a mask of other steps is an input of the step, as in "
+        "np.where(mask[:, None], new, old)",
+    ),
+}
+"""Advice for arguments that calls of other modules have, by their names."""
 KEPT = "_kept"
 """Attribute in which a `Scan` keeps its compiled nets."""
 
@@ -73,7 +94,9 @@ class Scan(torch.nn.Module):
         checkpoint: Checkpoint = None,
         engine: Asked = "auto",
     ) -> None:
-        """Checks the arguments, and copies the parameters of the recurrence to parameters of the module."""
+        """Checks the arguments of a module that runs the recurrence `rnn`, and copies the recurrence's
+        parameters to parameters of the module.
+        """
         super().__init__()  # type: ignore[misc]
         if not isinstance(cast("Any", rnn), RNN):
             raise InputError(
@@ -88,7 +111,9 @@ class Scan(torch.nn.Module):
         self.batch_first = flag(batch_first, "batch_first")
         self.params = parameters_of(rnn.params)
 
-    def forward(self, x: Any, initial: Any = None, statics: Any = None, lengths: Any = None) -> Any:
+    def forward(
+        self, x: Any, initial: Any = None, statics: Any = None, lengths: Any = None, **unknown: Any
+    ) -> Any:
         """Runs the recurrence; returns the outputs and the last memories in the structures of the step.
 
         Args:
@@ -99,12 +124,16 @@ class Scan(torch.nn.Module):
             statics: What each sequence has once, [batch, ...].
             lengths: How many steps each sequence has, whole numbers [batch], where they differ. Outputs
                 behind the last step are zeros.
+            **unknown: None: other names are errors, which say the argument that is meant.
 
         Raises:
+            ArgumentError: For an argument by another name.
             InputError: For tensors that do not fit the recurrence or one another, that are on a device which
                 the engine does not take, or are of other dtypes than float32, float64, int32, int64 and bool.
             RefusedError: If no engine of `engine` runs the recurrence.
         """
+        if unknown:
+            raise unknown_argument("a call of a Scan", Scan.forward, unknown, MEANT)
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
     def run_call(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
@@ -134,7 +163,7 @@ class Scan(torch.nn.Module):
         blank_x, blank_initial, blank_statics = (
             transform(blank_of, value) for value in (x, initial, statics)
         )
-        counts = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
+        counts = untracked(lengths, "lengths").tolist() if isinstance(lengths, torch.Tensor) else lengths
         net, positions, lead = nets.read(
             blank_x, blank_initial, blank_statics, counts, time_major=not self.batch_first
         )
@@ -176,7 +205,7 @@ class Scan(torch.nn.Module):
 
     def nets_for(self, tensors: list[Any]) -> ModelNets[RNN]:
         """Returns the compiled nets of the recurrence for parameters with the shapes and dtypes of `tensors`;
-        those of the latest kinds are cached.
+        those for the latest few are cached.
         """
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         nets = self.__dict__.setdefault(KEPT, OrderedDict[Any, ModelNets[RNN]]())
@@ -202,6 +231,7 @@ def check_recorded() -> None:
     if TRACES.get():
         raise InputError("a Scan cannot be used in a step or a model: call its recurrence, the sn.RNN")
     if makes_graph() or torch.jit.is_tracing():
+        check_forward_mode()
         raise InputError(
             "a Scan cannot be recorded in a graph of make_fx, torch.jit.trace or torch.export: record the "
             "parts around it, or write the step with PyTorch, as a stepnet.torch.Recurrence"
@@ -237,7 +267,9 @@ def checked_tensors(value: Any, what: str, engine: Order) -> Any:
     Under autocast, half precision becomes float32. Raises `InputError` for tensors that a Scan cannot run on.
     what: the argument's name, for messages. engine: the engines, which determine the devices.
     """
-    transform(check_padded, value, is_leaf=lambda part: isinstance(part, PackedSequence))
+    if what == "x" and isinstance(value, list):
+        check_no_list(cast("list[Any]", value))
+    transform(lambda part: check_padded(part, what), value, is_leaf=is_packed)
     names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
 
     def tensor_of(tensor: Any) -> Any:
@@ -260,11 +292,31 @@ def checked_tensors(value: Any, what: str, engine: Order) -> Any:
     return transform(tensor_of, value)
 
 
-def check_padded(value: Any) -> None:
+def is_packed(value: Any) -> bool:
+    """Tells whether a value is a `PackedSequence`, which is a tuple."""
+    return isinstance(value, PackedSequence)
+
+
+def check_no_list(parts: list[Any]) -> None:
+    """Raises `InputError` for a list of sequences of different lengths, which a list of inputs has not."""
+    if len({part.shape[:2] for part in parts if isinstance(part, torch.Tensor)}) > 1:
+        raise InputError(
+            "a Scan takes padded sequences, not a list of them: call it with x = "
+            "torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True) and lengths = [len(one) for one in "
+            "sequences], as scan(x, lengths=lengths)"
+        )
+
+
+def check_padded(value: Any, what: str) -> None:
     """Raises `InputError` for a `PackedSequence` or a nested tensor, which a `Scan` (a module that runs a
-    user's cell over padded sequences) does not take.
+    user's cell over padded sequences) does not take. what: the argument's name.
     """
-    if isinstance(value, PackedSequence):
+    if what == "statics" and (is_packed(value) or getattr(value, "is_nested", False)):
+        raise InputError(
+            "statics of a Scan are padded tensors, which have no lengths: give as another static a mask of "
+            "their steps, and write np.where(mask, scores, -1e9) in the step"
+        )
+    if is_packed(value):
         raise InputError(
             "a Scan takes padded sequences, not a PackedSequence: call it with x, lengths = "
             "torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True), as scan(x, lengths=lengths)"

@@ -16,18 +16,37 @@ from stepnet.model.program import Asked
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 from stepnet.ragged.torch import packed_lengths
-from stepnet.torch.function import array_of
+from stepnet.torch.function import HALVES, array_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import makes_graph
 
 torch: Any = pytorch("torch")
 PackedSequence: Any = torch.nn.utils.rnn.PackedSequence
-DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+COMPUTED = {torch.float32: "float32", torch.float64: "float64"}
+"""The dtypes in which recurrences are computed."""
+DTYPES = COMPUTED | HALVES
 """The dtypes of modules that stepnet runs."""
 
 HOST = "cpu"
 """The type of the device whose tensors all engines take, and for which graphs of PyTorch have an operator."""
 
+MAPPED_LENGTHS = (
+    "{} cannot be mapped by torch.vmap, in which every entry has the same numbers of steps: map padded "
+    "sequences without lengths, and in the loss multiply the outputs behind each last step by 0"
+)
+NESTED_TRANSFORM = (
+    "a jagged nested tensor cannot be used under the transforms of torch.func, in which PyTorch has no "
+    "nested tensors: give a PackedSequence, or padded sequences"
+)
+STATES = ("h0", "h_0", "hx", "h", "c0", "initial", "initial_state", "state", "states", "hidden", "memory")
+LENGTHS = ("lengths", "sequence_length", "sequence_lengths", "seq_len", "seq_lens", "input_lengths")
+MASKS = ("mask", "masks", "attention_mask", "key_padding_mask", "padding_mask")
+"""Names that calls of several libraries have for states, lengths and masks."""
+TO_TENSORS = {
+    "list": "torch.stack(x), or pack_sequence(x, enforce_sorted=False) of torch.nn.utils.rnn",
+    "Ragged": "x.to_packed()",
+}
+"""Expressions that make sequences for PyTorch, by the class of `x`."""
 MOST_KEPT = 64
 Array = np.ndarray
 
@@ -54,13 +73,14 @@ class SequencePlaces:
         return 1 if self.tensors else 2
 
     def positions(self, data: Any) -> Positions:
-        """Returns the positions of the steps of sequences whose data, in this form, is `data`; raises
-        `InputError` if the batch sizes, offsets or lengths in `tensors` do not fit it.
+        """Returns the positions of the steps of sequences in the tensor `data`: padded, packed or jagged, as
+        `self.form` says; raises `InputError` if the batch sizes, offsets or lengths in `tensors` do not fit
+        it.
         """
         if not self.tensors:
             return dense_positions(*data.shape[:2], self.form == "time")
         positions = packed_positions if self.form == "packed" else jagged_positions
-        return positions(len(data), *map(array_of, self.tensors))
+        return positions(len(data), *(untracked(each, "the lengths of sequences") for each in self.tensors))
 
 
 @dataclass(frozen=True)
@@ -86,14 +106,32 @@ class ModuleSequences:
         """Reads the sequences `value`: a tensor, a `PackedSequence` or a jagged nested tensor.
 
         batch_first: whether a tensor is [batch, time, ...], not [time, batch, ...]. Raises `InputError` for
-        other nested tensors.
+        other nested tensors, for values of other kinds, and for a tensor without these two axes.
         """
         if isinstance(value, PackedSequence):
             return packed(value)
-        if value.is_nested:
+        if data_of(value).is_nested:
             return nested(value)
+        if value.dim() < 2:
+            axes = "[batch, time, ...]" if batch_first else "[time, batch, ...]"
+            raise InputError(f"the input is a tensor of sequences {axes}, not one of {value.dim()} axes")
         rows = value.shape[0 if batch_first else 1]
         return cls(value, SequencePlaces("batch" if batch_first else "time"), rows, unchanged)
+
+
+def untracked(tensor: Any, what: str) -> Array:
+    """Returns the whole numbers in a tensor that say where sequences lie, also under a transform of
+    torch.func, which cannot differentiate them.
+
+    what: the name of the numbers, for the message. Raises `InputError` where torch.vmap maps them.
+    """
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            raise InputError(MAPPED_LENGTHS.format(what))
+        tensor = functorch.get_unwrapped(tensor)
+    with torch._C._DisableFuncTorch():
+        return array_of(tensor.cpu())
 
 
 def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, Any]) -> None:
@@ -127,13 +165,13 @@ def named_tensors(what: str, value: Any) -> dict[str, Any]:
 
 def data_of(value: Any) -> Any:
     """Returns the tensor with the data of sequences: that of a `PackedSequence`, else `value` itself. Raises
-    `InputError` for arrays of NumPy and for lists.
+    `InputError` for arrays of NumPy, lists and Raggeds.
     """
     if isinstance(value, PackedSequence):
         return value.data
     if not isinstance(value, torch.Tensor) and not hasattr(value, "new_zeros"):  # which a proxy has
         kind = type(value).__name__
-        remedy = "torch.stack(x)" if kind == "list" else "torch.from_numpy(x)"
+        remedy = TO_TENSORS.get(kind, "torch.from_numpy(x)")
         raise InputError(f"layers of stepnet.torch take tensors, not {kind}: give {remedy}")
     return value
 
@@ -168,8 +206,9 @@ def packed(value: Any) -> ModuleSequences:
 
 
 def packed_positions(total: int, counts: Array) -> Positions:
-    """Returns the positions of the steps of a `PackedSequence`, in which the n-th steps of all sequences lie
-    side by side. total: its number of steps. counts: how many sequences have an n-th step.
+    """Returns the positions of the steps of a `PackedSequence`, in which the first steps of all sequences
+    come first, then the second steps, and so on. total: its number of steps. counts: how many sequences have
+    an n-th step.
     """
     lengths = packed_lengths(counts, total)
     rows = np.arange(len(lengths), dtype=np.int64)
@@ -178,8 +217,11 @@ def packed_positions(total: int, counts: Array) -> Positions:
 
 def nested(value: Any) -> ModuleSequences:
     """Reads a jagged nested tensor [batch, steps, features...]: returns its data, the positions of the
-    sequences, and how to return outputs; raises `InputError` for other nested tensors.
+    sequences, and how to return outputs; raises `InputError` for other nested tensors, and under a transform
+    of torch.func, under which PyTorch makes no nested tensors.
     """
+    if not makes_graph() and torch._C._functorch.peek_interpreter_stack() is not None:
+        raise InputError(NESTED_TRANSFORM)
     if value.layout != torch.jagged or value.dim() < 2 or value._ragged_idx != 1:
         raise InputError(
             "a nested tensor of sequences is made with layout=torch.jagged, and is [batch, steps, features]"
@@ -198,8 +240,8 @@ def jagged_positions(total: int, offsets: Array, lengths: Array | None = None) -
     """Returns the positions of the steps of a jagged nested tensor; raises `InputError` for damaged offsets
     or lengths.
 
-    total: the number of steps in its data. offsets: where each sequence begins, and the end of the last one.
-    lengths: of the sequences, if there are gaps behind them; else None.
+    total: the number of steps in its data. offsets: the index of the first step of each sequence, and the end
+    of the last one. lengths: of the sequences, if there are gaps behind them; else None.
     """
     starts = offsets.astype(np.int64)[:-1]
     counts = (np.diff(offsets) if lengths is None else lengths).astype(np.int64)
@@ -219,14 +261,15 @@ def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
 
 
 def dtypes_refused(parameters: Iterable[Any]) -> str | None:
-    """Returns the reason why stepnet cannot run a module with these parameters: dtypes other than float32
-    and float64. None if it can.
+    """Returns the reason why stepnet cannot run a module with these parameters: dtypes that are not in
+    `DTYPES`. None if it can.
     """
     dtypes = {str(tensor.dtype) for tensor in parameters if tensor.dtype not in DTYPES}
     if not dtypes:
         return None
+    *others, last = DTYPES.values()
     return (
-        f"its parameters are {', '.join(sorted(dtypes))}: only {' and '.join(DTYPES.values())} are supported"
+        f"its parameters are {', '.join(sorted(dtypes))}: only {', '.join(others)} and {last} are supported"
     )
 
 
@@ -234,7 +277,7 @@ def check_tensors(
     title: str, names: Sequence[str], parameters: Sequence[Any], data: Any, states: Sequence[Any]
 ) -> None:
     """Raises `InputError` unless all tensors of a call are on the device of the data and have the same dtype,
-    float32 or float64.
+    one of `DTYPES`.
 
     title: the class name of the module. names: those of the parameters. data: the input of the call.
     states: h, and c of an LSTM; may be empty.
@@ -242,8 +285,8 @@ def check_tensors(
     dtype, device = parameters[0].dtype, data.device
     if dtype not in DTYPES:
         raise InputError(
-            f"{title} runs in float32 and float64 on the CPU, and its parameters are {dtype}: make them "
-            f"float32 with .float(), or use torch.nn.{title}, which undo() of what `accelerate` returned "
+            f"{title} runs in {', '.join(DTYPES.values())} on the CPU, and its parameters are {dtype}: make "
+            f"them float32 with .float(), or use torch.nn.{title}, as undo() of what `accelerate` returned "
             "gives back"
         )
     of_states = ("hx[0]", "hx[1]") if len(states) > 1 else ("hx",)
@@ -263,8 +306,7 @@ def runs_on(device: Any, engine: Asked) -> bool:
     """Tells whether the engines of a module take tensors on a device. On other devices PyTorch's own
     operations run.
 
-    Engines are asked for their devices here alone. Graphs of PyTorch have an operator for the CPU only.
-    engine: the argument `engine=` of the module.
+    While PyTorch makes a graph, only the CPU is taken. engine: the argument `engine=` of the module.
     """
     return device.type == HOST or (not makes_graph() and device.type in devices_of(engine))
 

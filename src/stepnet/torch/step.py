@@ -45,9 +45,10 @@ class TorchStep:
         return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """Traces the user's step on values of a net; returns its output and next memory as such values.
+        """Traces the user's step, which is written with PyTorch, and adds its operations to a net; returns
+        its output and next memory as values of the net.
 
-        further: the statics and the index, for a step that takes them.
+        further: the statics (values that each sequence has once) and the index, for a step that takes them.
         """
         arguments = {"x": x, "memory": memory, "params": params, **further}
         values: list[Traced] = leaves(arguments)
@@ -74,7 +75,8 @@ def tensor_of(leaf: Any) -> Any:
 
 
 def replayed(graph: AtenGraph, arguments: Sequence[Traced], place: str) -> list[Traced]:
-    """Evaluates the graph of a step on values of a net; returns its results.
+    """Adds the operations of a step's graph to a net, on values of the net; returns its results as such
+    values.
 
     arguments: the values, one for each argument of the graph. place: the line of the step, for messages.
     """
@@ -88,8 +90,8 @@ def replayed(graph: AtenGraph, arguments: Sequence[Traced], place: str) -> list[
 
 
 def checked_result(output: Any) -> Traced:
-    """Returns the value of the net for one result of a step; raises `StepError` unless its axes are [rows,
-    features...].
+    """Returns the value of the net that a result of a step stands for, without its named axes; raises
+    `StepError` unless these are [rows, features...].
     """
     if not isinstance(output, Placed) or any(symbols_in((axis,)) for axis in output.axes if axis != BATCH):
         raise refuse("a result of the step mixes rows: it is [rows, features...]")

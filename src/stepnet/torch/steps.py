@@ -46,7 +46,9 @@ class CellForward:
             self.engine = order
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Runs a step on `input` from the state `hx`; returns the next state, as torch.nn's cell does."""
+        """Runs a step of a cell on `input` from the state `hx`; returns the next state, as torch.nn's cell
+        does. Calls torch.nn's own forward where stepnet cannot run.
+        """
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, data_of(input), hx)
@@ -98,7 +100,8 @@ def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bo
 
 
 def next_states(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
-    """Runs one step of a cell of torch.nn in machine code. Returns the next states as a list.
+    """Runs one step of a cell of torch.nn, in machine code or, while PyTorch makes a graph, by an operator in
+    it. Returns the next states as a list.
 
     mode: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU". value: the input. states: h, or h and c.
     """
@@ -125,8 +128,7 @@ class GRUCell(CellForward, torch.nn.GRUCell):
     gradients, devices, autocast and the added argument `engine=` are as for `GRU`.
 
     Raises:
-        InputError: For other dtypes, under torch.vmap, for forward-mode derivatives, and for an engine that
-            is not known. Errors of shapes are PyTorch's own.
+        InputError: For other dtypes, and for an engine that is not known. Errors of shapes are PyTorch's own.
         RefusedError: If no engine of `engine` runs the cell.
 
     >>> import torch, stepnet.torch

@@ -4,12 +4,13 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, cast
 
-from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import array_of
-from stepnet.compiler.values.dtypes import COMPUTED
+from stepnet.compiler.trace.step import ARGUMENTS, Spec
+from stepnet.compiler.values.arguments import array_of, check_signature
+from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import arranged, leaves, skeleton, transform
 from stepnet.errors import InputError, StepError
 from stepnet.model.recurrence import RNN
+from stepnet.torch.function import array_of as numbers_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import Unchanged
 from stepnet.torch.step import Function, TorchStep
@@ -38,8 +39,8 @@ def trace(
             of tensors. The output of a module that returns its state alone is that state, or the first of
             several (h of an LSTM's h and c).
         example: The arguments of one call: (x, state) for a module, (x, memory, params) or (x, memory) for a
-            function. Tensors [rows, features...] with any number of rows; only shapes and dtypes matter,
-            except for `params`, whose numbers are used.
+            function. Tensors [rows, features...] with the same rows, of any number; only shapes and dtypes
+            matter, except for `params`, whose numbers are used.
         statics: An example of the statics, tensors [rows, features...].
         reverse: Whether each sequence runs from its last step, as of `RNN`.
         unroll: The number of steps in one pass of the compiled loop, as of `RNN`.
@@ -76,6 +77,9 @@ def trace(
             "the example has no state, which a recurrence carries from step to step: give tensors [rows, "
             "features...] as the second argument of the call"
         )
+    if not module:
+        check_signature(step, ARGUMENTS, ("statics", "index"))
+    check_rows(x, memory, statics)
     inputs, memories, static_specs = (
         transform(lambda leaf, kind=kind: spec_of(leaf, kind), part)
         for kind, part in (("an input", x), ("a memory", memory), ("a static", statics))
@@ -157,6 +161,19 @@ def check_state(cell: Any, x: Any, state: Any) -> None:
             )
 
 
+def check_rows(*parts: Any) -> None:
+    """Raises `InputError` for tensors of an example with different numbers of rows, their first axis; one row
+    stands for any number. parts: the inputs, states and statics.
+    """
+    tensors = [leaf for leaf in leaves(parts) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+    if len({tensor.shape[0] for tensor in tensors} - {1}) > 1:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        raise InputError(
+            f"the tensors of the example are [rows, features...] with the same rows, and not {shapes}: give "
+            "x[None] for a single row"
+        )
+
+
 def spec_of(leaf: Any, kind: str) -> Spec:
     """Returns features and dtype of an example tensor (`leaf`) [rows, features...]; raises `InputError` for
     other values. kind: the text for it in messages, such as "an input".
@@ -170,17 +187,19 @@ def spec_of(leaf: Any, kind: str) -> Spec:
 def dtype_of(tensor: Any, what: str) -> str:
     """Returns the name of a tensor's dtype; raises `InputError`, about `what`, for an unsupported one."""
     name = str(tensor.dtype).removeprefix("torch.")
-    if name not in COMPUTED:
-        raise InputError(f"{what} has dtype {name}; use one of {', '.join(COMPUTED)}")
+    if name not in DTYPES:
+        raise InputError(f"{what} has dtype {name}; use one of {', '.join(DTYPES)}")
     return name
 
 
 def parameter(leaf: Any) -> Any:
-    """Copies a parameter of a step, a tensor or an array-like, to an array; refuses unsupported dtypes."""
+    """Copies a parameter of a step, a tensor or an array-like, to an array; raises `InputError` for
+    unsupported dtypes.
+    """
     if not isinstance(leaf, torch.Tensor):
         return array_of(leaf, "a parameter").copy()
     dtype_of(leaf, "a parameter")
-    return leaf.detach().cpu().numpy().copy()
+    return numbers_of(leaf.cpu()).copy()
 
 
 def name_of(step: Any) -> str:
@@ -217,7 +236,8 @@ class OfModule:
         output and next state.
 
         If the module returns the state alone, the output is its first tensor. Raises `StepError` unless it
-        returns the state, or (output, state). further: statics and index, if the module takes them.
+        returns the state, or (output, state). further: statics (values that each sequence has once) and the
+        index of the step, if the module takes them.
         """
         wanted = skeleton(self.state)
         parameters = {name: params[first] for name, first in first_names(self.module).items()}

@@ -72,6 +72,15 @@ def test_each_row_is_what_its_sequence_gives_alone(tmp_path: Path, result: str, 
     assert done.steps == sum(len(row) for row in rows if row)
 
 
+def test_files_of_other_endings_are_named(tmp_path: Path):
+    source = tree(tmp_path / "in", ("a.parquet",))
+    for name in ("_SUCCESS", "b.pq", "c.parquet.gz", "part-0", "z"):
+        (source / name).touch()
+    done = arrow.run(source, RNN, tmp_path / "out")
+    assert (done.passed_over, done.passed_names) == (5, ("b.pq", "c.parquet.gz", "part-0", "z"))
+    assert done.text().endswith("\n5 other files were passed over (b.pq, c.parquet.gz, part-0, ...)")
+
+
 def test_numbers_of_several_outputs_are_counted_together(tmp_path: Path):
     graph = sn.Graph(lambda x, p: {"all": x, "sum": sn.reduce(x, "sum")}, {}, inputs=IN)
     done = arrow.run(tree(tmp_path / "in", NAMES[:1]), graph, tmp_path / "out")

@@ -95,6 +95,18 @@ def looping(folder: Path) -> Path:
     return folder / "loop" / "x.parquet"
 
 
+def doubled(folder: Path, *names: str) -> Path:
+    """A file whose first column has sequences, and the others numbers, with columns of one name."""
+    columns = [frames([[[0.5, 1.0]]]), *[pa.array([1])] * (len(names) - 1)]
+    return written(folder / "two.parquet", pa.Table.from_arrays(columns, names))
+
+
+def tensors() -> Any:
+    """A column with a tensor of three steps of two numbers in each row."""
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((4, 3, 2), "float32"))
+
+
+WINDOWS = pa.list_(pa.list_(pa.float32(), 2), 3)
 LONG = "x" * 300
 IN_OUT = "the output lies in {folder}/in, which is read; choose a folder beside it"
 BAD = "--bad ROWS.parquet (Python: bad='ROWS.parquet') sets such rows aside"
@@ -187,7 +199,43 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "one name": (
         two_roots,
         "{folder}/out/day=1/a.parquet: this would be the result of {folder}/x/day=1/a.parquet and of "
-        "{folder}/y/day=1/a.arrow; rename one",
+        "{folder}/y/day=1/a.arrow; give the folder above them, {folder}, or a glob in quotes, whose results "
+        "keep the folders; or rename one",
+    ),
+    "files of two folders": (
+        lambda f: {"inputs": sorted(tree(f / "in", ("x/a.parquet", "y/a.parquet")).glob("*/*"))},
+        "give the folder above them, {folder}/in, or a glob in quotes, whose results keep the folders",
+    ),
+    "files of one folder": (
+        lambda f: tree(f / "in", ("a.parquet", "a.arrow")) and None,
+        "{folder}/in/a.parquet; rename one, or run them into two folders",
+    ),
+    "two columns of the name": (
+        lambda f: {"inputs": doubled(f, "frames", "frames"), "column": "frames"},
+        "{folder}/two.parquet: there are 2 columns `frames`; rename all but one",
+    ),
+    "two columns of a name, and one is the list": (
+        lambda f: {"inputs": doubled(f, "x", "x")},
+        "{folder}/two.parquet: there are 2 columns `x`; rename all but one",
+    ),
+    "two other columns of a name": (
+        lambda f: {"inputs": doubled(f, "frames", "id", "id")},
+        "{folder}/two.parquet: there are 2 columns `id`; rename all but one",
+    ),
+    "windows of one length": (
+        lambda f: {"inputs": file(f, "w.parquet", x=frames([[[1, 2]] * 3], WINDOWS))},
+        "there is no list column of numbers; there are x (fixed_size_list<element: fixed_size_list<element: "
+        "float>[2]>[3]); column.cast(pyarrow.list_(column.type.value_type)) makes lists",
+    ),
+    "the column has windows of one length": (
+        lambda f: {"inputs": file(f, "w.arrow", x=frames([[[1, 2]] * 3], WINDOWS)), "column": "x"},
+        "column `x` holds fixed_size_list<item: fixed_size_list<item: float>[2]>[3]; the column of sequences "
+        "holds lists; column.cast(pyarrow.list_(column.type.value_type)) makes lists",
+    ),
+    "the column has tensors": (
+        lambda f: {"inputs": file(f, "w.arrow", x=tensors()), "column": "x"},
+        "the column of sequences holds lists; stepnet.Ragged.from_list([*column.combine_chunks()."
+        "to_numpy_ndarray()]).to_arrow() makes lists",
     ),
     "on top": (
         lambda f: file(f, frames=frames([[]])) and {"inputs": f / "in" / "b.parquet", **onto(f)},
@@ -202,6 +250,20 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         "{folder}/in/again: this link leads back to a folder that it lies in; remove it",
     ),
     "device": (device, "{folder}/in/b.parquet: this is a device, not a file"),
+    "name of a file for a folder": (
+        lambda f: tree(f / "in", ("a.parquet",)) and {"output": f / "all.parquet"},
+        "{folder}/all.parquet: the results of these inputs are a folder, and this is the name of a file; "
+        "{folder}/all.parquet/ denotes a folder",
+    ),
+    "inputs elsewhere": (
+        lambda f: {"inputs": "s3://bucket/calls"},
+        "s3://bucket/calls: inputs are files of this machine: mount the store",
+    ),
+    "names in one": (
+        lambda f: tree(f / "in", ("a.parquet",)) and {"keep": ["id,frames"]},
+        "there is no column `id,frames`; there are id, frames; give each by itself: --keep NAME (Python: "
+        "keep=[NAME])",
+    ),
     "file for a folder": (
         lambda f: tree(f / "in", ("a.parquet",)) and (f / "out").touch(),
         "{folder}/out: this is not a folder, and the results of these inputs are several files",
@@ -240,7 +302,12 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "bad's kind": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"bad": f / "bad.csv"},
-        "bad is a Parquet file, whose name ends in .parquet, and not {folder}/bad.csv",
+        "{folder}/bad.csv: --bad ROWS.parquet (Python: bad='ROWS.parquet') names a Parquet file, which ends "
+        "in .parquet: {folder}/bad.parquet",
+    ),
+    "bad without an ending": (
+        lambda f: tree(f / "in", ("a.parquet",)) and {"bad": f / "bad"},
+        "names a Parquet file, which ends in .parquet: {folder}/bad.parquet",
     ),
     "result": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"result": "all"},
@@ -257,7 +324,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "bad exists": (
         taken,
         "{folder}/w.parquet: the file is there already; --resume (Python: resume=True) continues its run, "
-        "or choose another file",
+        "or remove it, or choose another file",
     ),
     "bad behind a loop": (
         lambda f: {"bad": looping(f)},
@@ -330,6 +397,17 @@ def test_a_second_output_is_told_what_it_is_called(tmp_path: Path):
     run: Any = arrow.run
     with pytest.raises(InputError, match=r"^run has two values for output: .* is result='last'$"):
         run(tree(tmp_path / "in", ("a.parquet",)), RNN, tmp_path / "out", output="last")
+
+
+def test_a_format_is_told_what_it_is_called(tmp_path: Path):
+    run: Any = arrow.run
+    with pytest.raises(InputError, match=r"^run has no argument format=: write file_format= in place of it$"):
+        run(tree(tmp_path / "in", ("a.parquet",)), RNN, tmp_path / "out", format="arrow")
+
+
+def test_a_folder_may_have_the_name_of_a_file(tmp_path: Path):
+    arrow.run(tree(tmp_path / "in", ("a.parquet",)), RNN, f"{tmp_path}/all.parquet/")
+    assert [*contents(tmp_path / "all.parquet")] == ["a.parquet"]
 
 
 def test_a_missing_model_is_named_alone(tmp_path: Path):

@@ -177,8 +177,7 @@ def test_the_command_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monke
     )
     code, told, said = stepnet(*command)
     assert (code, told) == (130, "")
-    results = f"the results in {tmp_path}/out are complete"
-    assert said == f"stepnet: stopped; {results}, and --resume continues from there\n"
+    assert said == f"stepnet: stopped; each file in {tmp_path}/out is complete, and --resume runs the rest\n"
     monkeypatch.undo()
     code, told, said = stepnet(*command, "--resume")
     assert (code, said) == (0, "")
@@ -297,7 +296,18 @@ MIXED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "gone": (
         lambda folder: (folder / "in" / "b.parquet").unlink(),
         {},
-        r"out/b\.parquet: this is not a result of these inputs; move it elsewhere",
+        r"out/b\.parquet: this is a result of b\.parquet, which is not among these inputs \(removed or "
+        r"renamed\?\); move it elsewhere",
+    ),
+    "format": (
+        lambda _: None,
+        {"file_format": "arrow"},
+        r"out/a\.parquet: this is a result of a\.parquet, and not as this run names it \(another format\?\);",
+    ),
+    "copied": (
+        lambda folder: written(folder / "out" / "d.parquet", table_of(0)),
+        {},
+        r"out/d\.parquet: this is not a result of these inputs; move it elsewhere",
     ),
     "foreign": (
         lambda folder: (folder / "out" / "notes").touch(),

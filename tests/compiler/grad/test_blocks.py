@@ -178,10 +178,10 @@ def of_vectors(x: Any, h: Any, p: Any) -> Any:
 @pytest.mark.parametrize(
     ("step", "memory", "reason"),
     [
-        (with_masks, (H, K, V), "memory is read by where, not by a sum"),
-        (with_tanh, (H, K, V), "memory is read by tanh, not by a sum"),
-        (that_gives_all, (H, K, V), "memory itself is a result"),
-        (with_a_decay_of_each, (H, K, V), "memory is multiplied by a value that is as large"),
+        (with_masks, (H, K, V), "S is read by where, not by a sum"),
+        (with_tanh, (H, K, V), "S is read by tanh, not by a sum"),
+        (that_gives_all, (H, K, V), "S itself is a result"),
+        (with_a_decay_of_each, (H, K, V), "S is multiplied by a value that is as large"),
         (with_an_index, (H, K, V), "a step reads its index"),
         (of_vectors, V, "no memory is a matrix"),
     ],

@@ -20,22 +20,22 @@ def gru(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
 GOLDEN = """\
 net(
     x: rows/steps f32[3],
-    memory: rows f32[2],
+    h: rows f32[2],
     W: const f32[3, 6],
     R: const f32[2, 6],
     b: const f32[6],
 ):
-  %5 = recur x memory W R b memories=1 reverse=False sequences=1 : rows/steps f32[2], rows f32[2]
+  %5 = recur x h W R b memories=1 reverse=False sequences=1 : rows/steps f32[2], rows f32[2]
     body(
         x: rows f32[3],
-        memory: rows f32[2],
+        h: rows f32[2],
         W: const f32[3, 6],
         R: const f32[2, 6],
         b: const f32[6],
     ):
       %5 = matmul x W : rows f32[6]
       %6 = add %5 b : rows f32[6]
-      %7 = matmul memory R : rows f32[6]
+      %7 = matmul h R : rows f32[6]
       %8 = slice %6 slices=((0,2,1),) : rows f32[2]
       %9 = slice %7 slices=((0,2,1),) : rows f32[2]
       %10 = add %8 %9 : rows f32[2]
@@ -44,7 +44,7 @@ net(
       %13 = slice %7 slices=((2,4,1),) : rows f32[2]
       %14 = add %12 %13 : rows f32[2]
       %15 = sigmoid %14 : rows f32[2]
-      %16 = multiply %15 memory : rows f32[2]
+      %16 = multiply %15 h : rows f32[2]
       %17 = constant value=1.0 : const f32[]
       %18 = subtract %17 %15 : rows f32[2]
       %19 = slice %6 slices=((4,6,1),) : rows f32[2]

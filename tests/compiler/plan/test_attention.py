@@ -163,7 +163,8 @@ def test_lengths_that_differ_do_not_meet():
         return sn.reduce(statics["a"] * statics["b"], "sum"), h
 
     with pytest.raises(
-        StepError, match=r"values of different extents meet: rows/a, rows/b; sn.reduce.*\n.*test_attention"
+        StepError,
+        match=r"values along different axes meet: rows/a and rows/b; they are of.*\n.*test_attention",
     ):
         sn.RNN(step, memory=4)(sequences([1], 3), statics={"a": sequences([1], 2), "b": sequences([2], 2)})
 

@@ -33,6 +33,14 @@ COMPUTED = {
         lambda s, x: x.sum(1) / torch.tensor(x.size(1)),
         "13 of the constant lifted_tensor_0",
     ),
+    "windows of all steps": (
+        lambda s, x: F.avg_pool1d(x.transpose(1, 2), x.size(1))[:, :, 0],
+        "13 of aten.avg_pool1d.default",
+    ),
+    "a kernel of all steps": (
+        lambda s, x: F.conv1d(x.transpose(1, 2), s.long).transpose(1, 2),
+        "13 of aten.conv1d.default",
+    ),
     "a vector of as many": (lambda s, x: s.wide(x.mean(1)).view(-1, 13, 2), "13 of aten.view.default"),
 }
 """Numbers that Python computes of the number of steps, and what the message says of them."""
@@ -54,6 +62,7 @@ def model(forward: Any) -> Any:
     return Code(
         forward, rnn=nn.GRU(4, 4, batch_first=True), out=nn.Linear(4, 3), norm=nn.LayerNorm(4),
         wide=nn.Linear(4, 26), w=nn.Parameter(torch.randn(4, 4, 1)),
+        long=nn.Parameter(torch.randn(4, 4, STEPS)),
     )  # fmt: skip
 
 
@@ -79,7 +88,7 @@ def test_a_number_that_may_be_computed_is_for_the_steps_of_the_file(name: str, t
     path, made = saved(tmp_path / "m.pt2", model(forward)), model(forward)
     graph = sn.load(path)
     check(graph, made, STEPS)
-    said = rf"m.pt2 was exported with 13 steps, and sequence 0 has 5; the number {re.escape(words)}"
+    said = rf"m.pt2 was written for 13 steps, and sequence 0 has 5; the number {re.escape(words)}"
     with pytest.raises(InputError, match=said + r"(.|\n)* may depend on it: export with dynamic shapes"):
         graph(x_of(5))
     assert sn.load(path, steps="any")(x_of(5)) is not None
@@ -109,9 +118,7 @@ def test_a_saved_model_gives_no_numbers_for_other_steps(tmp_path: Path):
 
 def test_whole_numbers_have_no_nan(tmp_path: Path):
     path = saved(tmp_path / "m.pt2", model(lambda s, x: (s.rnn(x)[0] * 0.5).argmax(-1)))
-    with pytest.raises(
-        ModelError, match=r"exported with 13 steps, and its output 'argmax' is int64, without"
-    ):
+    with pytest.raises(ModelError, match=r"written for 13 steps, and its output 'argmax' is int64, without"):
         sn.load(path)
     assert sn.load(path, steps="any")(x_of(5)).shape == (2, 5)
 
@@ -134,5 +141,105 @@ def test_each_sequence_is_checked(tmp_path: Path):
 def test_other_words_and_other_files_are_refused(tmp_path: Path):
     with pytest.raises(InputError, match="steps='all': there is only 'any'"):
         sn.load(tmp_path / "m.pt2", steps="all")
-    with pytest.raises(InputError, match=r"m.keras: steps= is for files of .onnx and .pt2, which may fix"):
-        sn.load(tmp_path / "m.keras", steps="any")
+    with pytest.raises(InputError, match=r"m.npz: steps= is for files of .onnx, .* programs of PaddlePaddle"):
+        sn.load(tmp_path / "m.npz", steps="any")
+
+
+# ---- ONNX --------------------------------------------------------------------------------------------------
+
+
+def over_channels(function: Any) -> Any:
+    """Returns a function of a module and its channels [sequences, features, steps], as one of its steps."""
+    return lambda s, x: function(s, x.transpose(1, 2), x.size(1)).transpose(1, 2)
+
+
+ONNX_COMPUTED = {
+    "a maximum of all steps": (
+        over_channels(lambda s, x, steps: F.adaptive_max_pool1d(x, 1)), r"13 of .* \(MaxPool\)"
+    ),
+    "a mean of all steps": (
+        over_channels(lambda s, x, steps: F.avg_pool1d(x, steps)), r"13 of .* \(AveragePool\)"
+    ),
+    "windows of all steps that are left": (
+        over_channels(lambda s, x, steps: F.max_pool1d(F.conv1d(x, s.three), steps - 2)),
+        r"11 of .* \(MaxPool\)",
+    ),
+    "a kernel of all steps": (over_channels(lambda s, x, steps: F.conv1d(x, s.long)), r"13 of .* \(Conv\)"),
+    "a variance": (
+        over_channels(lambda s, x, steps: F.batch_norm(x, torch.zeros(4), torch.full((4,), float(steps)))),
+        r"13 of .* \(BatchNormalization\)",
+    ),
+    "weights": (
+        over_channels(lambda s, x, steps: F.conv1d(x, torch.ones(2, 4, 3) / steps, padding=1)),
+        r"0.0769231 of .* \(Conv\)",
+    ),
+    "a bias": (
+        over_channels(lambda s, x, steps: F.conv1d(x, s.three, torch.full((4,), 1 / steps))),
+        r"0.0769231 of .* \(Conv\)",
+    ),
+    "an initial state": (
+        lambda s, x: s.rnn(x, torch.full((1, x.size(0), 4), 1 / x.size(1)))[0], r"0.0769231 of .* \(GRU\)"
+    ),
+}  # fmt: skip
+"""Numbers that only layers read, or that are sizes of windows, and what the message says of them."""
+ONNX_FREE = {
+    "a norm of zeros and ones": over_channels(
+        lambda s, x, steps: F.batch_norm(x, torch.zeros(4), torch.ones(4))
+    ),
+    "a convolution of ones": over_channels(
+        lambda s, x, steps: F.conv1d(x, torch.ones(2, 4, 3), torch.zeros(2), padding=1)
+    ),
+    "a state of ones": lambda s, x: s.rnn(x, torch.ones(1, x.size(0), 4))[0],
+    "windows of a few": over_channels(lambda s, x, steps: F.max_pool1d(x, 3, stride=1, padding=1)),
+}
+
+
+def saved_onnx(path: Path, made: Any, steps: int = STEPS) -> Path:
+    example = torch.randn(2, steps, 4)
+    torch.onnx.export(made.eval(), (example,), path, dynamo=False, input_names=["x"])
+    return path
+
+
+def onnx_model(forward: Any) -> Any:
+    made = model(forward)
+    made.three = nn.Parameter(torch.randn(4, 4, 3))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ONNX_COMPUTED)
+def test_a_number_that_a_layer_of_onnx_reads_is_for_the_steps_of_the_file(name: str, tmp_path: Path):
+    forward, words = ONNX_COMPUTED[name]
+    made = onnx_model(forward)
+    path = saved_onnx(tmp_path / "m.onnx", made)
+    graph = sn.load(path)
+    check(graph, made, STEPS)
+    with pytest.raises(InputError, match=rf"for 13 steps, and sequence 0 has 20; the number {words}"):
+        graph(x_of(20))
+    assert sn.load(path, steps="any")(x_of(20)) is not None
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ONNX_FREE)
+def test_layers_of_onnx_of_zeros_and_ones_are_for_any_number_of_steps(name: str, tmp_path: Path):
+    made = onnx_model(ONNX_FREE[name])
+    graph = sn.load(saved_onnx(tmp_path / "m.onnx", made))
+    for steps in (STEPS, 5, 20):
+        check(graph, made, steps)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_a_file_for_few_steps_is_for_these_alone(steps: int, tmp_path: Path):
+    """Any number that is computed of so few steps may be 0 or 1, as the first step of the later half."""
+    made = onnx_model(lambda s, x: s.rnn(x)[0])
+    path, words = saved_onnx(tmp_path / "m.onnx", made, steps), "step" if steps == 1 else "steps"
+    check(sn.load(path), made, steps)
+    check(sn.load(path, steps="any"), made, 5)
+    if steps == 4:
+        check(sn.load(path), made, 5)
+        return
+    with pytest.raises(
+        InputError, match=rf"for {steps} {words}, and sequence 0 has 5; any number in it, even 0 or 1, may de"
+    ):
+        sn.load(path)(x_of(5))

@@ -75,7 +75,7 @@ def a_large_node_called_often(folder: Path) -> Path:
     node, opset = onnx.helper.make_node, onnx.helper.make_opsetid("", 18)
     large = node("Own", ["a"] * 20000, ["b"], name="n" * 20000)
     function = onnx.helper.make_function("own", "F", ["a"], ["b"], [large], [opset])
-    nodes = [node("F", ["x"], ["y"], domain="own") for _ in range(20000)]
+    nodes = [node("F", ["x"], [f"y{place}"], domain="own") for place in range(20000)]
     return saved(folder / "model.onnx", nodes, {}, [function])
 
 
@@ -249,7 +249,9 @@ def test_what_would_fill_the_memory_is_refused(
 ):
     path = make(tmp_path)
     count, said = reading.taken(path)
-    assert said.endswith("far more than the file has; --most BYTES (Python: most=BYTES) allows more")
+    assert said.endswith(
+        "far more than the file has; --most BYTES ahead of the command (Python: most=BYTES) allows more"
+    )
     assert count < 2 * SPARE + 2 * TIMES * path.stat().st_size
 
 

@@ -96,7 +96,10 @@ def test_other_endings_are_refused(tmp_path: Path, model: Path, name: str):
     assert said == f"{tmp_path / name}: no kind of new file has this ending; there are {', '.join(new)}"
     (tmp_path / name).write_bytes(b"what is this?")
     said = refusal("show", tmp_path / name)
-    assert said == f"{tmp_path / name}: no kind of file has this ending; there are {', '.join(known)}"
+    read_whole = ".stepnet, .pdmodel"
+    assert said == (
+        f"{tmp_path / name}: no kind of file has this ending; there are {read_whole}, {', '.join(known)}"
+    )
     (tmp_path / name).write_bytes(model.read_bytes())
     assert len(read(tmp_path / name).modules) == 1  # the content tells
 

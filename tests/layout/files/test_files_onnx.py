@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch")
 helper, numpy_helper, Tensor = onnx.helper, onnx.numpy_helper, onnx.TensorProto
 
 ORDER = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}  # torch's gates, in the order of ONNX's
-ALLOWED = "far more than the file has; --most BYTES (Python: most=BYTES) allows more"
+ALLOWED = "far more than the file has; --most BYTES ahead of the command (Python: most=BYTES) allows more"
 CELLS = [("RNN", "tanh"), ("RNN", "relu"), ("GRU", ""), ("LSTM", "")]
 
 
@@ -559,7 +559,7 @@ def test_graphs_without_an_end_end(path: Path, constants: Constants):
             f"F{i}",
             ["a"],
             ["b"],
-            [helper.make_node(f"F{i + 1}", ["a"], ["b"], domain="f")] * 2,
+            [helper.make_node(f"F{i + 1}", ["a"], [made], domain="f") for made in "cb"],
             [helper.make_opsetid("", 17)],
         )
         for i in range(40)

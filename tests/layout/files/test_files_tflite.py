@@ -411,7 +411,8 @@ def test_weights_that_are_used_often_fill_no_memory(path: Path):
     shapes: dict[int, Any] = {1: (512, 512), 2: (512, 512), 3: (512,)}
     data = composed(35, shapes, change=change, outputs=range(5, 105))
     assert raised(path, data).endswith(
-        "of memory, far more than the file has; --most BYTES (Python: most=BYTES) allows more"
+        "of memory, far more than the file has; --most BYTES ahead of the command (Python: most=BYTES) "
+        "allows more"
     )
 
 

@@ -73,6 +73,19 @@ def test_a_state_dict_becomes_an_onnx_model_that_runs_and_back(
         assert torch.equal(back[name], value), name
 
 
+def test_many_names_that_are_left_out_are_counted(tmp_path: Path):
+    state = torch.nn.GRU(3, 4).state_dict(prefix="rnn.") | {f"{at}.bias": torch.ones(2) for at in range(12)}
+    torch.save(state, tmp_path / "m.pt")
+    ask = ("verify", tmp_path / "m.pt", tmp_path / "m.pt", "--recurrent-only")
+    code, text, _ = stepnet(*ask)
+    assert code == 0
+    assert (
+        "agree (12 left out: 0.bias, 1.bias, 2.bias, 3.bias, 4.bias, 5.bias, 6.bias, 7.bias, 8.bias" in text
+    )
+    assert "9.bias and 2 more)" in text
+    assert json.loads(stepnet(*ask, "--json")[1])["left_out"] == [f"{at}.bias" for at in range(12)]
+
+
 @pytest.mark.parametrize("ending", ["weights.h5", "keras"])
 def test_half_precision_in_a_file_of_keras_is_rounding(tmp_path: Path, ending: str):
     """Its reader widens float16, and PyTorch on the CPU has not all that Keras needs to load such a model."""
@@ -152,6 +165,7 @@ def test_what_both_sides_say_is_said_once(tmp_path: Path):
     assert code == 0
     assert text.startswith("rnn: torch.lstm -> torch.lstm: ")
     assert text.count(" itself: ") == 1
+    assert "note: names do not begin with 'rnn.', as the new file has this layer alone\n" in text
     assert text.endswith("y.pt: 1 recurrent layer\n")
 
 

@@ -109,6 +109,19 @@ def test_what_an_optimiser_keeps_is_no_layer_unless_somebody_says_so(tmp_path: P
     assert all(torch.equal(found[name.removeprefix("optimizer.")], one) for name, one in kept.items())
 
 
+def test_the_state_of_an_optimiser_is_not_copied(tmp_path: Path):
+    model = nn.ModuleDict({"rnn": nn.LSTM(INPUTS, HIDDEN), "head": nn.Linear(HIDDEN, 2)})
+    adam = torch.optim.Adam(model.parameters())
+    model["head"](model["rnn"](torch.ones(1, 4, INPUTS))[0]).sum().backward()
+    adam.step()
+    source = saved(tmp_path / "x.pt", {"state_dict": model.state_dict(), "optimizer": adam.state_dict()})
+    done = convert_file(source, "torch", tmp_path / "y.pt", rest="copy")
+    state = [name for name in done.account.left if name.startswith("optimizer.state.")]
+    assert (len(state), done.account.left) == (3 * len([*model.parameters()]), tuple(state))
+    again = torch.load(tmp_path / "y.pt", weights_only=True)
+    assert again.keys() == {f"state_dict.{name}" for name in model.state_dict()}
+
+
 def test_a_name_that_is_said_and_not_there(tmp_path: Path):
     source = saved(tmp_path / "x.pt", nn.LSTM(INPUTS, HIDDEN).state_dict(prefix="rnn."))
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--from", "lstm=torch.lstm")

@@ -18,8 +18,9 @@ from tolerance import assert_close
 from torch_code import Code
 
 import stepnet as sn
+import stepnet.torch as stepnet_torch
 from stepnet import arrow
-from stepnet.errors import FileError, ModelError, StepnetError
+from stepnet.errors import FileError, InputError, ModelError, StepnetError
 from stepnet.layout.files.pickles.export_whole import EXPORTED
 
 torch = pytest.importorskip("torch")
@@ -363,10 +364,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         Code(lambda s, x: s.out(s.rnn(x)[0].flatten(1)), rnn=gru(), out=nn.Linear(35, 2)),
         r"aten.linear.default: axis 1 of \[sequences, steps x 5\] is not a feature",
     ),
-    "windows of all steps": (
-        Code(over_channels(lambda s, x: F.avg_pool1d(x, 7, stride=1, padding=3)), **{**CONV, "rnn": gru()}),
-        r"aten.avg_pool1d.default: its windows are of 7 steps, which is all of them in the file",
-    ),
     "a step in the middle of steps in reverse order": (
         Code(lambda s, x: s.rnn(x.flip(1))[0][:, 2], rnn=gru()),
         r"aten.select.int: of each sequence, a model can take all steps, the first, x\[:, 0\], or the last",
@@ -404,6 +401,22 @@ def test_steps_are_left_out_at_both_ends_of_each_sequence(cut: str, tmp_path: Pa
     chosen = slice(*(int(part) if part else None for part in cut.split(":")))
     model = Code(lambda s, x: s.rnn(x)[0][:, chosen], rnn=gru())
     check_same(saved(tmp_path / "m.pt2", model), model, "any")
+
+
+def test_negative_numbers_of_words_are_outside_the_table_as_in_pytorch(tmp_path: Path):
+    model = Code(words, rnn=gru(), **{**WORDS, "tag": nn.Linear(5, 3)}).eval()
+    path = saved(tmp_path / "m.pt2", model)
+    check_same(path, model)
+    for number in (-1, 20):
+        with pytest.raises(IndexError):
+            model(torch.tensor([[number]]))
+        for engine in ("llvm", "interpret"):
+            with pytest.raises(InputError, match=r"an integer is outside the rows|index 20 is out of bounds"):
+                sn.load(path)(np.array([[number]]), engine=engine)
+    source = tmp_path / "in.parquet"
+    parquet.write_table(pa.table({"frames": [[1, 2], [-1], [20], [19]]}), source)
+    arrow.run(source, path, tmp_path / "out.parquet", bad=tmp_path / "bad.parquet")
+    assert parquet.read_table(tmp_path / "bad.parquet")["row"].to_pylist() == [1, 2]
 
 
 def test_steps_are_left_out_where_their_number_is_open(tmp_path: Path):
@@ -787,3 +800,28 @@ def test_an_operation_computes_what_pytorch_computes(name: str, operations: tupl
         else:
             right = OPERATIONS[name](torch.tensor(x)[None]).reshape(len(x), *ours.shape[1:])
         assert_close(ours, right.numpy(), len(x), 20)
+
+
+def test_a_program_that_is_refused_for_what_it_was_exported_from_says_what_to_do(tmp_path: Path):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.out = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.out(self.rnn(x)[0][:, -1])
+
+    path, accelerated = tmp_path / "m.pt2", Last()
+    stepnet_torch.accelerate(accelerated)
+    x = torch.zeros(2, 5, 3)
+    for model, example, said in (
+        (accelerated, x, r"\(stepnet.recurrence.default\) is .*accelerated, call undo\(\) first"),
+        (
+            Last().bfloat16(),
+            x.bfloat16(),
+            r"holds bfloat16; use one of .*: export model.float\(\), or save st",
+        ),
+    ):
+        torch.export.save(torch.export.export(model, (example,)), path)
+        with pytest.raises(ModelError, match=said):
+            sn.load(path)

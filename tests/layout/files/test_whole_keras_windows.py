@@ -184,3 +184,12 @@ def test_an_input_of_as_many_steps_as_follow_from_another(tmp_path: Path):
     for _ in range(2):
         with pytest.raises(InputError, match=r"sequence 0 has 5 steps\[sounds\] and 6 steps\[\*3\+0\]"):
             graph(short)
+
+
+def test_steps_of_other_lengths_are_named_in_words(tmp_path: Path) -> None:
+    x = keras.Input((5, 2))
+    repeated = layers.RepeatVector(5)(layers.GlobalAveragePooling1D()(x))
+    made = keras.Model(x, layers.Add()([x, repeated]))
+    words = r"\[sequences, steps, 2\] and \[sequences, steps of other lengths, 2\] do not fit"
+    with pytest.raises(ModelError, match=words):
+        sn.load(saved(made, tmp_path / "m.keras"))

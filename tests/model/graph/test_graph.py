@@ -156,8 +156,28 @@ def test_one_layer_and_its_ends_are_a_single_plan() -> None:
     )
     assert graph.schedule.single_plan is not None
     assert "mean of" in graph.explain()
-    assert "memory @ [gru.R" in graph.explain()
-    assert "gather table x" in str(graph)
+    assert "h @ [gru.R" in graph.explain()
+    assert "gather table x" in str(graph.net)
+
+
+def test_a_graph_prints_its_layers_on_one_screen() -> None:
+    weights = [np.eye(3, dtype="float32")] * 40
+
+    def model(x: Any, params: Any) -> Any:
+        for weight in params:
+            x = np.tanh(np.tanh(x) @ weight)
+        return {f"y{place}": x * place for place in range(1, 8)}
+
+    graph = sn.Graph(model, weights)
+    assert str(graph) == repr(graph)
+    graph(np.ones((1, 2, 3), "float32"))
+    head, *lines = str(graph).splitlines()
+    assert head == "model: 360 parameters (1.4 KiB)"
+    assert lines[0].split() == ["x", "[sequences,", "steps,", "3]"]
+    assert lines[1].split() == ["matmul", "[sequences,", "steps,", "3]", "9"]
+    assert lines[-2] == "  and 24 more layers, which `stepnet show` lists"
+    assert lines[-1].startswith("  outputs: y1 [sequences, steps, 3], y2 ")
+    assert (lines[-1].endswith("] and 3 more"), len(lines)) == (True, 19)
 
 
 def test_a_graph_is_a_part_of_another() -> None:
@@ -188,7 +208,7 @@ def test_mistakes_name_the_line() -> None:
         refused(wrong, r'steps are no axis of a value: over them write sn.reduce\(x, "mean"\)')
     refused(
         lambda x, params: x + sn.reduce(x, "max"),
-        r"values of different extents meet: rows, rows/steps; sn.reduce",
+        r"values along different axes meet: rows/steps and rows; sn.reduce",
     )
     refused(lambda x, params: "h", r"the output is .*", (StepError, InputError))
 
@@ -281,5 +301,15 @@ def test_a_recurrence_begins_at_an_array() -> None:
     outputs, _ = lstm(gru(x, initial=rows["h"])[0], initial=rows)
     np.testing.assert_array_equal(sn.Graph(model, h)(x), outputs)
     wrong = sn.Graph(lambda x, params: gru(x, initial=np.zeros((1, 4), "float32"))[0])
-    with pytest.raises(StepError, match=r"the initial memory is f32\[1, 4\]; it should be f32\[4\]"):
+    with pytest.raises(StepError, match=r"the initial memory `h` is f32\[1, 4\]; it should be f32\[4\]"):
         wrong(x)
+
+
+def test_a_long_chain_of_operations() -> None:
+    def model(x: Any, params: Any) -> Any:
+        for _ in range(400):
+            x = 0.125 - np.abs(x)
+        return x
+
+    x = np.array([[[1.5]], [[-0.25]]], "float32")  # numbers of which all results are exact
+    np.testing.assert_array_equal(sn.Graph(model)(x), model(x, None))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gradcheck import assert_gradient, segments_of
+from gradcheck import assert_gradient, assert_tangent, segments_of
 from hypothesis import given, settings
 from random_gradients import cast, plain, random_like, with_plain
 from random_models import WORDS, RandomModel, random_models
@@ -46,6 +46,14 @@ def words_like(x: sn.Ragged) -> sn.Ragged:
 @given(model=random_models())
 def test_the_gradient_of_a_random_model(model: RandomModel) -> None:
     assert_gradient(sn.Graph(model, model.structure, inputs=sn.Spec((), "int64")).net, segments_of())
+
+
+@pytest.mark.long(examples=4)
+@settings(max_examples=40)
+@given(model=random_models())
+def test_the_tangent_of_a_random_model(model: RandomModel) -> None:
+    net = sn.Graph(model, model.structure, inputs=sn.Spec((), "int64")).net
+    assert_tangent(net, segments_of((2, 0, 3)))
 
 
 @pytest.mark.long(examples=2)
@@ -402,7 +410,7 @@ def test_mistakes() -> None:
     of_steps = sn.value_and_grad(squares, sn.Graph(begins_with_a_static, OWN))
     deep = sn.Ragged.from_list([[np.ones((1, 3))] * length for length in LENGTHS], features=(3,), levels=2)
     mistakes: dict[str, Callable[[], Any]] = {
-        "a Bidirectional or a Graph, not of a dict": lambda: sn.vjp({}),  # type: ignore[arg-type]
+        "a Bidirectional or a Graph, not of type dict": lambda: sn.vjp({}),  # type: ignore[arg-type]
         r"wrt is some of 'params', 'inputs', 'statics', not": lambda: run(x, wrt="initial"),
         "with initial= a graph runs step by step: this model has no stream: a": lambda: run(
             x, initial="zeros"

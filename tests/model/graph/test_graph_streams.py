@@ -230,7 +230,7 @@ def test_calls_step_by_step_that_are_refused() -> None:
         graph(words, initial=state, lengths=[3, 0])
     with pytest.raises(InputError, match=r"last is a value that each sequence has once, and a mask says"):
         graph(words, mask=np.ones((2, 3), bool))
-    with pytest.raises(InputError, match=r"initial is array, the memory is \(array, \{h: array,"):
+    with pytest.raises(InputError, match=r"initial is array, the memory `\w+` is \(array, \{h: array,"):
         sn.Graph(two_layers, PARAMS)(words, initial=state)
     mean = sn.Graph(lambda x, params: sn.reduce(GRU(params["table"][x])[0], "mean"), PARAMS)
     message = r"with begun= a graph runs step by step: this model has no stream: it takes the mean over all"

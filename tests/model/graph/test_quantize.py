@@ -135,7 +135,7 @@ def test_scales_cover_the_inputs_of_each_recurrence() -> None:
     assert precision is not None
     assert precision.scale == pytest.approx(127 / largest)
     assert precision.shift == 128
-    assert f"precision=int8/{precision.scale:.4g}+128" in str(made)
+    assert f"precision=int8/{precision.scale:.4g}+128" in str(made.net)
     finer = sn.quantize(model(), SAMPLES, "int8", keep=0.9, engine=BOTH).report.recurrences[0].precision
     assert finer is not None
     assert precision.scale is not None
@@ -165,7 +165,7 @@ def test_it_is_a_graph_in_all_else(engine: Any) -> None:
     text = made.explain()
     assert ("engine      onednn\n  enough      int8" in text) == (engine == BOTH)
     assert " in int8 " in text
-    assert str(graph).count("precision") == 0
+    assert str(graph.net).count("precision") == 0
 
 
 @pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)

@@ -149,7 +149,7 @@ def test_streams_and_explanations() -> None:
     for step in range(5):
         np.testing.assert_array_equal(stream.step(x[:, step]), right[:, step])
     text, plain = small.layers[0].explain(), cell("gru", 6, 12).explain()
-    assert "memory @ [R[:, :12] | R[:, 12:24] | R[:, 24:]] in int8" in text
+    assert "h @ [R[:, :12] | R[:, 12:24] | R[:, 24:]] in int8" in text
     assert " in int8" not in plain
     # The loop reads 432 bytes of weights and the 48 of a bias; in float32 four times as many weights.
     assert "480 B of weights" in text

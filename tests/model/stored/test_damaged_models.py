@@ -183,7 +183,7 @@ REFUSED: dict[Callable[[Document, Arrays], None], tuple[type[StepnetError], str]
     ill_typed: (ModelError, "the right side of a matmul must be a parameter"),
     result_of_a_value: (ModelError, "the results of recurrences, and of nothing else, are read by `result`"),
     other_results: (ModelError, "its net has 3 results, and the model has 2"),
-    other_memory: (ModelError, r"the memory enters the step as f32\[4\] and leaves as f32\[3\]"),
+    other_memory: (ModelError, r"the memory `\w+` enters the step as f32\[4\] and leaves as f32\[3\]"),
     endless_steps: (ModelError, "unroll is a number of steps from 1 to 64"),
     extra_key: (ModelError, "an RNN has kind, name, .*, not .*'code'"),
     nested_structure: (ModelError, "the structure of the inputs is nested more than 64 deep"),

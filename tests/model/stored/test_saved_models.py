@@ -46,6 +46,14 @@ def test_a_call_gives_the_same_bits(name: str, tmp_path: Path):
     assert_same_bits(case.call(pickle.loads(pickle.dumps(loaded))), expected)
 
 
+@pytest.mark.parametrize("ending", ["safetensors", "bin2"])
+def test_a_file_of_another_ending_is_the_model_that_was_saved(ending: str, tmp_path: Path):
+    model, x = rnn_of("gru", 3, 4), normal(2, 5, 3)
+    model.save(tmp_path / "m.stepnet")
+    os.rename(tmp_path / "m.stepnet", tmp_path / f"m.{ending}")
+    assert_same_bits(sn.load(tmp_path / f"m.{ending}")(x), model(x))
+
+
 def graph_of_steps() -> sn.Graph:
     """A graph with a stream: each output depends on earlier steps alone."""
     layer = rnn_of("gru", 3, 4)
@@ -329,7 +337,7 @@ def test_a_loaded_model_takes_the_kind_of_inputs_that_was_saved(tmp_path: Path):
     rnn(sequences([2], 2))
     loaded = again(rnn, tmp_path)
     assert_same_bits(loaded(sequences([2], 2)), rnn(sequences([2], 2)))
-    saved = r"m\.stepnet: the input is rows f64\[2\], and the model was saved for rows f32\[2\]"
+    saved = r"m\.stepnet: the input `x` is rows f64\[2\], and the model was saved for rows f32\[2\]"
     with pytest.raises(InputError, match=saved):
         loaded(sequences([2], 2, dtype="float64"))
     with pytest.raises(InputError, match=r"features \[3\]; this recurrence was made for \[2\]"):

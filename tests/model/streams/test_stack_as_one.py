@@ -173,8 +173,8 @@ def test_an_error_names_the_layer_and_changes_nothing() -> None:
     before = stream.state
     for x, message in (
         (np.array([1, 100]), "layer 1: .*outside"),
-        (np.array([1.5, 2.5]), "layer 0: the input is float64"),
-        (np.array([1, 2, 3]), "layer 0: the input is .3.; the stream has 2 rows"),
+        (np.array([1.5, 2.5]), "layer 0: input x is float64"),
+        (np.array([1, 2, 3]), "layer 0: input x is .3.; the stream has 2 rows"),
     ):
         with pytest.raises(InputError, match=message):
             stream.step(x)
@@ -185,5 +185,5 @@ def test_an_error_names_the_layer_and_changes_nothing() -> None:
 def test_an_error_names_the_only_layer_of_a_stack() -> None:
     stream = sn.Stack([layer("gru", 5)]).stream(rows=2)
     stream.step(numbers(2, 5))
-    with pytest.raises(InputError, match="layer 0: the input is"):
+    with pytest.raises(InputError, match="layer 0: input x is"):
         stream.step(numbers(2, 4))

@@ -13,7 +13,7 @@ from zoo import rnn_of
 import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.values import leaves, transform
-from stepnet.errors import InputError, StepError
+from stepnet.errors import InputError, StepError, StepnetError
 
 Array = np.ndarray
 
@@ -260,11 +260,11 @@ def test_structures_come_back_as_structures():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (np.ones((3, 3), "float32"), r"the input is \[3, 3\]; the stream has 2 rows: \[2, features...\]"),
-        (np.ones(3, "float32"), r"the input is \[3\]; the stream has 2 rows"),
-        (np.float32(1), r"the input is \[\]; the stream has 2 rows"),
-        (np.ones((2, 4), "float32"), r"the input is float32\[2, 4\]; those before were float32\[2, 3\]"),
-        (np.ones((2, 3)), r"the input is float64\[2, 3\]; those before were float32\[2, 3\]"),
+        (np.ones((3, 3), "float32"), r"input x is \[3, 3\]; the stream has 2 rows: \[2, features...\]"),
+        (np.ones(3, "float32"), r"input x is \[3\]; the stream has 2 rows"),
+        (np.float32(1), r"input x is \[\]; the stream has 2 rows"),
+        (np.ones((2, 4), "float32"), r"input x is float32\[2, 4\]; those before were float32\[2, 3\]"),
+        (np.ones((2, 3)), r"input x is float64\[2, 3\]; those before were float32\[2, 3\]"),
     ],
 )
 def test_a_step_unlike_those_before(given: Array, expected: str):
@@ -275,8 +275,18 @@ def test_a_step_unlike_those_before(given: Array, expected: str):
 
 
 def test_a_first_step_of_another_number_of_rows():
-    with pytest.raises(InputError, match=r"the input is \[1, 3\]; the stream has 2 rows"):
+    with pytest.raises(InputError, match=r"input x is \[1, 3\]; the stream has 2 rows"):
         rnn_of("gru", 3, 5).stream(rows=2).step(steps(1, 1)[:, 0])
+
+
+@pytest.mark.parametrize("inputs", [None, 3])
+def test_a_step_with_an_axis_of_steps(inputs: int | None):
+    step = sn.RNN(lambda x, h, p: (h, h + x @ p), np.ones((3, 5), "float32"), memory=5, inputs=inputs)
+    said = r"takes \[rows, features...\], without an axis of steps, and an input is \[2, 1, 3\]: "
+    with pytest.raises(StepnetError, match=said):
+        step.stream(rows=2).step(np.ones((2, 1, 3), "float32"))
+    matrices = sn.RNN(lambda x, h, p: (h, h + x), memory=(1, 3))
+    assert matrices.stream(rows=2).step(np.ones((2, 1, 3), "float32")).shape == (2, 1, 3)
 
 
 @pytest.mark.parametrize("rows", [-1, 1.5, "two"])

@@ -54,7 +54,7 @@ def said_by(script: Path, out: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_models_of_transformers(tmp_path: Path, pytestconfig: pytest.Config):
-    every = 1 if pytestconfig.option.long else 6
+    every = 1 if pytestconfig.option.long else 12
     said = said_by(SCRIPT, tmp_path / "said.json", str(every))
     assert sorted(said) == sorted(checks(every))
     assert not {check: text for check, text in said.items() if text}

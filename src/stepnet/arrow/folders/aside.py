@@ -60,7 +60,9 @@ class EarlierRows:
     """
 
     def __init__(self, path: Path, metadata: Any, ranges: dict[str, tuple[int, int]]) -> None:
-        """Stores path, Parquet footer and the row range of each result, by input digest; reads no rows."""
+        """Stores the path and the Parquet footer of a file of rejected rows, and the range of rows of each
+        result, by the digest of its input; reads no rows.
+        """
         self.path, self.metadata, self.ranges = path, metadata, ranges
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self.starts = [0, *accumulate(sizes)]
@@ -86,8 +88,9 @@ class EarlierRows:
         return cls(path, metadata, ranges)
 
     def count(self, mark: dict[str, Any]) -> int:
-        """Returns on how many rows of one input an earlier run could not run the model. mark: the metadata of
-        the result of that input.
+        """Returns the number of rows of one input that an earlier run set aside because the model could not
+        be run on them; 0 for an input that is not in its file. mark: the metadata of the result of that
+        input.
         """
         start, stop = self.ranges.get(origin_of(mark), (0, 0))
         return stop - start
@@ -173,8 +176,8 @@ class RejectedRows:
         if earlier is None:
             if os.path.lexists(path):
                 raise FileError(
-                    f"{path}: the file is there already; {option('resume')} continues its run, or choose "
-                    "another file"
+                    f"{path}: the file is there already; {option('resume')} continues its run, or remove "
+                    "it, or choose another file"
                 )
             free(path)
             if rejected.parts.exists() and not resume:
@@ -214,7 +217,7 @@ class RejectedRows:
 
     def check(self, plan: ResultsPlan) -> None:
         """Raises `FileError` if rejected rows of an existing result are missing, fewer or more than its
-        record says. plan: the run's results.
+        metadata says. plan: the results of the run, those to make and those that exist.
         """
         for job in plan.jobs:
             record = plan.done.get(job.target)
@@ -262,7 +265,7 @@ class RejectedRows:
     def finish(self, made: Iterable[tuple[Job, ResultRecord]]) -> None:
         """Writes the rows rejected for all results to one file, in order, and removes their temporary files.
 
-        made: the jobs (each makes one result) and the records of their results.
+        made: the jobs (each makes one result) and the records (the stored metadata) of their results.
         """
         results = [(job, done) for job, done in made if done.bad]
         rows, expected = 0, sum(done.bad for _, done in results)
@@ -286,7 +289,9 @@ class RejectedRows:
                 sync_folder(self.parts.parent)
 
     def clean(self) -> None:
-        """Removes files of rejected rows that another process began and did not complete."""
+        """Removes files of rejected rows that another process began and did not complete, in the folder of
+        temporary files and beside the final file.
+        """
         for partial in [*files_below(self.parts), partial_of(self.path)]:
             if partial.suffix == ".partial" and partial.exists():
                 remove_partial(partial)
@@ -331,7 +336,9 @@ def schema_of_parquet(schema: Any) -> Any:
 
 
 def in_groups(batches: Iterable[Any]) -> Iterator[Any]:
-    """Regroups the rows of record batches into batches of `GROUP` rows, for row groups of equal size."""
+    """Regroups the rows of record batches into batches of `GROUP` rows, and a last one of the rest, for row
+    groups of equal size.
+    """
     pyarrow = pyarrow_module("pyarrow", FILES)
     held, count = list[Any](), 0
     for batch in batches:

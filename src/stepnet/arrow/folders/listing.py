@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from stepnet.compiler.values.arguments import file_path, short_repr
+from stepnet.compiler.values.arguments import local_path, short_repr
 from stepnet.errors import FileError, InputError
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".ipc")
 """The endings of files that are taken from folders and globs."""
+THERE = (
+    "inputs are files of this machine: mount the store, or give stepnet.arrow.predict a pyarrow.dataset, "
+    "which reads it"
+)
 KNOWN = f"Parquet or Arrow file ({', '.join(ENDINGS)})"
 
 
@@ -37,11 +41,13 @@ class Listing:
 
     folders: the folders that were searched, with all folders inside them. passed_over: the number of files
     that were not taken, for their ending, or for a name that begins with a dot or an underscore.
+    passed_names: the names of those with another ending.
     """
 
     files: list[InputFile] = field(default_factory=list[InputFile])
     folders: list[Path] = field(default_factory=list[Path])
     passed_over: int = 0
+    passed_names: list[str] = field(default_factory=list[str])
 
 
 def listing(inputs: Any) -> Listing:
@@ -52,7 +58,7 @@ def listing(inputs: Any) -> Listing:
     several: Any = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     if not isinstance(several, Iterable):
         raise InputError(f"inputs is a path, or several, not {short_repr(several)}")
-    paths = [file_path(each, "inputs") for each in cast("Iterable[Any]", several)]
+    paths = [local_path(each, "inputs", THERE) for each in cast("Iterable[Any]", several)]
     if not paths:
         raise InputError("there are no inputs: give files, folders or globs")
     found = Listing()
@@ -111,6 +117,7 @@ def add_glob(pattern: Path, found: Listing) -> None:
     found.files += sorted(inside.files, key=lambda file: file.name.parts)
     found.folders += inside.folders
     found.passed_over += inside.passed_over
+    found.passed_names += inside.passed_names
 
 
 def add_folder(folder: Path, name: Path, found: Listing) -> None:
@@ -169,6 +176,7 @@ def add_file(path: Path, name: Path, found: Listing) -> None:
     """
     if path.suffix.lower() not in ENDINGS or any(map(hidden, name.parts)):
         found.passed_over += 1
+        found.passed_names += [] if any(map(hidden, name.parts)) else [name.as_posix()]
         return
     check_regular(path)
     found.files.append(InputFile(path, name))

@@ -38,7 +38,7 @@ class Channel:
     """
 
     def __init__(self) -> None:
-        """Opens an empty queue with room for `DEPTH` items."""
+        """Opens an empty queue between two threads, with room for `DEPTH` items."""
         self.items, self.room = SimpleQueue[Any](), SimpleQueue[None]()
         self.stopped = False
         for _ in range(DEPTH):
@@ -59,7 +59,7 @@ class Channel:
             raise StoppedError
 
     def stop(self) -> None:
-        """Stops this queue between two threads: one that puts an item, or takes one after the last, gets
+        """Stops this queue between two threads: a thread that puts an item, or takes one after the last, gets
         `StoppedError`.
         """
         self.stopped = True
@@ -171,8 +171,8 @@ class WriteOptions:
 def run_jobs(
     jobs: list[Job], predictor: Predictor, options: WriteOptions, advance: Callable[[float, int], None]
 ) -> RunCounts:
-    """Runs jobs (each makes one result file) and writes their results; returns counts and the results'
-    records.
+    """Runs jobs (each makes one result file) and writes their results; returns counts and the records (the
+    stored metadata) of the results.
 
     predictor: runs the model. options: the settings of the writer. advance: called after each call of the
     model with the bytes of input and the number of sequences that it finished.
@@ -264,8 +264,8 @@ class ResultWriter:
 
     def finish(self, end: End) -> ResultRecord:
         """Completes the files of the job of `end`, whose rows have all been written; returns the result's
-        record. A result without rows gets an empty file. Rejected rows are on disk before the result is, so
-        that no crash loses them.
+        record (the stored metadata). A result without rows gets an empty file. Rejected rows are on disk
+        before the result is, so that no crash loses them.
         """
         job = end.job
         target = self._begin(job)
@@ -286,7 +286,7 @@ class ResultWriter:
                 result_file.drop()
 
     def _begin(self, job: Job) -> ResultFile:
-        """Returns the result file of a job that is being written; creates it for the job's first rows."""
+        """Returns the result file of a job that is being written; creates it at the first call for a job."""
         options = self.options
         if self.target is None:
             schema = job.selection.schema

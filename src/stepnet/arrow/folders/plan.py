@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from stepnet.arrow.folders.listing import ENDINGS, Listing, entries
 from stepnet.arrow.folders.marks import ResultRecord, difference, read_record
@@ -145,9 +145,10 @@ def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) ->
         other = known.setdefault(name_of_place(job.target), job)
         if other is not job:
             alike = "" if other.target == job.target else ", as this system takes the two names for one"
+            advice = "" if alike else with_folders(other.table.path, job.table.path)
             raise FileError(
                 f"{job.target}: this would be the result of {other.table.path} and of {job.table.path}"
-                f"{alike}; rename one, or run them into two folders"
+                f"{alike}; {advice}rename one, or run them into two folders"
             )
     for job in jobs:
         above = next(filter(None, map(known.get, map(name_of_place, job.target.parents))), None)
@@ -165,6 +166,16 @@ def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) ->
     for job in jobs:
         if resolve_path(job.table.path).is_relative_to(target):
             raise FileError(f"{output}: {job.table.path} lies in the output; choose another folder")
+
+
+def with_folders(first: Path, second: Path) -> str:
+    """Returns how two inputs of one name that lie in different folders get results in different folders, for
+    a message; an empty text if they lie in one.
+    """
+    if first.parent == second.parent or first.is_absolute() != second.is_absolute():
+        return ""
+    above = printable(os.path.commonpath([first.parent, second.parent]) or ".")
+    return f"give the folder above them, {above}, or a glob in quotes, whose results keep the folders; or "
 
 
 def name_of_place(path: Path) -> str:
@@ -209,11 +220,23 @@ def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> ResultsPlan:
             continue
         job = by_target.get(name_of_place(path))
         if job is None:
-            raise FileError(
-                f"{path}: this is not a result of these inputs; move it elsewhere, or choose another folder"
-            )
+            raise FileError(f"{path}: {stranger(path, jobs)}; move it elsewhere, or choose another folder")
         done[job.target] = check_result(path, job)
     return ResultsPlan(tuple(jobs), done, partial)
+
+
+def stranger(path: Path, jobs: Sequence[Job]) -> str:
+    """Returns why a file in the output folder is no result of a run, for a message. path: the file. jobs: the
+    results of the run.
+    """
+    record = read_record(path) if path.suffix.lower() in ENDINGS and os.path.isfile(path) else None
+    origin: Any = record and record.mark.get("input")
+    name = cast("dict[str, Any]", origin).get("name") if isinstance(origin, dict) else None
+    if not isinstance(name, str):
+        return "this is not a result of these inputs"
+    if any(job.mark["input"]["name"] == name for job in jobs):
+        return f"this is a result of {printable(name)}, and not as this run names it (another format?)"
+    return f"this is a result of {printable(name)}, which is not among these inputs (removed or renamed?)"
 
 
 def plan_file(job: Job, resume: bool, force: bool) -> ResultsPlan:
@@ -231,7 +254,9 @@ def plan_file(job: Job, resume: bool, force: bool) -> ResultsPlan:
 
 
 def check_result(path: Path, job: Job) -> ResultRecord:
-    """Reads the record of the result at `path`; raises `FileError` if it is not the result of the job."""
+    """Reads the record (the stored metadata) of the result at `path`; raises `FileError` if it is not the
+    result of the job.
+    """
     record = read_record(path)
     reason = "it is not a result of stepnet run" if record is None else difference_of(record, job)
     if record is None or reason:

@@ -1,7 +1,7 @@
 """Arguments of `run`, checked, and the jobs that follow from them."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,14 @@ from stepnet.arrow.folders.listing import ENDINGS, Listing
 from stepnet.arrow.folders.plan import ARROW_ENDINGS, Job, jobs_of
 from stepnet.arrow.folders.result_files import COMPRESSIONS
 from stepnet.arrow.folders.tables import FILES, TableFile
-from stepnet.arrow.predictor import JOINED, Predictor, Selection, read_source, runnable_of
+from stepnet.arrow.predictor import (
+    JOINED,
+    Predictor,
+    Selection,
+    check_columns,
+    read_source,
+    runnable_of,
+)
 from stepnet.arrow.runnable import OUTPUTS
 from stepnet.compiler.values.arguments import choice, flag, instance, local_path
 from stepnet.compiler.values.version import __version__
@@ -64,6 +71,11 @@ class Destination:
             raise FileError(
                 f"{path}: this is not a folder; an output file has an ending, such as .parquet, and no "
                 "/ after it"
+            )
+        if not single and names_file(output, path) and path.suffix.lower() in ENDINGS:
+            raise FileError(
+                f"{printable(str(path))}: the results of these inputs are a folder, and this is the name of "
+                f"a file; {printable(str(path))}/ denotes a folder"
             )
         if force and (resume or not alone):
             folder = f"{printable(str(path))} is a folder"
@@ -155,9 +167,15 @@ def is_file(found: Listing, output: str | Path, target: Path) -> bool:
 
     output: as the user wrote it. target: its path.
     """
-    single = len(found.files) == 1 and not found.folders
-    named_as_file = bool(target.suffix) and not os.fspath(output).endswith((os.sep, os.altsep or os.sep))
-    return single and named_as_file and not os.path.isdir(target)
+    return len(found.files) == 1 and not found.folders and names_file(output, target)
+
+
+def names_file(output: str | Path, target: Path) -> bool:
+    """Returns True if the output's name has an ending, no slash after it, and is not that of an existing
+    folder. output: as the user wrote it. target: its path.
+    """
+    has_slash = os.fspath(output).endswith((os.sep, os.altsep or os.sep))
+    return bool(target.suffix) and not has_slash and not os.path.isdir(target)
 
 
 def format_of(asked: str | None, file: Path | None) -> str:
@@ -182,8 +200,9 @@ def parquet_path(bad: Any) -> Path:
     """Returns the user's path for rows that cannot be run; raises `InputError` unless it ends in .parquet."""
     path = local_path(bad, "bad", HERE)
     if path.suffix != ".parquet":
+        right = printable(str(path.with_suffix(".parquet")))
         raise InputError(
-            f"bad is a Parquet file, whose name ends in .parquet, and not {printable(str(path))}"
+            f"{printable(str(path))}: {option('bad')} names a Parquet file, which ends in .parquet: {right}"
         )
     return path
 
@@ -194,32 +213,46 @@ def list_column(schema: Any, asked: str | None) -> str:
     ambiguous or not of lists.
     """
     types = pyarrow_module("pyarrow.types", FILES)
-    names = [field.name for field in schema]
-    lists = [field.name for field in schema if types.is_list(field.type) or types.is_large_list(field.type)]
-    if asked is not None and names.count(asked) != 1:
-        present = printable(", ".join(names)) or "none"
-        raise InputError(f"there is no column `{printable(asked)}`; there are {present}")
-    if asked is not None and asked not in lists:
-        raise InputError(
-            f"column `{printable(asked)}` holds {schema.field(asked).type}; the column of "
-            "sequences holds lists"
-        )
-    lists = [name for name in lists if holds_numbers(schema.field(name).type)]
-    if asked is None and len(lists) != 1:
+    lists = [field for field in schema if types.is_list(field.type) or types.is_large_list(field.type)]
+    if asked is not None:
+        check_columns(schema, [asked])
+        field = schema.field(asked)
+        if field not in lists:
+            raise InputError(
+                f"column `{printable(asked)}` holds {field.type}; the column of sequences holds lists"
+                f"{''.join(lists_from([field]))}"
+            )
+        return asked
+    found = [field.name for field in lists if holds_numbers(field.type)]
+    if not found:
         held = printable(", ".join(f"{field.name} ({field.type})" for field in schema)) or "none"
-        many = (
-            f"{len(lists)} list columns ({printable(', '.join(lists))}); choose one with {option('column')}"
-        )
+        advice = "".join(lists_from(field for field in schema if holds_numbers(field.type)))
+        raise InputError(f"there is no list column of numbers; there are {held}{advice}")
+    if len(set(found)) > 1:
         raise InputError(
-            f"there are {many}" if lists else f"there is no list column of numbers; there are {held}"
+            f"there are {len(found)} list columns ({printable(', '.join(found))}); choose one with "
+            f"{option('column')}"
         )
-    return asked or lists[0]
+    check_columns(schema, found[:1])
+    return found[0]
+
+
+def lists_from(fields: Iterable[Any]) -> Iterator[str]:
+    """Yields, for messages, how the columns of Arrow fields whose rows are sequences, but no lists, are made
+    lists, once for each way: tensors, fixed-size lists and list views. Other fields are skipped.
+    """
+    pyarrow, types = pyarrow_module("pyarrow", FILES), pyarrow_module("pyarrow.types", FILES)
+    kinds = [field.type for field in fields]
+    if any(map(types.is_fixed_size_list, kinds)) or any(map(types.is_list_view, kinds)):
+        yield "; column.cast(pyarrow.list_(column.type.value_type)) makes lists"
+    if any(isinstance(kind, pyarrow.FixedShapeTensorType) for kind in kinds):
+        arrays = "column.combine_chunks().to_numpy_ndarray()"
+        yield f"; stepnet.Ragged.from_list([*{arrays}]).to_arrow() makes lists"
 
 
 def holds_numbers(type_: Any) -> bool:
     """Returns whether the innermost lists of an Arrow type hold numbers, or dictionaries of numbers."""
     types = pyarrow_module("pyarrow.types", FILES)
-    while types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+    while hasattr(type_, "value_type"):
         type_ = type_.value_type
-    type_ = type_.value_type if types.is_dictionary(type_) else type_
     return types.is_integer(type_) or types.is_floating(type_) or types.is_boolean(type_)

@@ -38,7 +38,8 @@ class ResultFile:
     def __init__(
         self, path: Path, schema: Any, mark: dict[str, Any], form: str, compression: str, plain: str = ""
     ) -> None:
-        """Creates and locks the partial file, and writes its schema with the mark.
+        """Creates and locks the partial file of a result, beside its later place, and writes the schema with
+        the metadata `mark`.
 
         path: the name of the complete file. mark: metadata on the model, options and input of the result.
         form: parquet or arrow. compression: one of `COMPRESSIONS`. plain: a column to write without

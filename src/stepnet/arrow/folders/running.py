@@ -26,6 +26,9 @@ from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
 from stepnet.ragged.arrow import list_axes, pyarrow_module
 
+SHOWN = 3
+"""The number of names of passed over files in the text of a report."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -48,7 +51,8 @@ class Summary:
     results that existed already. sequences, steps: those of this run, without rows that were set aside.
     features: the numbers of the outputs of a step, or of a sequence. bad: the number of rows that were set
     aside, including earlier runs. passed_over: the number of files in folders that are no tables. seconds:
-    the time of this run. left_out: the layers and arrays of the model file that were not run.
+    the time of this run. left_out: the layers and arrays of the model file that were not run. passed_names:
+    the names of passed over files that are not hidden.
     """
 
     files: int
@@ -63,6 +67,7 @@ class Summary:
     sequences_per_second: float
     output: str
     left_out: tuple[str, ...] = ()
+    passed_names: tuple[str, ...] = ()
 
     def text(self, bad: str | Path | None = None) -> str:
         """Returns the report of the run as text: a line with the counts, and lines for what was left out, was
@@ -82,12 +87,16 @@ class Summary:
         if self.bad:
             lines.append(f"{self.bad} rows were set aside in {printable(str(bad))}")
         if self.passed_over:
-            lines.append(f"{self.passed_over} other files were passed over")
+            shown = [printable(name) for name in self.passed_names[:SHOWN]]
+            rest = ["..."] if self.passed_over > len(shown) else []
+            names = f" ({', '.join(shown + rest)})" if shown else ""
+            lines.append(f"{self.passed_over} other files were passed over{names}")
         return "\n".join(lines)
 
 
 @advised(
-    output="it is the folder or file of the results, and the last output of each sequence is result='last'"
+    output="it is the folder or file of the results, and the last output of each sequence is result='last'",
+    format="write file_format= in place of it",
 )
 def run(
     inputs: Any,
@@ -174,6 +183,7 @@ def run(
         sequences_per_second=counts.sequences / seconds,
         output=str(output),
         left_out=work.predictor.left_out,
+        passed_names=tuple(found.passed_names),
     )
 
 
@@ -194,7 +204,7 @@ def run_work(
     progress: Callable[[Progress], None],
 ) -> tuple[int, dict[Path, ResultRecord], RunCounts]:
     """Makes all results that do not exist yet, under a lock of the output folder. Returns (number of results
-    that existed before, records of all results by path, counts of this run).
+    that existed before, records (the stored metadata) of all results by path, counts of this run).
 
     work: the model and the jobs. target: the output. found: the inputs. bad: the file for rows that cannot be
     run, or None. progress: called with a `Progress` as the run advances.
@@ -223,10 +233,11 @@ def run_work(
 def run_plan(
     plan: ResultsPlan, predictor: Predictor, options: WriteOptions, progress: Callable[[Progress], None]
 ) -> RunCounts:
-    """Removes unfinished files, then makes those results of a plan that do not exist yet; returns the counts
+    """Removes unfinished files, then makes those results of the run that do not exist yet; returns the counts
     of rows, sequences and steps.
 
-    predictor: the model. options: the settings of the writer. progress: called as the run advances.
+    plan: the results to make, and those that exist. predictor: the model. options: the settings of the
+    writer. progress: called as the run advances.
     """
     for path in plan.partial:
         remove_partial(path)

@@ -47,8 +47,8 @@ class BatchOutcome:
 
 
 def run_batch(batch: NumberedBatch, predictor: Predictor, selection: Selection) -> Iterator[BatchOutcome]:
-    """Runs a model on the rows of a batch, as many at a time as a call takes; yields the outcome of each
-    call.
+    """Runs a model on the rows of a record batch, at most `JOINED` bytes at a time; yields the outcome of
+    each such range of rows: its results, and the rows that could not be run with their errors.
 
     selection: the compiled model and the columns to use.
     """

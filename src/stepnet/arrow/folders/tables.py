@@ -227,7 +227,9 @@ def parquet_batches(file: Any, part: ResultRows, column: str, selection: Selecti
 
 
 def kind_of(path: Path) -> str:
-    """Returns the format of a file, "Parquet" or "Arrow", by the ending of its name, or by its content."""
+    """Returns the format of a file, "Parquet" or "Arrow", by the ending of its name, or by its content for
+    any other ending.
+    """
     kind = KINDS.get(path.suffix.lower())
     if kind is not None:
         return kind
@@ -296,7 +298,7 @@ def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> in
     """Returns the number of rows of a row group to read at a time, so that a call takes about `CHUNK_BYTES`,
     by the mean number of steps of a row; from 1 to `CHUNK_ROWS`.
 
-    source: the Parquet file. column: the list column. selection: has the bytes that rows and steps take in a
+    source: the Parquet file. column: the list column. selection: says how many bytes rows and steps take in a
     call.
     """
     rows = source.metadata.row_group(group).num_rows

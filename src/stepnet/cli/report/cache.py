@@ -38,8 +38,8 @@ class CacheFacts:
 
 
 def examine(remove: bool = False) -> CacheFacts:
-    """Collects the facts of the cache of compiled code on disk, by this process's settings. remove: empties
-    it first.
+    """Collects the facts of the cache of compiled code on disk, by this process's settings. remove: whether
+    to empty it first; the number of removed entries is among the facts then.
     """
     chosen = settings()
     cleared = clear(chosen) if remove else None

@@ -14,8 +14,8 @@ class RateColumn(ProgressColumn):
     """Column of a progress bar with the number of sequences done, and sequences per second."""
 
     def render(self, task: Task) -> Text:
-        """Formats a column of a progress bar: the number of sequences done, which the field "sequences" of
-        the task holds, and the rate.
+        """Formats one column of a progress bar as text: the number of sequences done, which the field
+        "sequences" of `task` holds, and how many are done a second.
         """
         seconds = task.elapsed
         rate = f"{task.fields['sequences'] / seconds:,.0f}" if seconds else "0"

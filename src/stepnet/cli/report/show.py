@@ -146,7 +146,8 @@ def print_summary(model: Model, console: Console) -> dict[str, Any]:
 
 
 def write_page(parts: list[PageModule | UndrawnModule], file: Path, html: Path, force: bool) -> None:
-    """Writes the HTML page with drawings of a file's modules; raises `LayoutError` if none of them can be
+    """Writes the HTML page with drawings of the recurrent layers (modules) of a
+    file of weights; raises `LayoutError` if none of them can be
     drawn.
 
     parts: the modules. html: the path of the page. force: whether to replace it.
@@ -177,8 +178,8 @@ def unsettled(module: Module) -> str:
 
 
 def identity_conversion(module: Module) -> Conversion:
-    """Converts a module to its own layout with its own settings, so that a page can draw a module which the
-    user does not convert.
+    """Converts a module (a recurrent layer in a file) to its own layout (arrangement of weights) with its own
+    settings, so that a page can draw a module which the user does not convert.
     """
     asked = {"target": dict(module.semantics)} if module.semantics else {}
     return convert(
@@ -226,8 +227,9 @@ def assumed(module: Module) -> dict[str, Any]:
 
 
 def print_module(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
-    """Prints a module on the console: its arrays in its own layout, or with a conversion the arrays of both
-    layouts and the report. Returns the signs that it printed, with explanations for a legend.
+    """Prints a module (a recurrent layer in a file) on the console: its arrays in its own layout (arrangement
+    of weights), or with a conversion the arrays of both layouts and the report of the conversion. Returns the
+    signs that it printed, with explanations for a legend.
     """
     console.rule(Text(title(module)), align="left")
     if conversion is None:

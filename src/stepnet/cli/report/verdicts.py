@@ -55,8 +55,9 @@ def compare_sides(
     dtype: str | None = None,
     recurrent_only: bool = False,
 ) -> Comparison:
-    """Compares two sides, each a file or the name of a layout. choice: how to read files, and which layers.
-    seed: that of random sequences and weights.
+    """Compares the weights or models of two sides, each a file or the name of a layout (the arrangement of
+    weights of one framework). choice: how to read files, and which layers. seed: that of random sequences and
+    weights.
 
     Two files that specify whole models are compared whole, unless `recurrent_only`, and so are their
     recurrent layers if they correspond. Of other files, modules of equal names are compared, or else all in
@@ -83,7 +84,8 @@ def compare_sides(
 def compare_with_layout(
     originals: Sequence[Module], layout: str, dtype: str | None, advance: Callable[[int], None]
 ) -> dict[str, Verdict]:
-    """Compares modules of a file with their conversions to a layout; returns verdicts by name of the module.
+    """Compares modules (recurrent layers) of a file with their conversions to a layout (the arrangement of
+    weights of one framework); returns verdicts by name of the module.
 
     dtype: the dtype of the conversion; None for that of the weights. advance: called with 1 after each
     module.
@@ -198,7 +200,7 @@ def data_model(file: str, choice: LayoutChoice, recurrent_only: bool) -> FileMod
 
 def is_weights(file: str, choice: LayoutChoice) -> bool:
     """Tells if a file holds only weights; its architecture is unknown then, so it cannot be run. choice: the
-    user's statements about the layout of the file.
+    user's statements on how the file's weights are arranged.
     """
     path = Path(file)
     return not (is_graph(path) or is_saved(file)) and bool(
@@ -224,8 +226,8 @@ def is_saved(file: str) -> bool:
 
 
 def has_modules(files: Sequence[str], choice: LayoutChoice) -> Iterator[bool]:
-    """Tells of each file if it has recurrent layers, known or not. choice: the user's statements about the
-    layouts of the files.
+    """Tells of each file if it has recurrent layers, known or not. choice: the user's statements on how the
+    files' weights are arranged.
     """
     for file in files:
         model = read(file, choice.layout, choice.layouts)
@@ -234,7 +236,7 @@ def has_modules(files: Sequence[str], choice: LayoutChoice) -> Iterator[bool]:
 
 def has_layers(files: Sequence[str], choice: LayoutChoice) -> bool:
     """Tells if both files have recurrent layers whose weights are known, so that layers can be compared.
-    choice: the user's statements about the layouts of the files.
+    choice: the user's statements on how the files' weights are arranged.
     """
     if any(map(is_saved, files)):
         return False
@@ -307,8 +309,8 @@ def modules(
 
 
 def random_module(chosen: Record, choice: LayoutChoice, seed: int) -> Module:
-    """Makes a recurrent layer with random weights, by `seed`, in the layout `chosen`, so that its conversion
-    to another layout can be run and compared.
+    """Makes a recurrent layer with random weights, by `seed`, in the layout `chosen` (the arrangement of
+    weights of one framework), so that its conversion to another layout can be run and compared.
 
     choice: sizes and settings. Other sizes are those of `SIZES`; settings without a usual value get the first
     that is allowed, or 1.

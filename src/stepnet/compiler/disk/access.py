@@ -70,7 +70,9 @@ def why_open(path: Path) -> str | None:
 
 
 def called(library: str, name: str, *arguments: Any) -> int:
-    """Calls a function of Windows and returns its result. library: "advapi32" or "kernel32"."""
+    """Calls a function of Windows by its name, with these arguments, and returns its result, an integer.
+    library: "advapi32" or "kernel32".
+    """
     function = ctypes.CDLL(library)[name]
     function.restype = ctypes.c_ssize_t if name == "GetCurrentProcess" else ctypes.c_int
     return function(*arguments)
@@ -90,7 +92,9 @@ def text_and_free(text: ctypes.c_wchar_p) -> str:
 
 
 def security_text(path: Path) -> str:
-    """Reads the owner and the access list of a folder, as Windows writes them; raises `OSError`."""
+    """Reads the owner and the access list of a folder, as text in the form that Windows writes them. Raises
+    `OSError` if Windows does not give them.
+    """
     descriptor, text = ctypes.c_void_p(), ctypes.c_wchar_p()
     what = ctypes.c_wchar_p(str(path)), FILE_OBJECT, OWNER_AND_LIST, None, None, None, None
     check(not called("advapi32", "GetNamedSecurityInfoW", *what, ctypes.byref(descriptor)))

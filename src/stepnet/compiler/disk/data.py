@@ -140,7 +140,10 @@ class ValueWriter:
         return [self.size - len(data), len(data)]
 
     def array(self, value: np.ndarray) -> list[Any]:
-        """Adds an array's bytes to those stored after the JSON; returns dtype, shape, offset and number."""
+        """Adds an array's bytes to those stored after the JSON; returns the array's dtype and shape, and the
+        offset and number of its bytes. Raises `NotDataError` for a dtype that its name alone does not
+        describe.
+        """
         if value.dtype.names is not None or np.dtype(value.dtype.name) != value.dtype:
             raise NotDataError(f"an array of {value.dtype} is not written as data")
         return [value.dtype.name, list(value.shape), *self.blob(value.tobytes())]

@@ -47,7 +47,9 @@ def listing(folder: Path) -> Generator[None]:
 
 
 def facts_of(folder: Path) -> list[tuple[str, int, int]]:
-    """Lists path, size and modification time of each module in a folder, at any depth."""
+    """Lists path, size and modification time of each module in a folder, at any depth, by which changes of
+    the code are noticed.
+    """
     facts = list[tuple[str, int, int]]()
     with os.scandir(folder) as files:
         for file in files:

@@ -51,7 +51,8 @@ def is_used() -> bool:
 
 
 def get(kind: str, key: str) -> bytes | None:
-    """Reads the payload stored under a key of 32 hexadecimal digits; None if there is no valid one.
+    """Reads the payload (bytes) that the disk cache has under a key of 32 hexadecimal digits; None if it has
+    no valid one or is turned off.
 
     kind: the ending of the file's name, such as "schedule". A hit or a miss is counted.
     """

@@ -1,6 +1,7 @@
-"""Gradients: from a net to a net."""
+"""Gradients and tangents: from a net to a net."""
 
 from stepnet.compiler.grad.gradient import vjp
 from stepnet.compiler.grad.halves import Halves, halves
+from stepnet.compiler.grad.tangent_net import jvp
 
-__all__ = ["Halves", "halves", "vjp"]
+__all__ = ["Halves", "halves", "jvp", "vjp"]

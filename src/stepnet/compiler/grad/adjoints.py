@@ -23,8 +23,9 @@ PLANNED = "made by a pass, which runs after gradients are taken"
 
 
 def without_node(adjoint: Callable[..., tuple[Value, ...] | Value]) -> Adjoint:
-    """Makes an entry of the table of adjoints from a function that does not need the node. Functions in the
-    table take a node, the cotangent of its result, the result and the operands, and return a tuple.
+    """Makes an entry of `ADJOINTS`, the table of the functions that compute cotangents, from a function that
+    does not need the node. Functions in the table take a node, the cotangent of its result, the result and
+    the operands, and return a tuple.
 
     adjoint: takes all of these but the node; returns the cotangents of the operands, or the only one.
     """

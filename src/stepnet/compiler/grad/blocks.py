@@ -43,9 +43,10 @@ class BlockChoice:
 
 
 def block_choices(net: Net, costs: BlockCosts) -> dict[int, BlockChoice]:
-    """Chooses, for each recurrence of a net (by node number), how many of its steps are joined to one when
-    its gradient is computed, to save fewer matrices: a single one if the net has inner sequences, or if it
-    runs over other sequences than those of the call.
+    """Chooses how many steps of each recurrence of a net are joined to one when its gradient is computed, to
+    save fewer matrices. Returns a dict from the node number of each recurrence to the choice. It is one step
+    if the net has sequences inside sequences, or if a recurrence runs over other sequences than those of the
+    call.
 
     costs: the estimated costs, those of the engine that trains.
     """
@@ -85,8 +86,9 @@ def block_choice(recur: Recur, costs: BlockCosts) -> BlockChoice:
 def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
     """Makes the recurrence of which one step does `count` steps of the given one, to save fewer matrices.
 
-    fitting: the memories that are matrices, by their numbers in the body. Sums over values that are linear in
-        them are written as sums over these memories, so that the matrices between the steps are not computed.
+    fitting: the memories that are matrices, by their numbers in the body (the net of a step). Sums over
+        values that are linear in them are written as sums over these memories, so that the matrices between
+        the steps are not computed.
     """
     blocked = with_joined_steps(recur, count)
     indices = [recur.memories.index(memory) for memory in fitting]
@@ -99,7 +101,8 @@ def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
 
 def matrices(recur: Recur) -> tuple[int, ...] | str:
     """Returns the memories that are matrices and fit training in blocks (several steps computed as one, so
-    that fewer matrices are saved); a text with the reason if none fits.
+    that fewer matrices are saved), as node numbers of the body (the net of a step); a text with the reason if
+    none fits.
 
     None fits if products are in low precision, or if a step reads its index or runs over sequences itself.
     """
@@ -124,7 +127,8 @@ def is_matrix(node: Node) -> bool:
 
 
 def unfit(recur: Recur, memory: int) -> str | None:
-    """Returns why a memory that is a matrix cannot be trained in blocks of steps; None if it can.
+    """Returns why a memory of a recurrence, a matrix, cannot be trained in blocks of steps, several steps
+    computed as one; None if it can.
 
     It can if the next memory is linear in it, with factors smaller than the matrix, and if all other nodes
     read it only in sums.
@@ -163,7 +167,7 @@ def cost(recur: Recur, fitting: Sequence[int], body: Net, costs: BlockCosts) -> 
     Counted are operations on numbers, bytes of saved memories, and matrices that do not fit in registers.
 
     fitting: the memories that are matrices.
-    body: the body of the recurrence, or of its blocks.
+    body: the body of the recurrence (the net of a step), or that of its blocks.
     costs: those of the engine that trains.
     """
     large = min(recur.body.type_of(number).size for number in fitting)

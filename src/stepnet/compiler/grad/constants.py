@@ -20,8 +20,11 @@ def constants_outside(net: Net) -> Net:
 def with_computed_constants_outside(
     builder: Builder, net: Net, number: int, operands: list[int]
 ) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with the constants that its body computes as operands; returns the
-    new number, None for other nodes. builder: makes the new net. operands: the node's operands in it.
+    """Rewrite rule: rebuilds a recurrence such that the constants that its body (the net of a step) computes
+    are computed outside and become operands. Returns the number of the new node; None for nodes that are no
+    recurrences, which the caller copies.
+
+    builder: makes the new net, with the constants. operands: the node's operands in it.
     """
     node = net.nodes[number]
     if node.operation != "recur":

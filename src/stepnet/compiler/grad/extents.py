@@ -43,7 +43,8 @@ class Total:
     @property
     def built(self) -> Value:
         """The value of the sum over all rows. Its nodes are added to the net that has the operands, which
-        must not be the body of a recurrence, as a body cannot compute sums over all rows.
+        must not be the body of a recurrence (the net of its step), as a body cannot compute sums over all
+        rows.
         """
         first, *rest = self.operands
         if self.operation == "sum":
@@ -164,8 +165,14 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     if how == "mean":
         ones = d.constant(np.ones((1,) * x.rank)).at(x.type.extent)
         return ((d / counted(ones)).at(x.type.extent),)
+    those, count = maxima(x, y)
+    return ((d / count).at(x.type.extent) * those,)
+
+
+def maxima(x: Value, y: Value) -> tuple[Value, Value]:
+    """Returns which steps of x have its maximum y, as 1 and 0, and their number, at least 1."""
     those = x.apply("equal", y.at(x.type.extent)).cast(x.type.dtype)
-    return ((d / counted(those)).at(x.type.extent) * those,)
+    return those, counted(those)
 
 
 def windows(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
@@ -189,9 +196,10 @@ def scores(node: Node, d: Value, y: Value, query: Value, key: Value) -> Cotangen
 
 
 def mix(node: Node, d: Value, y: Value, weights: Value, values: Value) -> Cotangents:
-    """Returns the cotangents of the weights at pairs of steps and of the values of `mix`, which sums weighted
-    values over keys or queries, from d, that of its result y: products of d and the values at each pair, and
-    a sum of d over the other side of the pairs.
+    """Returns the cotangents of the operands of `mix`, which sums values over the keys of each query, or over
+    the queries of each key, with a weight for each pair of steps. For the weights these are the products of
+    d, the cotangent of the result y, with the values at each pair; for the values, the weighted sum of d over
+    the other of keys and queries.
     """
     causal, over_keys = is_causal(weights.type.extent), node.attributes["over"] == "keys"
     queries, keys = (d, values) if over_keys else (values, d)
@@ -200,7 +208,9 @@ def mix(node: Node, d: Value, y: Value, weights: Value, values: Value) -> Cotang
 
 
 def arrange(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of the operand x of arrange: d, that of the result y, in the order of x."""
+    """Returns the cotangent of the operand x of `arrange`, which copies the steps of each sequence, in order
+    or reversed: d, that of the result y, copied back to the steps of x.
+    """
     return (d.apply("arrange", steps=x.type.extent[-1], reverse=node.attributes["reverse"]),)
 
 

@@ -1,6 +1,7 @@
 """Adjoints of operations within one element: views, reductions and scans over feature axes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -118,15 +119,21 @@ def sum_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     """Returns the cotangent of a max's or min's operand x: the cotangent d of the result y, divided equally
     among the extreme elements.
+    """
+    those, count = extremes(node, x)
+    return (spread(d / count, node.attributes["axes"], x) * those,)
+
+
+def extremes(node: Node, x: Value) -> tuple[Value, Value]:
+    """Returns which elements of a max's or min's operand x are extreme, as 1 and 0, and how many are.
 
     The maximum is recomputed: x may have been recomputed with another order of additions, so that no element
-    need equal the y of the forward pass.
+    need equal the result of the forward pass.
     """
     axes: tuple[int, ...] = node.attributes["axes"]
     again = x.apply(node.operation, axes=axes)
     those = x.apply("equal", spread(again, axes, x)).cast(x.type.dtype)
-    count = those.sum(*axes)
-    return (spread(d / count, axes, x) * those,)
+    return those, those.sum(*axes)
 
 
 # ---- scans -------------------------------------------------------------------------------------------------
@@ -146,23 +153,49 @@ def cumsum(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     """Returns the cotangent of a cumprod's operand x: for element j, the sum over i >= j of d_i times the
     product of the other elements up to i, where d is the cotangent of the result y.
+    """
+    factors = ProductFactors.of(node, x, y)
+    *others, size = factors.before.type.shape
+    after = (factors.after * factors.moved(d).reshape(*others, 1, size)).sum(-1)
+    return (factors.moved(factors.before * after),)
+
+
+@dataclass(frozen=True)
+class ProductFactors:
+    """The factors of a cumprod's derivatives: element i of the result changes by before_j * after_ji with
+    element j of the operand.
 
     There is no division by the element, so the result is right where it is 0: the products between j and i
     are scans of a matrix whose row j has ones up to j.
+
+    axis: the axis along which the products run, counted from 0.
+    before: for each element, the product of those before it; the products run along the last axis.
+    after: a matrix [j, i] with the product of the elements behind j up to i, and 0 for i before j.
     """
-    axis: int = node.attributes["axis"] % x.rank
-    last, order = x.rank - 1, list(range(x.rank))
-    order[axis], order[last] = order[last], order[axis]
 
-    def moved(value: Value) -> Value:
-        """Exchanges the axis along which the products run and the last axis."""
-        return value if axis == last else value.apply("transpose", order=tuple(order))
+    axis: int
+    before: Value
+    after: Value
 
-    d, x, y = moved(d), moved(x), moved(y)
-    *others, size = x.type.shape
-    mask = x.constant(np.triu(np.ones((size, size)), 1))
-    between = x.reshape(*others, 1, size) * mask + (1 - mask)
-    products = between.apply("cumprod", axis=-1) * x.constant(np.triu(np.ones((size, size))))
-    after = (products * d.reshape(*others, 1, size)).sum(-1)
-    before = concatenated(-1, x.zeros(*others, 1) + 1, *([y.slice(last, 0, size - 1)] if size > 1 else []))
-    return (moved(before * after),)
+    @classmethod
+    def of(cls, node: Node, x: Value, y: Value) -> "ProductFactors":
+        """Adds the factors to the net of the operand x and the result y of a cumprod."""
+        axis: int = node.attributes["axis"] % x.rank
+        x, y = moved_last(x, axis), moved_last(y, axis)
+        *others, size = x.type.shape
+        mask = x.constant(np.triu(np.ones((size, size)), 1))
+        between = x.reshape(*others, 1, size) * mask + (1 - mask)
+        after = between.apply("cumprod", axis=-1) * x.constant(np.triu(np.ones((size, size))))
+        earlier = [y.slice(len(others), 0, size - 1)] if size > 1 else []
+        return cls(axis, concatenated(-1, x.zeros(*others, 1) + 1, *earlier), after)
+
+    def moved(self, value: Value) -> Value:
+        """Exchanges the axis along which the products run and the last axis of a value."""
+        return moved_last(value, self.axis)
+
+
+def moved_last(value: Value, axis: int) -> Value:
+    """Exchanges a feature axis, counted from 0, and the last one."""
+    order = [*range(value.rank)]
+    order[axis], order[-1] = order[-1], order[axis]
+    return value if axis == value.rank - 1 else value.apply("transpose", order=tuple(order))

@@ -34,7 +34,7 @@ def vjp(net: Net, argnums: Sequence[int] | None = None) -> Net:
     result. Its results are those of the net, then the cotangents of the wanted inputs.
 
     argnums: positions of the inputs whose cotangents are computed; by default all floating-point ones.
-
+    Raises `RefusedError` for a recurrence in int8.
     The gradient of a recurrence in bfloat16 is in bfloat16 too. It is that of the function without rounding,
     at the rounded values, and each of its products and contracts rounds both sides. The cotangents of
     parameters are float32.

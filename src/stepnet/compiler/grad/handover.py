@@ -85,8 +85,9 @@ def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
 
 
 def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
-    """Returns the cheap nodes of a recurrence's body that an earlier recurrence should compute and save
-    in place of the values that it saves now, as they take fewer bytes; empty if no change pays.
+    """Returns the cheap nodes of a recurrence's body (the net of its step) that an earlier recurrence should
+    compute and save in place of the values that it saves now, as they take fewer bytes; empty if no change
+    pays.
 
     Candidates are cheap functions of saved values. The choice is the minimum cut, which takes the fewest
     bytes per step; values that are saved in any case count as one byte.
@@ -117,7 +118,7 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
     """Returns a recurrence with further outputs, for nodes that it now computes and saves for a later
     recurrence.
 
-    later: the body of the later recurrence, from which these nodes are copied.
+    later: the body of the later recurrence (the net of its step), from which these nodes are copied.
     handover: the change: which nodes these are, and which inputs of that body are outputs of this recurrence.
     """
     builder = Builder()
@@ -127,8 +128,8 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
     there = {inner: copy_of[recur.outputs[of]] for inner, of in handover.saved.items()}
 
     def made(number: int) -> int:
-        """Copies a node of the body of the later recurrence (which reads saved values) into the body of the
-        earlier one, which then computes it; returns its number there.
+        """Copies a node of the body (the net of a step) of the later recurrence, which reads saved values,
+        into the body of the earlier one, which then computes it; returns its number there.
         """
         if number not in there:
             node = later.nodes[number]
@@ -140,8 +141,8 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
 
 
 def receiving(recur: Recur, operands: list[int], saved_by: Mapping[int, int]) -> tuple[Recur, list[int]]:
-    """Replaces nodes of a recurrence's body by input sequences, as earlier recurrences now compute and save
-    them. Returns the changed recurrence and its operands.
+    """Replaces nodes of a recurrence's body (the net of its step) by input sequences, as earlier recurrences
+    now compute and save them. Returns the changed recurrence and its operands.
 
     operands: the operands of the recurrence before the change, in the new net.
     saved_by: for each replaced node of the body, the sequence of its values in the new net.

@@ -86,8 +86,8 @@ class IsolatedCut:
         required: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
 
         def want(numbers: Collection[int]) -> None:
-            """Notes values that a later section (part of the net) or the net's results read, so that the
-            section that computes them returns them.
+            """Notes the values `numbers`, which a later section (part of the net) or the net's results read,
+            so that the section that computes them returns them.
             """
             for number in numbers:
                 if self.net.nodes[number].operation != "input" and not self.is_of_chosen(number):

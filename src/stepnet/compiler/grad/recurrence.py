@@ -23,7 +23,7 @@ from stepnet.compiler.net.types import CONST, Type
 
 def transpose(sweep: Sweep, number: int) -> None:
     """Adds the adjoint of a recurrence to the gradient net, and its results to the cotangents of the
-    recurrence's operands.
+    recurrence's operands. Does nothing if no result of the recurrence has a cotangent.
 
     sweep: the reverse sweep over the net with the recurrence. number: the node of the recurrence in that net.
     """
@@ -50,7 +50,9 @@ class Transposed:
     others: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
-        """Reads the recurrence to be differentiated, its operands and its extent from the net."""
+        """Reads the recurrence to be differentiated, its operands and the extent of its steps (such as
+        rows/steps) from the net.
+        """
         node = self.sweep.net.nodes[self.number]
         self.recur, self.body, self.types = node.recur, node.recur.body, node.types
         self.operands = dict(zip(self.body.inputs, node.inputs, strict=True))
@@ -59,7 +61,8 @@ class Transposed:
     def run(self) -> None:
         """Builds the adjoint of a recurrence, a recurrence that runs from the last step to the first, and
         adds its results to the cotangents of the operands of the original. Its memories are the cotangents of
-        the original's memories, and for each static the sum of its cotangents so far.
+        the original's memories, and for each static (a value that all steps share) the sum of its cotangents
+        so far.
         """
         recur, body, count = self.recur, self.body, len(self.recur.outputs)
         inner = Sweep(self.builder, body, self.forward(), self.sweep.transpose, inside=True)
@@ -92,7 +95,7 @@ class Transposed:
         """Adds the adjoint recurrence to the outer net (the gradient net around it), and its results to the
         cotangents of the operands of the original recurrence.
 
-        inner: the reverse sweep over the body.
+        inner: the reverse sweep over the body, the net of a step.
         remembered: the nodes of the original body whose cotangents are the adjoint's memories.
         after: these cotangents after a step.
         """
@@ -110,8 +113,8 @@ class Transposed:
             self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
 
     def encoding(self, total: Total) -> str | None:
-        """Returns the encoding, such as "bfloat16", in which a sum over all rows multiplies its factors, if
-        the recurrence computes products in low precision; else None.
+        """Returns the encoding, such as "bfloat16", in which `total`, a sum over all rows, multiplies its
+        factors, if the recurrence computes products in low precision; else None.
         """
         precision = self.recur.precision
         if precision is None or not precision.is_low or total.operation != "contract":
@@ -123,7 +126,7 @@ class Transposed:
         dict from the number of each value in `handed` to the value of the outer net that contains it for all
         steps.
 
-        handed: the values of the adjoint's body that the outer net reads.
+        handed: the values of the adjoint's body (the net of its step) that the outer net reads.
         after: the memories of the adjoint after a step.
         """
         around = self.sweep.builder
@@ -153,9 +156,9 @@ class Transposed:
         }
 
     def known(self, number: int) -> Value | None:
-        """Returns the value of the outer net, one per step, that a node of the adjoint's body is if it only
-        reads an operand: a sequence as it is, another operand repeated at each step. None for other nodes,
-        which the body computes.
+        """Returns the value of the outer net, one per step, that a node of the adjoint's body (the net of its
+        step) is if it only reads an operand: a sequence as it is, another operand repeated at each step. None
+        for other nodes, which the body computes.
         """
         around = self.sweep.builder
         if number in self.sequences:
@@ -167,8 +170,9 @@ class Transposed:
     # ---- the inputs of the body
 
     def forward(self) -> Forward:
-        """Adds the values of the original step to the adjoint's body, whose nodes read them: saved values and
-        operands as inputs, the others as copies of the nodes that compute them. Returns these copies.
+        """Adds the values of the original step to the adjoint's body (the net of its step), whose nodes read
+        them: saved values and operands as inputs, the others as copies of the nodes that compute them.
+        Returns these copies.
         """
         here, saved = self.sweep.forward, self.sweep.forward.saved[self.number]
         copy_of: dict[int, int] = {}
@@ -186,9 +190,9 @@ class Transposed:
 
     def input(self, inputs: dict[int, int], number: int, outer: int) -> int:
         """Adds an input for a value of the original step (the body of the recurrence that is differentiated)
-        to the adjoint's body; returns its number.
+        to the adjoint's body (the net of its step); returns its number.
 
-        inputs: the inputs of its kind (sequences or others) so far, to which it is added.
+        inputs: the inputs of the same kind (all sequences, or all others) so far, to which it is added.
         number: the value in the original body.
         outer: the value of the outer net that the input reads.
         """
@@ -199,9 +203,9 @@ class Transposed:
 
     def cotangent(self, inputs: dict[int, int], number: int, outer: int) -> Value:
         """Adds an input for the cotangent of a value of the original step (the body of the recurrence that is
-        differentiated) to the adjoint's body; returns it.
+        differentiated) to the adjoint's body (the net of its step); returns it.
 
-        inputs: the inputs of its kind (sequences or memories) so far, to which it is added.
+        inputs: the inputs of the same kind (all sequences, or all memories) so far, to which it is added.
         number: the value in the original body.
         outer: the value of the outer net that the input reads.
         """
@@ -211,7 +215,9 @@ class Transposed:
         return Value(self.builder, input_number)
 
     def zeros(self, type_: Type) -> int:
-        """Adds zeros of this type to the net around the adjoint's body; returns the number of their node."""
+        """Adds zeros of this type to the net around the adjoint's body (the net of its step); returns the
+        number of their node.
+        """
         around = self.sweep.builder
         number = around.constant(np.zeros(type_.shape, type_.dtype))
         return around.add("expand", number, extent=type_.extent)

@@ -13,9 +13,11 @@ from stepnet.compiler.net.types import ROWS
 
 
 def saved_values(recur: Recur) -> list[int]:
-    """Lists the nodes of a body whose values at every step are saved for its adjoint, not computed again.
+    """Lists the nodes of a recurrence's body (the net of its step) whose values are saved at every step for
+    its adjoint, in place of computing them again: by node number, the memories first.
 
-    The memory before a step is always saved, and so is the step index, which would count from the wrong end.
+    The memory before a step is always saved, and so is the step index, which the adjoint, as it runs from the
+    last step, would count from the wrong end.
     """
     body = recur.body
     memories = [number for number in recur.memories if body.type_of(number).extent == ROWS]

@@ -115,7 +115,8 @@ class Homes:
         """Assigns each node of the net to the section (a part of the net that runs in one direction) that
         computes it, by index in the order the sections run.
 
-        Values that are known only after the last step, and functions of them, go to a last section `count`.
+        Values that are known only after the last step, and functions of them, go to a last section, whose
+        index is `count`.
         """
         self.net = net
         self.reverse: list[bool] = []
@@ -132,7 +133,9 @@ class Homes:
 
     def home(self, number: int) -> int:
         """Determines the section (part of the net), by index, that computes a node: the first one in which
-        all operands are known, and for a recurrence the first such section of its direction.
+        all operands are known, and for a recurrence the first such section whose recurrences run in its
+        direction. If there is none, a section of that direction is added at the end of `reverse`, the
+        directions of the sections in order.
         """
         node = self.net.nodes[number]
         if node.operation == "result":
@@ -157,8 +160,9 @@ class Homes:
         return node.operation == "result" and node.type.extent == ROWS
 
     def check(self, number: int) -> None:
-        """Raises `InputError` for a node that needs all steps of a sequence at once, such as a sum over steps
-        that later steps read: sections (parts of the net) run a few steps at a time.
+        """Raises `InputError` for a node that needs several steps of a sequence at once, such as a sum over
+        the steps, a convolution or attention: sections (parts of the net) run a few steps at a time. The
+        final values of a section, such as the last step, may be read.
         """
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
@@ -275,8 +279,9 @@ class SectionBuilder(PartBuilder):
         return [*by_kind.sequences, *by_kind.others]
 
     def copy(self, number: int) -> int:
-        """Copies a node of the whole net into the section, which is a part of it. If it is a recurrence, its
-        initial memories become inputs of the section, and its final memories become results.
+        """Copies a node of the whole net into the section, which is a part of it; returns its number there.
+        If it is a recurrence, its initial memories become inputs of the section, and its final memories
+        become results: these are noted in `initial`, `lasts` and `memories`.
         """
         node, builder = self.net.nodes[number], self.builder
         if node.operation != "recur":

@@ -71,8 +71,8 @@ class Sweep:
     def add(self, number: int, cotangent: Value | Total) -> None:
         """Adds a contribution, from one reader of a node, to the node's cotangent, in its compute dtype.
 
-        In a body, a sum over all rows is noted in `totals` instead, as a body cannot compute it. Sums over
-        all rows for `constant` nodes are dropped, as nothing reads them.
+        In a body (the net of a recurrence's step), a sum over all rows is noted in `totals` instead, as a
+        body cannot compute it. Sums over all rows for `constant` nodes are dropped, as nothing reads them.
         """
         type_ = self.net.type_of(number).computed
         if isinstance(cotangent, Value):
@@ -98,7 +98,9 @@ class Sweep:
         return Value(self.builder, zeros).like(type_.extent)
 
     def of_results(self, number: int) -> dict[int, Value]:
-        """Returns the cotangents of the results of recurrence `number`, by position among its results."""
+        """Returns the cotangents of the results of recurrence `number`, by position among its results;
+        results without a cotangent are left out.
+        """
         return {
             node.attributes["of"]: self.cotangents[result_number]
             for result_number, node in enumerate(self.net.nodes)
@@ -116,8 +118,9 @@ def fitted(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def handed_out(total: Total) -> Total:
-    """Returns an equal sum over all rows whose operands a body can return as outputs: if it sums values of
-    static sequences (several per row), the operand of the new sum is their sum for each row.
+    """Returns a sum over all rows that is equal to `total` and whose operands a body (the net of a step) can
+    return as outputs: if it sums values at the steps of static sequences, of which a row has several, the
+    operand of the new sum is their sum for each row.
     """
     if is_static_extent(total.operands[0].type.extent):
         return Total("sum", (total.terms.reduced(ROWS),))

@@ -88,19 +88,21 @@ class Value:
     # ---- dtypes, shapes and extents
 
     def cast(self, dtype: str) -> "Value":
-        """Casts the value to another dtype."""
+        """Casts the value to another dtype; returns the value itself if it has that one."""
         return self if self.type.dtype == dtype else self.apply("cast", dtype=dtype)
 
     def reshape(self, *shape: int) -> "Value":
-        """Reshapes the features to this shape."""
+        """Reshapes the features to this shape; returns the value itself if they have it."""
         return self if self.type.shape == shape else self.apply("reshape", rank=self.rank, shape=shape)
 
     def broadcast(self, *shape: int) -> "Value":
-        """Broadcasts the features to this shape."""
+        """Broadcasts the features to this shape; returns the value itself if they have it."""
         return self if self.type.shape == shape else self.apply("broadcast", rank=self.rank, shape=shape)
 
     def at(self, extent: Extent) -> "Value":
-        """Expands the value to a deeper extent, such as from rows to rows/steps, by repeating it."""
+        """Expands the value to a deeper extent, such as from rows to rows/steps, by repeating it; returns the
+        value itself if it has that extent.
+        """
         return self if self.type.extent == extent else self.apply("expand", extent=extent)
 
     def like(self, extent: Extent) -> "Value":
@@ -114,7 +116,9 @@ class Value:
         return self.apply("transpose", order=(*axes[:-2], axes[-1], axes[-2]))
 
     def sum(self, *axes: int) -> "Value":
-        """Sums the value over these feature axes, which are counted from the end."""
+        """Sums the value over these feature axes, which are counted from the end; returns the value itself
+        for no axes.
+        """
         return self.apply("sum", axes=axes) if axes else self
 
     def slice(self, axis: int, start: int, stop: int, stride: int = 1) -> "Value":

@@ -125,6 +125,6 @@ EXPENSIVE = 10
 
 def is_expensive(node: Node) -> bool:
     """Tells whether a node's values cost too much to be computed twice: products, reductions, scans, gathers,
-    operations across extents, and functions such as exp.
+    operations from sequences to their steps or back, and functions such as exp.
     """
     return node.kind in ("matmul", "reduce", "scan", "gather", "extent") or node.row.flops >= EXPENSIVE

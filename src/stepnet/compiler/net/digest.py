@@ -28,7 +28,7 @@ def digest(*values: Any) -> str:
 
 
 def pieces(value: Any) -> list[bytes]:
-    """Lists the bytes of a value that are hashed for its digest, in pieces."""
+    """Lists the byte strings that are hashed, one after the other, for the digest of a value."""
     chunks = list[bytes]()
     add_pieces(chunks, value)
     return chunks

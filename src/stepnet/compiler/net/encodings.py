@@ -1,6 +1,7 @@
 """Low-precision products: how both sides are encoded, and the product of the encoded sides.
 
     bfloat16   both sides rounded to bfloat16
+    stored     W rounded to bfloat16, x in its dtype      weights that are bfloat16 already: nothing is lost
     int8       x[k] = p[k] a    W[k, n] = q[k, n] b[n]      p and q integers from -127 to 127
                x @ W = (sum of p[k] q[k, n]) a b[n]         the sum is exact
 
@@ -38,11 +39,13 @@ class Encoding:
     bytes: the bytes of one encoded weight.
     is_scaled: whether the codes come with scales, per column of the weights and per vector of the left side.
     product: encodes both sides, [..., k] and [k, n], and computes their product.
+    is_left_encoded: whether the left side is encoded too.
     """
 
     bytes: int
     is_scaled: bool
     product: Callable[[Array, Array], Array]
+    is_left_encoded: bool = True
 
 
 def by_vector(left: Array, right: Array) -> Array:
@@ -82,6 +85,11 @@ def product_of_rounded(left: Array, right: Array) -> Array:
     return by_vector(rounded(left), rounded(right))
 
 
+def product_with_rounded(left: Array, right: Array) -> Array:
+    """Multiplies vectors by a matrix that is rounded to bfloat16: [..., k] @ [k, n]."""
+    return by_vector(left, rounded(right))
+
+
 def product_of_whole_numbers(left: Array, right: Array) -> Array:
     """Multiplies vectors by a matrix, [..., k] @ [k, n], after rounding both to int8, with a scale for each
     vector and each column. The integer products are summed exactly, in float64.
@@ -94,7 +102,10 @@ def product_of_whole_numbers(left: Array, right: Array) -> Array:
 ENCODINGS = {
     "bfloat16": Encoding(2, False, product_of_rounded),
     "int8": Encoding(1, True, product_of_whole_numbers),
+    "stored": Encoding(2, False, product_with_rounded, is_left_encoded=False),
 }
+PRECISIONS = ("bfloat16", "int8")
+"""The encodings that are the precision of a recurrence, which a user asks for."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,7 @@ class Precision:
     @property
     def is_low(self) -> bool:
         """Tells whether a recurrence of this precision computes products in fewer bits than float32."""
-        return self.dtype in ENCODINGS
+        return self.dtype in PRECISIONS
 
     def __str__(self) -> str:
         """Writes the precision, such as bfloat16 or int8/31.75+128 (scale and shift of its inputs)."""

@@ -42,10 +42,11 @@ class Ends:
 
     @classmethod
     def of(cls, net: Net) -> "Ends":
-        """Sorts the positions of a net's inputs and results by kind, which follows from their extents.
+        """Sorts the positions of a net's inputs and results by kind, which follows from their extents (one
+        value per step, per row or for all).
 
-        An input with one value per row is an initial memory if a recurrence begins with it, else a static. A
-        static sequence counts as one value per row.
+        An input with one value per row is an initial memory if a recurrence begins with it, else a static,
+        which all steps share. A static sequence, which each step reads whole, counts as one value per row.
         """
         begins = {
             number

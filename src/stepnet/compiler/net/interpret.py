@@ -81,8 +81,9 @@ class LevelSizes:
         return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
 
     def pairs_at(self, extent: Extent) -> PairPlaces:
-        """Returns where the pairs of steps (a query with each of its keys) lie, for an extent of pairs such
-        as rows/steps/steps*. Computed once for each extent.
+        """Returns where the pairs of steps (a query with each of its keys) lie, for the axes of the pairs
+        (`extent`), such as rows/steps/steps*: each step of a row with all steps of the row. Computed once for
+        each extent.
         """
         if extent not in self.pairs:
             queries, keys = self.into(queries_of(extent)), self.into(keys_of(extent))
@@ -96,7 +97,8 @@ def interpret(
     """Computes the results of a net with NumPy: the reference for all engines.
 
     arrays: the inputs of the net, in order.
-    segments: the numbers and offsets of rows (sequences), steps and the entries of inner sequences.
+    segments: the numbers, and where each begins and ends, of rows (sequences), steps and the entries of inner
+        sequences (those inside a step).
     index: for each row, the index of the step, if the net reads it.
     """
     inputs = dict(zip(net.inputs, arrays, strict=True))
@@ -117,8 +119,8 @@ def interpret(
 
 
 def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> dict[int, Any]:
-    """Computes some nodes of a net from known values; returns all values by node number. It computes
-    constants from parameters.
+    """Computes some nodes of a net from known values; returns all values by node number. It is used to
+    compute constants from parameters.
 
     values: the known values by node number.
     numbers: the nodes to compute, in order; their operations need no lengths of sequences.
@@ -160,8 +162,8 @@ def widened(net: Net) -> Net:
 
 
 def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
-    """Returns a net with `change` applied to every attribute of its nodes, and of the nodes in bodies. Nodes
-    keep their names and the user's lines.
+    """Returns a net with `change` applied to every attribute of its nodes, and of the nodes in the bodies of
+    recurrences (the nets of their steps). Nodes keep their names and the user's lines.
     """
     builder = Builder()
     copy_of: list[int] = []
@@ -192,8 +194,8 @@ def wide(value: Any) -> Any:
 def expand(
     net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
 ) -> Buffer:
-    """Computes an `expand` node: repeats the value of each row or step for all its inner entries, or with the
-    attribute `how` writes it to the first or last of them.
+    """Computes an `expand` node: repeats the value of each row or step for all its inner entries (such as the
+    steps of a row), or with the attribute `how` writes it to the first or last of them.
 
     segments: the numbers of rows, steps and deeper entries. memory: where the operand lies.
     """
@@ -209,9 +211,9 @@ def expand(
 
 
 def at_ends(node: Node, value: Buffer, segments: LevelSizes, memory: AnyMemory) -> Buffer:
-    """Computes an `expand` node with the attribute `how`, "first" or "last": writes the value of each row or
-    step to the first or last of its inner entries (that of a constant to the first or last row), and zeros to
-    the others.
+    """Computes an `expand` node with the attribute `how`, "first" or "last": writes the value of each row to
+    the first or last of its steps (that of a step to one of its inner entries, that of a constant to one
+    row), and zeros to the others. segments: the numbers of rows, steps and deeper entries.
     """
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
@@ -279,7 +281,8 @@ def arrange(
 
 def arranged_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
     """Returns the index of each step of the result of an `arrange` node of a net in its operand; raises
-    `InputError` if the operand has other steps than the result.
+    `InputError` if the operand has other steps than the result. The node's attribute `reverse` says whether
+    the steps of each sequence are taken last first.
 
     segments: the numbers of rows, steps and deeper entries.
     """
@@ -324,10 +327,11 @@ def by_steps(
     run: RunBody,
     memory: AnyMemory = HOST,
 ) -> tuple[Buffer, ...]:
-    """Computes a recurrence step by step in Python; returns the outputs of all steps and the final memories.
+    """Computes a recurrence, `node` of `net`, step by step in Python; returns the outputs of all steps and
+    the final memories.
 
     segments: the numbers of rows, steps and deeper entries.
-    run: computes the results of the body at one step, for the rows that have this step.
+    run: computes the results of the body (the net of a step) at one step, for the rows that have this step.
     memory: where the operands lie, and how rows are moved there.
     """
     recur = node.recur
@@ -380,7 +384,7 @@ def steps_of(reverse: bool, deep: Extent, segments: LevelSizes) -> Iterator[Step
 
     reverse: whether sequences run from their last step.
     deep: the axes along which the steps lie, such as rows/steps; rows/steps/words for inner sequences.
-    segments: the offsets of the sequences along these axes, and of static sequences (one for each row).
+    segments: where the sequences begin and end along these axes, and the static sequences (one for each row).
     """
     offsets = segments.into(deep)
     starts, lengths = offsets[:-1], np.diff(offsets)
@@ -400,10 +404,11 @@ def steps_of(reverse: bool, deep: Extent, segments: LevelSizes) -> Iterator[Step
 def of_rows(
     arrays: list[Buffer], types: list[Type], segments: LevelSizes, rows: Array, memory: AnyMemory = HOST
 ) -> list[Buffer]:
-    """Selects the entries of some rows from the memories and statics of a recurrence, for its step.
-    Parameters, which are the same for all rows, are returned unchanged.
+    """Selects the entries of some rows from the memories and statics (values that each row has once) of a
+    recurrence, for its step. Parameters, which are the same for all rows, are returned unchanged.
 
-    segments: the number of all rows, and the offsets of their static sequences.
+    arrays, types: the memories, statics and parameters, and their types in the step. segments: the number of
+        all rows, and where their static sequences, of which each has one, begin and end.
     """
     return [
         array if type_.extent == CONST else memory.take(array, entry_indices(type_, segments, rows))
@@ -413,7 +418,7 @@ def of_rows(
 
 def entry_indices(type_: Type, segments: LevelSizes, rows: Array) -> Array:
     """Returns the indices of the entries that belong to some rows, in an array of this type: one entry per
-    row, or as many as the row's static sequence has steps.
+    row, or, for a static sequence, which each row has once, as many as it has steps.
 
     segments: the lengths of the static sequences of all rows.
     """
@@ -426,9 +431,9 @@ def entry_indices(type_: Type, segments: LevelSizes, rows: Array) -> Array:
 def entries_of_steps(at: Array, offsets: tuple[Array, ...]) -> tuple[list[Array], tuple[Array, ...]]:
     """Finds the entries inside the steps at these indices, to select them from deeper sequences.
 
-    at: the indices of the steps. offsets: the offsets of each level below the steps.
-    Returns the indices of the selected entries at each level, starting with `at`, and their offsets at each
-    level.
+    at: the indices of the steps. offsets: where sequences begin and end, for each level of nesting below the
+        steps. Returns the indices of the selected entries at each level, starting with `at`, and their
+        offsets at each level.
     """
     indices: list[Array] = [at]
     inner_offsets: list[Array] = []

@@ -66,7 +66,9 @@ class Node:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of one weight that the node, a product, reads: in its encoding, if it has one."""
+        """The bytes of one weight that the node, a product, reads: those of its encoding (such as int8), if
+        it has one, else those of the dtype.
+        """
         weights: str | None = self.attributes.get("weights")
         return self.types[0].itemsize if weights is None else ENCODINGS[weights].bytes
 
@@ -120,7 +122,9 @@ class Net:
 
 
 def unchecked_net(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tuple[int, ...]) -> Net:
-    """Makes a net from parts that are known to be valid, without the check, which takes time."""
+    """Makes a net from nodes, inputs and results (by node number) that are known to be valid, without the
+    check, which takes time.
+    """
     net = object.__new__(Net)
     vars(net).update(nodes=nodes, inputs=inputs, results=results)
     return net
@@ -155,8 +159,9 @@ def types_of(
 ) -> tuple[Type, ...]:
     """Determines the result types of an operation from its operands; raises `NetError` if they do not fit.
 
-    nodes: the nodes of the net. inputs: the numbers of the operands among them. An operand has one result,
-        except that of `result`, which picks one of several.
+    nodes: the nodes of the net. inputs: the numbers of the operands among them. attributes: further arguments
+        of the operation, by name. An operand has one result, except that of `result`, which picks one of
+        several.
     """
     if operation == "result":
         operands = list(nodes[inputs[0]].types)
@@ -189,8 +194,8 @@ class Builder:
 
     def _put(self, operation: str, inputs: tuple[int, ...], pairs: Pairs, name: str, source: str) -> int:
         """Returns the number of a node with these properties: an equal one, if there is one and it is no
-        input, or a new one. pairs: the attributes, sorted by name. name, source: the value's name and the
-        user's line, for messages.
+        input, or a new one, which is added. pairs: the attributes, sorted by name. name, source: the value's
+        name and the user's line, for messages.
         """
         types = types_of(self.nodes, operation, inputs, dict(pairs))
         key = operation, inputs, types, pairs
@@ -280,7 +285,7 @@ def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) 
 
 
 def all_nodes(net: Net) -> Iterator[Node]:
-    """Yields the nodes of a net, and those of all bodies in it."""
+    """Yields the nodes of a net, and those of all bodies in it, the nets of the steps of recurrences."""
     for node in net.nodes:
         yield node
         for _, value in node.pairs:
@@ -329,7 +334,9 @@ class Recur:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Recur":
-        """Makes the recurrence (body, counts and settings) from the attributes of a `recur` node."""
+        """Makes the recurrence (its body, which is the net of a step, its numbers of sequences and memories,
+        and its settings) from the attributes of a `recur` node.
+        """
         return cls(
             attributes["body"],
             attributes["sequences"],
@@ -415,7 +422,7 @@ class Recur:
 
 
 def without_unread(recur: Recur, operands: Sequence[int]) -> tuple[Recur, list[int]]:
-    """Returns a recurrence without the static sequences that its body does not read, and its other operands,
+    """Returns a recurrence without the static sequences that its step does not read, and its other operands,
     so that a step which may read a sequence whole, and does not, runs as one without it.
     """
     body = recur.body

@@ -164,8 +164,8 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
-    """Raises `NetError`: it stands, in the table of operations, in place of a NumPy function, for those that
-    need the lengths of sequences and that the interpreter therefore computes itself.
+    """Raises `NetError`. It stands in the table of operations, in place of a NumPy function, for operations
+    that need the lengths of sequences, which the interpreter computes itself.
     """
     raise NetError(
         "an operation that crosses extents has no NumPy meaning of its own; the interpreter runs it"

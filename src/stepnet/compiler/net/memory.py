@@ -76,17 +76,21 @@ class TargetMemory(Protocol[Kind]):
         ...
 
     def windowed(self, operation: str, buffer: Kind, made: Array, offsets: Array, window: Window) -> Kind:
-        """Copies windows of the rows of each sequence, for the operation "windows", or adds the entries of
-        windows to the rows that they are of, for "overlap".
+        """Copies windows (some neighbouring steps for each result) of the rows of each sequence, for the
+        operation "windows", or adds the entries of windows to the rows that they are of, for "overlap".
 
-        made, offsets: where each sequence begins and ends, in the result and in the given buffer.
+        made, offsets: the offsets of both, where each sequence begins and ends, in the result and in the
+            given buffer.
         """
         ...
 
     def paired(self, operation: str, first: Kind, second: Kind, pairs: PairPlaces, over: str) -> Kind:
-        """Multiplies queries and keys at their pairs, for the operation "scores", or sums weighted values
-        over the keys of each query or the queries of each key, for "mix", as the attribute `over` of the
-        operation says.
+        """Computes an operation on pairs of steps, a query with each of its keys. "scores" multiplies the
+        queries `first` and the keys `second` at their pairs. "mix" sums the values `second` with the weights
+        `first`, which lie at the pairs, over the keys of each query or the queries of each key.
+
+        pairs: where the queries, keys and pairs of each sequence begin. over: "keys" or "queries" for "mix";
+            not read for "scores".
         """
         ...
 

@@ -27,7 +27,8 @@ OVER = ("keys", "queries")
 
 
 def pairs_of(queries: Extent, keys: Extent, causal: bool) -> Extent:
-    """Returns the extent of the pairs of the steps of two sequences of each row.
+    """Returns the extent (the nested axes along which there are values) of the pairs of the steps of two
+    sequences of each row.
 
     The steps of one are the queries, those of the other the keys. causal: whether a query is paired only with
     the keys up to its own index.
@@ -44,8 +45,8 @@ def queries_of(extent: Extent) -> Extent:
 
 
 def keys_of(extent: Extent) -> Extent:
-    """Returns the extent of the keys (the steps that queries attend to), from the extent of the pairs of
-    queries and keys.
+    """Returns the extent (the nested axes) of the keys (the steps that queries attend to), from that of the
+    pairs of queries and keys.
 
     >>> keys_of(("rows", "steps", "words*"))
     ('rows', 'words')
@@ -73,7 +74,7 @@ class PairPlaces(NamedTuple):
         """Computes where the pairs of each query with its keys (steps of two sequences of a row) begin, one
         query after the other. queries, keys: where the steps of each sequence begin and end.
 
-        causal: whether a query is only with the keys up to its own index.
+        causal: whether a query is paired only with the keys up to its own index.
 
         >>> PairPlaces.of(np.array([0, 2, 3]), np.array([0, 2, 5]), causal=True).offsets
         array([0, 1, 3, 4])

@@ -48,7 +48,9 @@ class Order:
         return cls(attributes["sequences"], attributes["memories"])
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """Divides a list with one entry for each operand into sequences, memories and others."""
+        """Divides a list with one entry for each operand into sequences, memories and others (statics and
+        parameters).
+        """
         first = self.sequence_count + self.memory_count
         return OperandsByKind(
             list(operands[: self.sequence_count]),

@@ -21,8 +21,8 @@ def value_names(net: Any) -> list[str]:
 
 
 def net_lines(net: Any, title: str = "net", indent: str = "") -> list[str]:
-    """Formats a net (a graph of operations) as lines of text, one per node. title: "net", or "body" for a
-    recurrence's body.
+    """Formats a net (a graph of operations) as lines of text, one per node. indent: the spaces ahead of each
+    line. title: "net", or "body" for the net of a recurrence's step.
     """
     names, results = value_names(net), tuple[int, ...](net.results)
     inputs = [f"{names[number]}: {net.nodes[number].type}" for number in net.inputs]
@@ -37,7 +37,7 @@ def net_lines(net: Any, title: str = "net", indent: str = "") -> list[str]:
 
 def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[str]:
     """Writes a node as a line of text: its name, operation, operands, attributes (without types and bodies)
-    and result types. The lines of its body follow, if it has one.
+    and result types. For a recurrence, the lines of its body, the net of a step, follow.
 
     names: the name of each node of the net. number: that of the node. indent: the spaces ahead of a line.
     """

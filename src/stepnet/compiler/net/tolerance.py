@@ -11,9 +11,9 @@ ROUNDINGS = 16
 def tolerance(dtype: Any, length: int = 1, width: int = 1, roundings: int = ROUNDINGS) -> float:
     """Returns the largest error that rounding explains, relative to max(1, |exact|).
 
-    It is 16 eps sqrt(length + width). The rounding errors of a sum of `width` products, and of `length` steps
-    of a recurrence that forgets, grow like a random walk. The factor 16, `roundings`, covers the functions of
-    a step. Two correct results may differ by twice the tolerance.
+    It is 16 eps sqrt(length + width), with the eps of `dtype`. The rounding errors of a sum of `width`
+    products, and of `length` steps of a recurrence that forgets, grow like a random walk. The factor 16,
+    `roundings`, covers the functions of a step. Two correct results may differ by twice the tolerance.
 
     >>> round(tolerance("float64", length=3, width=1) / 2**-52)
     32

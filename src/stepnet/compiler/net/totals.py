@@ -48,7 +48,11 @@ def total(how: str, values: Array) -> Array:
 
 
 def total_of(node: Node, operands: list[Array]) -> Array:
-    """Computes a node that is a total: it has one value in all, and its operands have values for all rows."""
+    """Computes a node that reduces over all rows of a batch to one value: a sum of outer products
+    (`contract`), a reduction of one value per row (`reduce`), or a sum at indices (`scatter`).
+
+    operands: the values of all rows.
+    """
     with np.errstate(all="ignore"):
         if node.operation == "contract":
             return contract(*operands, **node.attributes)

@@ -42,7 +42,8 @@ KEPT = 1024
 
 
 def with_cache(rule: TypeRule) -> TypeRule:
-    """Adds a cache to a type rule that calls NumPy, as every pass calls the rules with the same arguments.
+    """Adds a cache to a type rule (a function from operands' types to results' types) that calls NumPy, as
+    every pass calls the rules with the same arguments.
 
     The key contains the types of the attributes' numbers, as exponents 2 and 2.0 are equal but give different
     dtypes.
@@ -52,8 +53,9 @@ def with_cache(rule: TypeRule) -> TypeRule:
     def cached(
         operands: tuple[Type, ...], pairs: tuple[tuple[str, Any], ...], kinds: Any
     ) -> tuple[Type, ...]:
-        """Applies the rule, and caches its result. kinds: the types of the attributes' values, which tell 1,
-        1.0 and True apart in the key of the cache.
+        """Applies the type rule (which computes types of results from those of operands), and caches its
+        result. pairs: the attributes by name. kinds: the types of their values, which tell 1, 1.0 and True
+        apart in the key of the cache.
         """
         return rule(operands, dict(pairs))
 
@@ -65,14 +67,14 @@ def with_cache(rule: TypeRule) -> TypeRule:
 
 
 def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
-    """Makes the type rule of a pointwise operation from `meaning`, its NumPy function. Feature shapes are
-    broadcast, and the dtype is the one that NumPy gives.
+    """Makes the type rule (which computes the type of the result) of a pointwise operation from `meaning`,
+    its NumPy function. Feature shapes are broadcast, and the dtype is the one that NumPy gives.
     """
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
         """Returns the result type of an elementwise operation: the shape by broadcasting, the dtype by
-        applying the operation to empty arrays.
+        applying the operation to empty arrays. Raises `NetError` for shapes or dtypes that do not fit.
         """
         try:
             shape = np.broadcast_shapes(*(operand.shape for operand in operands))
@@ -94,14 +96,16 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
 
 
 def element_types(meaning: Callable[..., Array]) -> TypeRule:
-    """Makes the type rule of an operation within the features of each entry, such as a view or a sum over
-    features, by applying its NumPy function (`meaning`) to arrays of zero rows.
+    """Makes the type rule (which computes the types of results) of an operation within the features of each
+    entry, such as a view or a sum over features, by applying its NumPy function (`meaning`) to arrays of zero
+    rows.
     """
 
     @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
         """Returns the result type of an operation within elements: shape and dtype by applying it to arrays
-        of zero rows.
+        of zero rows. Raises `NetError` for operands of several extents (such as one value per row and one per
+        step), and for shapes that do not fit.
         """
         extent = joint_extent(operands)
         if any(operand.extent != extent for operand in operands):
@@ -117,8 +121,8 @@ def element_types(meaning: Callable[..., Array]) -> TypeRule:
 
 
 def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of cast, the operand in another dtype. Raises `NetError` for a cast to a
-    storage dtype of anything but floats.
+    """Returns the result type of cast: the operand's, in the dtype of the attribute `dtype`. Raises
+    `NetError` for a cast to a storage dtype, such as bfloat16, of anything but floats.
     """
     operand, dtype = operands[0], str(attributes["dtype"])
     result = Type(operand.extent, operand.shape, dtype)
@@ -128,10 +132,14 @@ def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, 
 
 
 def computing(rule: TypeRule) -> TypeRule:
-    """Makes a type rule that also refuses operands of storage dtypes, which must be cast before computing."""
+    """Makes a type rule (a function from operands' types to results' types) that also refuses operands of
+    dtypes that are only stored, such as bfloat16, which must be cast before computing.
+    """
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-        """Raises `NetError` for an operand of a storage dtype; else returns the result types by the rule."""
+        """Raises `NetError` for an operand of a dtype that is only stored, such as bfloat16; else returns the
+        result types by the rule.
+        """
         for operand in operands:
             if DTYPES[operand.dtype].is_stored:
                 raise NetError(
@@ -145,7 +153,9 @@ def computing(rule: TypeRule) -> TypeRule:
 
 @with_cache
 def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of matmul: [..., k] with a constant [k, n] gives [..., n]."""
+    """Returns the result type of matmul: [..., k] with a constant [k, n] gives [..., n]. Raises `NetError`
+    for other operands; the attributes are not read.
+    """
     left, right = operands
     if right.extent != CONST:
         raise NetError("the right side of a matmul must be a parameter")
@@ -160,6 +170,7 @@ def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """Returns the result types of `products`: one for each sum x1 @ W1 + x2 @ W2 + ..., that of its terms.
+    Raises `NetError` if the terms of a sum have different types, or the matrices do not divide into sums.
 
     operands: the types of x1, x2, ... (`lefts` many, an attribute), then of the matrices of each sum in turn.
     """
@@ -177,7 +188,9 @@ def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
 
 
 def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of gather: constant [n, b...] and integers [a...] give [a..., b...]."""
+    """Returns the result type of gather: constant [n, b...] and integers [a...] give [a..., b...], rows of
+    the constant. The attributes are not read. Raises `NetError` for other operands.
+    """
     table, index = operands
     if table.extent != CONST or not table.shape:
         raise NetError("gather takes rows of a parameter with at least one axis")
@@ -187,7 +200,9 @@ def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def scatter_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of scatter: integers [a...] and values [a..., b...] give [rows, b...]."""
+    """Returns the result type of scatter: integers [a...] and values [a..., b...] give [rows, b...], with
+    `rows` an attribute. Raises `NetError` for other operands.
+    """
     index, values = operands
     leading = values.shape[: len(index.shape)]
     if DTYPES[index.dtype].kind != "integer" or index.extent != values.extent or leading != index.shape:
@@ -221,7 +236,9 @@ def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
     """Returns the result type of expand: the operand's features at a deeper extent (such as per step for a
     value per sequence), with each value repeated.
 
-    With `how` a value is only written to the first or last step of each sequence, and other steps are zeros.
+    With the attribute `how` a value is only written to the first or last step of each sequence, and other
+    steps are zeros. Raises `NetError` for an extent that is not deeper, and with `how` not deeper by one
+    axis.
     """
     extent, operand = attributes["extent"], operands[0]
     if (how := attributes.get("how")) not in (None, *ENDS) or (
@@ -266,7 +283,8 @@ def windows_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
 def overlap_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """Returns the result type of overlap, which adds each entry of a window to its step: the operand's
     features without the first axis, of the entries. The attribute `steps` names the axis of the steps, if it
-    is another than that of the windows.
+    is another than that of the windows. Raises `NetError` for an operand of booleans, or of another number of
+    entries than a window has.
     """
     (operand,), window = operands, window_of(operands[0], attributes)
     if operand.shape[:1] != (window.size,) or operand.dtype == "bool":
@@ -276,8 +294,9 @@ def overlap_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
 
 
 def at_axis(extent: Extent, axis: str) -> Extent:
-    """Returns an extent with another axis of steps, for windows of which there are more or fewer than steps;
-    raises `NetError` for inner and static sequences, where their numbers are equal.
+    """Returns an extent, such as rows/steps, with another axis in place of that of its steps, for windows of
+    which there are more or fewer than steps; raises `NetError` for sequences inside a step, and those that
+    each row has once, which have as many windows as steps.
     """
     made = (*extent[:-1], axis)
     if made != extent and not all(own == STEPS or is_derived(own) for own in (extent, made)):
@@ -302,9 +321,12 @@ def window_of(operand: Type, attributes: Attributes) -> Window:
 
 
 def scores_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of scores: the features of queries and keys but the last axis, at pairs.
+    """Returns the result type of scores, which multiplies each query with its keys (steps of two sequences):
+    one entry for each pair of a query and a key, with the features of these but the last axis, which is
+    summed over.
 
-    The attribute `causal` says whether a query is only with the keys up to its own index.
+    The attribute `causal` says whether a query is paired only with the keys up to its own index. Raises
+    `NetError` unless queries and keys have the same features, of floats.
     """
     query, key = operands
     if any(len(operand.extent) != len(STEPS) for operand in operands):
@@ -316,8 +338,10 @@ def scores_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def mix_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of mix: the features of the values, at the queries of the pairs of the weights
-    or, summed over these, at their keys. The attribute `over` says what the sum goes over.
+    """Returns the result type of mix, which sums values with a weight for each pair of a query and a key
+    (steps of two sequences): the features of the values, with one entry per query if the attribute `over` is
+    "keys", or one per key if it is "queries". Raises `NetError` for operands that do not fit each other, and
+    for another `over`.
     """
     (weights, values), over = operands, attributes["over"]
     if over not in OVER or not is_pairs(weights.extent):
@@ -335,9 +359,11 @@ def mix_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, .
 
 
 def arrange_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of arrange: the operand's at the axis that the attribute `steps` names. That is
-    its own axis, or that of its steps as a static sequence, or the reverse. Of the steps of an input's own
-    and others it is known only in a call whether they are the same.
+    """Returns the result type of arrange, which copies the steps of each sequence: the operand's features at
+    the axis that the attribute `steps` names. Raises `NetError` unless that axis has the same steps: the
+    operand's own axis, or the one along which a recurrence reads the same steps whole, or the reverse.
+    Between the steps of an input with lengths of its own and others, both axes are accepted: a call checks
+    that the lengths are equal.
     """
     (operand,), axis = operands, attributes["steps"]
     own = operand.extent[-1] if len(operand.extent) == len(STEPS) else ""
@@ -349,7 +375,10 @@ def arrange_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
 
 
 def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of contract: [..., k] and [..., n] of one extent give a constant [k, n]."""
+    """Returns the result type of contract: [..., k] and [..., n] of one extent (one per row or per step) give
+    a constant [k, n], the sum of outer products. The attributes are not read. Raises `NetError` for other
+    operands.
+    """
     left, right = operands
     alike = left.extent == right.extent and left.shape[:-1] == right.shape[:-1]
     if not alike or not left.extent or not left.shape or not right.shape:
@@ -408,7 +437,8 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
 
 
 def recur_extent(operands: Sequence[Type], attributes: Attributes) -> Extent:
-    """Returns the extent of a recurrence's values per step, such as rows/steps.
+    """Returns the extent of a recurrence's values per step, such as rows/steps, from the types of its
+    operands and the attributes of its node.
 
     The first operand is a sequence, with one entry per step or, if each step reads an inner sequence, with
     deeper entries. In that case the axes of the inner sequence are removed from the end of its extent.

@@ -180,8 +180,8 @@ def is_static_extent(extent: Extent) -> bool:
 
 
 def is_derived(extent: Extent) -> bool:
-    """Tells whether the last axis of an extent is derived: its number of steps follows from that of the
-    sequences by a rule, as after a stride.
+    """Tells whether the last axis of an extent (nested axes, such as rows/steps) is derived: its number of
+    steps follows from that of the sequences by a rule, as after a stride.
 
     >>> is_derived(("rows", "steps[+0/2]")), is_derived(STEPS)
     (True, False)
@@ -190,7 +190,8 @@ def is_derived(extent: Extent) -> bool:
 
 
 def is_pairs(extent: Extent) -> bool:
-    """Tells whether an extent is that of pairs of steps: of those of a sequence with those of another one.
+    """Tells whether an extent, the axes along which a value has entries, is that of pairs of steps: each step
+    of a sequence (a query) with steps of another one (its keys).
 
     >>> is_pairs(("rows", "steps", "steps*")), is_pairs(("rows", "steps", "words"))
     (True, False)
@@ -204,7 +205,8 @@ def is_sequence_axis(axis: str) -> bool:
 
 
 def whole_axis(axis: str) -> str:
-    """Returns the name of the axis of steps that each step of a recurrence reads whole.
+    """Returns the name of the axis that has the same steps as `axis`, but that each step of a recurrence
+    reads whole, as attention does.
 
     >>> whole_axis("steps")
     'all steps'
@@ -223,15 +225,15 @@ def hash_text(data: bytes) -> str:
 
 
 def joint_extent(types: Sequence[Type]) -> Extent:
-    """Returns the extent (such as one value per row or per step) of all values that are no constants; raises
-    `NetError` if they have different ones.
+    """Returns the extent (such as one value per row or per step) of all values of these types that are no
+    constants; const if all are; raises `NetError` if they have different ones.
     """
     extents = {type_.extent for type_ in types if type_.extent != CONST}
     if len(extents) > 1:
-        listed = ", ".join(sorted(map(extent_text, extents)))
+        listed = " and ".join(extent_text(type_.extent) for type_ in types if type_.extent != CONST)
         short, long = min(extents, key=len), max(extents, key=len)
-        hint = "; sn.reduce makes one value of a sequence, sn.expand repeats a value along one"
-        raise NetError(
-            f"values of different extents meet: {listed}{hint if long[: len(short)] == short else ''}"
-        )
+        hint = "they are of sequences of different lengths"
+        if short != long and long[: len(short)] == short:
+            hint = "sn.reduce makes one value of a sequence, sn.expand(value, sequence) repeats one along it"
+        raise NetError(f"values along different axes meet: {listed}; {hint}")
     return extents.pop() if extents else CONST

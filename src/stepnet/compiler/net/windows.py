@@ -79,7 +79,9 @@ class Lengths(NamedTuple):
         return np.where(lengths > 0, np.maximum(made, 0), 0)
 
     def of_one(self, length: int) -> int:
-        """Returns the length along the derived axis, as `of` does, of a single sequence."""
+        """Returns the length of a single sequence along the derived axis, which follows from `length`, that
+        along the axis it comes from. It is 0 without steps.
+        """
         more, factor, multiplies = self
         made = length * factor + more if multiplies else -((-length - more) // factor)
         return max(made, 0) if length else 0
@@ -95,7 +97,9 @@ class Lengths(NamedTuple):
 
 
 def derived_axis(axis: str, lengths: Lengths) -> str:
-    """Returns the name of the axis whose lengths follow from those of `axis`, or `axis` if they are equal.
+    """Returns the name of the axis whose lengths follow from those of `axis` by the rule `lengths`, as after
+    a stride; `axis` itself if they are equal. Equal axes get equal names: two divisions are joined to one,
+    and a change that undoes the one before removes it.
 
     Raises `NetError` for more than `MOST_DERIVED` steps from one axis to another.
 
@@ -120,7 +124,7 @@ def derived_axis(axis: str, lengths: Lengths) -> str:
 
 def can_join(first: Lengths, second: Lengths) -> bool:
     """Tells whether two changes of lengths (as by two strides), one after the other, are the same as a single
-    division, whatever the lengths are.
+    division, whatever the lengths are. `first` is applied before `second`.
     """
     if first.multiplies or second.multiplies:
         return False
@@ -144,7 +148,8 @@ def joined(source: str, lengths: tuple[Lengths, ...]) -> str:
 
 @lru_cache(256)
 def split(axis: str) -> tuple[str, tuple[Lengths, ...]]:
-    """Splits the name of an axis into that of the axis it is derived from and its lengths, in order.
+    """Splits the name of an axis into that of the axis it is derived from and the rules by which its lengths
+    follow from those, in order.
 
     >>> split("steps[question][+0/2]")
     ('steps[question]', (Lengths(more=0, factor=2, multiplies=False),))
@@ -163,7 +168,8 @@ def split(axis: str) -> tuple[str, tuple[Lengths, ...]]:
 
 
 def own_axis(name: str) -> str:
-    """Returns the name of the axis of an input that has steps of its own, from the name of the input.
+    """Returns the name of the axis of an input that has steps of its own (other lengths than the first
+    input), from the name of the input.
 
     >>> own_axis("question.words"), own_axis("words")
     ('steps[question_words]', 'steps[words_]')
@@ -173,7 +179,8 @@ def own_axis(name: str) -> str:
 
 
 def own_name(axis: str) -> str:
-    """Returns the name of an axis of steps of an input's own, as `Spec` has it; "" for "".
+    """Returns the name of the input that gave an axis of steps its name, as `Spec(axis=)` has it: the reverse
+    of `own_axis`; "" for any other axis.
 
     >>> own_name("steps[question]")
     'question'
@@ -182,7 +189,8 @@ def own_name(axis: str) -> str:
 
 
 def is_own_axis(axis: str) -> bool:
-    """Tells whether an axis is that of an input with steps of its own, or derived from one.
+    """Tells whether an axis is that of an input with steps of its own (other lengths than the first input),
+    or derived from one.
 
     >>> is_own_axis("steps[answer][+0/2]"), is_own_axis("steps[+0/2]")
     (True, False)
@@ -191,8 +199,8 @@ def is_own_axis(axis: str) -> bool:
 
 
 def derived_offsets(axis: str, offsets: Array, beside: Mapping[str, Array] | None = None) -> Array:
-    """Returns the offsets of sequences along a derived axis (steps after a stride, pooling or padding, or an
-    input's own) from those along the axis of their steps.
+    """Returns where sequences begin and end (their offsets) along a derived axis (steps after a stride,
+    pooling or padding, or an input's own) from those along the axis of their steps.
 
     beside: the offsets along the steps of inputs that have steps of their own, by the name of their axis.
 
@@ -212,9 +220,10 @@ def derived_offsets(axis: str, offsets: Array, beside: Mapping[str, Array] | Non
 
 
 def given_offsets(axis: str, beside: Mapping[str, Array]) -> Array:
-    """Returns the offsets along the steps of an input's own; raises `InputError` if no input has such steps.
+    """Returns where the sequences of an input with steps of its own begin and end; raises `InputError` if no
+    input has such steps.
 
-    beside: the offsets of a call by the names of their axes.
+    beside: these offsets of a call, by the names of the inputs' axes.
     """
     if axis not in beside:
         raise InputError(f"the model has values at {axis}, and no input of the call has these steps")
@@ -223,7 +232,7 @@ def given_offsets(axis: str, beside: Mapping[str, Array]) -> Array:
 
 @lru_cache(2**12)
 def derived_length(axis: str, length: int) -> int:
-    """Returns the length along a derived axis of a sequence of so many steps.
+    """Returns the length of a sequence of `length` steps along a derived axis, as after a stride.
 
     Raises `InputError` for one that would be longer than `LONGEST`.
 
@@ -311,8 +320,9 @@ class Window:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of a node `windows` or `overlap` with this window, without those that have their
-        usual value: a stride of 1, no steps that are left over.
+        """The attributes of a node `windows` or `overlap` with this window: its size, dilation and number of
+        steps before; the stride, the number of windows lost, and the placement only if there may be another
+        number of windows than steps.
         """
         own = {"size": self.size, "dilation": self.dilation, "before": self.before}
         more = {"stride": self.stride, "lost": self.lost} | ({"same": self.same} if self.same else {})
@@ -395,8 +405,8 @@ FIELDS = tuple(field.name for field in fields(Window))
 
 
 def check_room(operation: str, made: Array, offsets: Array, window: Window) -> None:
-    """Raises `InputError` if a result of `windows` or `overlap` has more entries in a sequence than its
-    operand can have windows or steps for, as a damaged file may say.
+    """Raises `InputError` if the result of `operation`, "windows" or "overlap", has more entries in a
+    sequence than its operand can have windows or steps for, as a damaged file may say.
 
     made, offsets: where the entries of each sequence begin and end, in the result and in the operand.
     """
@@ -411,8 +421,9 @@ def check_room(operation: str, made: Array, offsets: Array, window: Window) -> N
 
 def windows(values: Array, made_offsets: Array, offsets: Array, window: Window) -> Array:
     """Copies for each result some neighbouring steps (its window): [steps, features...] to [windows, size,
-    features...], zeros beyond the sequence. made_offsets, offsets: where the windows of each sequence begin
-    and end, and its steps.
+    features...], with zeros beyond the sequence.
+
+    made_offsets: where the windows of each sequence begin and end. offsets: where its steps do.
     """
     check_room("windows", made_offsets, offsets, window)
     made = np.zeros((int(made_offsets[-1]), window.size, *values.shape[1:]), values.dtype)
@@ -425,7 +436,7 @@ def overlap(values: Array, made_offsets: Array, offsets: Array, window: Window) 
     """Adds each entry of a window to the step that `windows` reads it from: [windows, size, features...] to
     [steps, features...]. A sum begins with zero and adds entry after entry.
 
-    made_offsets, offsets: where the steps of each sequence begin and end, and its windows.
+    made_offsets: where the steps of each sequence begin and end. offsets: where its windows do.
     """
     check_room("overlap", made_offsets, offsets, window)
     made = np.zeros((int(made_offsets[-1]), *values.shape[2:]), values.dtype)

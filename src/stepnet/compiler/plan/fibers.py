@@ -69,10 +69,10 @@ class Fibers:
         return self.sums.get(number)
 
     def first_indices(self, units: int) -> list[Array]:
-        """Lists which elements neighbouring units read, to choose how many units are loaded as one vector.
-        Each array belongs to a value that is not cut into fibers (the elements that a reduction combines for
-        one unit), but that a matrix with `units` fibers reads. For each unit, it has the flat index of the
-        element that the first element of the unit's fiber reads.
+        """Lists which elements neighbouring units (results of reductions over a matrix) read, to choose how
+        many units are loaded as one vector. Each array belongs to a value that is not cut into fibers (the
+        elements that a reduction combines for one unit), but that a matrix with `units` fibers reads. For
+        each unit, it has the flat index of the element that the first element of the unit's fiber reads.
         """
         if units not in self.read:
             net, own = self.net, {n: at for n, at in self.indices.items() if at.shape[1] == units}
@@ -87,18 +87,19 @@ class Fibers:
         return self.read[units]
 
     def along(self, operand: int, user: int) -> bool:
-        """Tells whether each unit of node `user` reads only elements of `operand` of the same unit, so that
-        both can run in one pass over the units. If `operand` is cut into fibers (the elements of one unit),
-        each element must also be read at its own position in the fiber. Cached.
+        """Tells whether each unit of node `user` (a unit is one result of a reduction over a matrix) reads
+        only elements of `operand` of the same unit, so that both can run in one pass over the units. If
+        `operand` is cut into fibers (the elements of one unit), each element must also be read at its own
+        position in the fiber. Cached.
         """
         if (operand, user) not in self.known:
             self.known[operand, user] = self.reads_along(operand, user)
         return self.known[operand, user]
 
     def reads_along(self, operand: int, user: int) -> bool:
-        """Computes `along` without its cache: whether each element of `user` reads elements of `operand` for
-        its own unit only, and at its own depth (its position in the fiber) if `operand` is cut into
-        fibers.
+        """Computes `along` without its cache: whether each element of node `user` reads elements of `operand`
+        for its own unit only (a unit is one result of a reduction over a matrix), and, if `operand` is cut
+        into fibers, the elements of one unit, at its own position in the fiber.
         """
         net = self.net
         root, node = view_chain(net, operand)[0], net.nodes[user]
@@ -196,8 +197,9 @@ class Search:
         self.memory_of = {after: memory for memory, after in self.following.items()}
 
     def reductions(self) -> list[int]:
-        """Lists the reductions of a step that may sum fibers (the elements of a matrix for one result): those
-        with at least `costs.fewest_units` results, as each unit's result then fills a vector element.
+        """Lists the reductions of a step that may combine fibers (the elements of a matrix for one result),
+        by node number: those of a matrix to a smaller value with at least `costs.fewest_units` results, so
+        that the results fill vectors.
         """
         return [
             number
@@ -244,13 +246,13 @@ class Search:
         return Fibers(self.net, group, sums)
 
     def is_scattered(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether matrices cut into fibers (for each unit, the elements that a sum combines for it)
-        would make neighbouring units read distant elements of a value outside the group that is as large as
-        its matrices.
+        """Tells whether matrices cut into fibers (for each unit, which is one result of a sum, the elements
+        that it combines) would make neighbouring units read distant elements of a value outside the group
+        that is as large as its matrices.
 
-        group: for each matrix that would have fibers, flat indices [depth, units].
-        Each element would then be loaded by itself. Fibers of fewer than `costs.long` elements pay in spite
-        of it; for longer ones it is better to have none, so that vectors run along the axis that is reduced.
+        group: for each matrix that would have fibers, flat indices [depth, units]. Each element would then be
+            loaded by itself. Fibers of fewer than `costs.long` elements pay in spite of it; for longer ones
+            it is better to have none, so that vectors run along the axis that is reduced.
         """
         net, size = self.net, max(indices.size for indices in group.values())
         return any(
@@ -264,12 +266,12 @@ class Search:
         )
 
     def pays_alone(self, group: Mapping[int, Array]) -> bool:
-        """Tells whether it pays to cut matrices that are not part of a memory into fibers, one for each unit,
-        whose elements a reduction sums.
+        """Tells whether it pays to cut matrices that are not part of a memory into fibers, one for each unit
+        (result of a reduction), whose elements are combined.
 
         group: for each matrix, the flat indices of its elements, [depth, units]. It pays if the group is much
-        larger than the values that it is computed from, not counting statics (values that a sequence has
-        once) of its size, which are stored in the order in which they are read.
+            larger than the values that it is computed from, not counting statics (values that a sequence has
+            once) of its size, which are stored in the order in which they are read.
         """
         net, size = self.net, max(indices.size for indices in group.values())
         read = {(view_chain(net, operand)[0], operand, n) for n in group for operand in net.nodes[n].inputs}
@@ -286,9 +288,9 @@ class Search:
         )
 
     def indices_of_static(self, static: int, indices: Mapping[int, Array]) -> Array | None:
-        """Returns the fibers (elements summed for one unit) of a static, an input per row, that only matrices
-        with agreeing fibers read, each element once, as flat indices [depth, units]; None for any other
-        static.
+        """Returns the fibers (elements combined for one unit, that is, one result of a reduction) of a
+        static, an input per row, that only matrices with agreeing fibers read, each element once, as flat
+        indices [depth, units]; None for any other static.
 
         indices: the fibers of these matrices.
         """
@@ -306,16 +308,16 @@ class Search:
 
     def is_read_otherwise(self, number: int) -> bool:
         """Tells whether a static (a value per sequence that all steps read) is needed whole, so that it is
-        not cut into fibers (the elements that a reduction sums for one unit): it is a result, or a node that
-        is not pointwise reads it.
+        not cut into fibers (the elements that a reduction combines for one result): it is a result, or a node
+        that is not pointwise reads it.
         """
         users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
         results = {view_chain(self.net, result)[0] for result in self.net.results}
         return number in results or any(user.kind != "pointwise" for user in users)
 
     def can_have_fibers(self, number: int) -> bool:
-        """Tells whether a matrix may be cut into fibers, the elements that a reduction sums for one unit: the
-        value of a pointwise node may, and a memory whose next value a pointwise node computes.
+        """Tells whether a matrix may be cut into fibers, the elements that a reduction combines for one unit
+        (result): the value of a pointwise node may, and a memory whose next value a pointwise node computes.
         """
         if number in self.following:
             after = self.net.nodes[self.following[number]]
@@ -324,8 +326,8 @@ class Search:
         return node.kind == "pointwise" and node.type.extent == ROWS
 
     def neighbours(self, number: int, indices: Array) -> Iterable[tuple[int, Array]]:
-        """Yields the nodes that must be cut into fibers (the elements that a reduction sums for one unit) if
-        node `number` is, with the flat indices [depth, units] of their elements.
+        """Yields the nodes that must be cut into fibers (the elements that a reduction combines for one unit,
+        or result) if node `number` is, with the flat indices [depth, units] of their elements.
 
         These are operands and readers that correspond to it element by element, and the next or previous
         value of a memory. indices: the indices of the node's own elements.

@@ -62,7 +62,8 @@ class Groups:
     def of(cls, net: Net, find_pairs: FindPairs | None = None) -> "Groups":
         """Finds the nodes of a net that need no part of their own in a schedule (a net run part by part).
 
-        find_pairs: finds operations at pairs of steps that run as one part; None for none.
+        find_pairs: finds operations on pairs of steps, as in attention, that run as one part; None if each is
+            a part.
         """
         once, ends, flat = known_once(net), read_at_last_step(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
@@ -98,9 +99,9 @@ def has_inner(body: Net) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Tells whether a node works within one entry of an extent (such as one step), so that it can run
-    together with other such nodes: it is no recurrence, expansion to an extent or reduction of one, and reads
-    no other steps.
+    """Tells whether a node computes each entry of its value, such as that of one step, from the same entry of
+    its operands alone, so that it can run together with other such nodes: it is no recurrence, repeats or
+    reduces no values along steps, and reads no other steps.
     """
     return node.operation not in ("recur", "expand", *BETWEEN_STEPS, *TOTALS)
 
@@ -117,7 +118,8 @@ def results_of(net: Net, number: int) -> tuple[int, ...]:
 
 
 def repeated(net: Net) -> set[int]:
-    """Finds the expansions to steps that need no array, as their readers can read the value per sequence.
+    """Finds the expansions that repeat a value of each sequence at its steps and need no array, as all their
+    readers can read the value per sequence. Returns the numbers of their nodes.
 
     Each such reader has another operand that changes from step to step, so that it is computed at each step
     anyway. An expansion with `how` does not repeat the value: it puts it at the first or last step, and zeros
@@ -131,8 +133,8 @@ def repeated(net: Net) -> set[int]:
         """
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
-        deep = any(other.operation != "expand" and not is_constant(other) for other in others)
-        return is_plain(node) and node.operation != "result" and deep
+        varies = any(other.operation != "expand" and not is_constant(other) for other in others)
+        return is_plain(node) and node.operation != "result" and varies
 
     return {
         number
@@ -165,12 +167,15 @@ def accumulated_sums(net: Net) -> set[int]:
 
 
 def zeros(net: Net, flat: set[int]) -> set[int]:
-    """Finds the zeros per row that are read only as initial memories of recurrences without inner sequences,
-    `flat`, so that no array of zeros has to be made.
+    """Finds the zeros per row that are read only as initial memories of the recurrences `flat`, those whose
+    steps have no sequences inside, so that no array of zeros has to be made. Returns the numbers of their
+    nodes.
     """
 
     def is_memory(number: int, user: int) -> bool:
-        """Tells whether node `user` reads `number` only as an initial memory of a flat recurrence."""
+        """Tells whether node `user` reads `number` only as an initial memory of recurrences in `flat`, whose
+        steps have no sequences inside.
+        """
         inputs = net.nodes[user].inputs
         begins = net.nodes[user].recur.operands_by_kind(inputs).memories if user in flat else []
         return inputs.count(number) == begins.count(number)
@@ -263,7 +268,7 @@ def windows_in_place(net: Net, reads: tuple[int, ...], plan: Plan) -> tuple[int,
     address. Steps that are no larger than an address are copied all the same.
 
     net: the net of the schedule. reads: the nodes that the part reads, those with a value per step first.
-    plan: the plan of the part.
+    plan: that of the part (its operations in their order).
     """
     return tuple(
         number
@@ -275,7 +280,10 @@ def windows_in_place(net: Net, reads: tuple[int, ...], plan: Plan) -> tuple[int,
 
 
 def has_large_steps(net: Net, number: int) -> bool:
-    """Tells whether the steps of windows, of floats with one axis of features, are larger than addresses."""
+    """Tells whether one step takes more bytes than an address (8) in the value of node `number`, windows
+    [size, features] (some neighbours of each step). Smaller steps are copied, as their addresses would take
+    as many bytes. Only floats with one axis of features count.
+    """
     type_ = net.type_of(number)
     is_row = len(type_.shape) == 2 and type_.dtype in ("float32", "float64")
     return is_row and type_.shape[1] * type_.itemsize > ADDRESS_BYTES
@@ -288,8 +296,8 @@ def is_multiplied_alone(net: Net, number: int) -> bool:
     users = net.users()
 
     def is_left(user: int, operand: int) -> bool:
-        """Tells whether node `user` multiplies `operand` by plain matrices, or reshapes it for nodes that do
-        so.
+        """Tells whether node `user` multiplies `operand` by matrices that are not quantized, or reshapes it
+        for nodes that do so.
         """
         node = net.nodes[user]
         if node.operation == "reshape":

@@ -15,8 +15,8 @@ from stepnet.compiler.net.types import ROWS, STEPS, Extent, extent_text, is_deri
 
 def why_in_parts(node: Node, extent: Extent) -> str | None:
     """Returns why a recurrence whose step has sequences of its own must run part by part (operation by
-    operation, for all rows of a step); None if machine code can run the whole loop. extent: the extent of its
-    steps.
+    operation, for all rows of a step); None if machine code can run the whole loop. extent: the axes of its
+    steps, such as rows/steps.
     """
     recur: Recur = node.recur
     body = recur.body

@@ -160,20 +160,21 @@ class Products:
 
     def cost(self, rows: float) -> float:
         """Returns the cost of multiplying `rows` rows by the parameters. The unit is the cost of one row in a
-        tile of many rows; few rows cost more than their number.
+        tile, a block of many rows that are multiplied together; few rows cost more than their number.
         """
         count, last = ceil(rows), len(self.costs) - 1
         return self.costs[count] if count <= last else self.costs[last] + rows - last
 
     def largest(self, threads: int) -> int:
         """Returns the largest number of unit blocks (blocks of columns of the product) that one thread
-        computes if `threads` threads share them.
+        computes if `threads` threads share them. They are shared in groups of `grain` blocks.
         """
         return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
 
     def seconds(self, rows: float, threads: int, seconds_per_byte: float, machine: Machine) -> float:
         """Estimates the seconds in which several threads multiply `rows` rows by the parameters, of which
-        each thread reads its share of columns. seconds_per_byte: the time to read a byte of them.
+        each thread reads its share of columns. seconds_per_byte: the time to read a byte of them. machine:
+        the rates of the processor.
         """
         thread_bytes = self.weights * self.largest(threads) / self.blocks
         if not rows:
@@ -208,7 +209,8 @@ class StageLoad:
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
         """Estimates the seconds that the work of a stage (the work before the loop over steps, one step, or
-        the work after) takes for some rows at once, which several threads share.
+        the work after) takes for some rows at once, which several threads share. machine: the rates of the
+        processor.
         """
         thread_bytes = sum(
             product.weights * product.largest(threads) / product.blocks for product in self.products
@@ -232,8 +234,8 @@ class InnerStepWork:
     steps: StageLoad
 
     def seconds(self, rows: float, inner_steps: float, threads: int, machine: Machine) -> float:
-        """Estimates the seconds of a step's work on rows with `inner_steps` words (steps of inner sequences)
-        each.
+        """Estimates the seconds of a step's work on rows with `inner_steps` words (steps of sequences inside
+        a step) each, which `threads` threads share. machine: the rates of the processor.
 
         The rows are the same at each step, so their values are read from the cache that holds all of them.
         """
@@ -286,11 +288,12 @@ class Load:
         """Estimates the seconds of a call on `sets` threads with sequences of their own, or `together`
         threads that share each step.
 
-        block: the number of steps that run at a time; 0 for as many as there is room for.
+        size: the numbers of sequences and steps of the call. machine: the rates of the processor. block: the
+            number of steps that run at a time; 0 for as many as there is room for.
 
-        A thread runs up to `machine.lanes` sequences at the same time, and each iteration of the loop does
-        one step of each. If there is no work in the loop over steps, each thread has rows of its own in
-        either case.
+        A thread runs up to `machine.lanes` sequences at the same time, its lanes, and each iteration of the
+        loop does one step of each. If there is no work in the loop over steps, each thread has rows of its
+        own in either case.
         """
         if not size.steps:
             return 0.0

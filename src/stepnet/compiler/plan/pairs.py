@@ -28,7 +28,10 @@ COMPUTED = (*FLOATS, "int32", "int64", "bool")
 
 
 def pairs_groups(net: Net) -> dict[int, PairsGroup]:
-    """Finds the groups of nodes at pairs of steps that run as one part; returns them by their result."""
+    """Finds the groups of operations on pairs of steps (a query with each of its keys, as in attention) that
+    run as one part of a schedule, so that no value of the pairs is stored. Returns a dict from the node whose
+    value other parts read, the result of a group, to the group.
+    """
     groups, taken = dict[int, PairsGroup](), set[int]()
     users = net.users()
     for number, node in enumerate(net.nodes):
@@ -42,7 +45,10 @@ def pairs_groups(net: Net) -> dict[int, PairsGroup]:
 
 
 def group_of(net: Net, result: int, members: Iterable[int]) -> PairsGroup:
-    """Makes the group of these nodes, whose body reads all other values but single numbers as inputs."""
+    """Makes the group of the nodes `members`, which run as one part of a schedule: a net of them, its body,
+    with `result` as the only result. Values of other nodes that they read are inputs of the body; constants
+    with a single number are copied into it.
+    """
     own, builder, copy_of, reads = frozenset(members), Builder(), dict[int, int](), list[int]()
     for number in sorted(own):
         node = net.nodes[number]
@@ -57,7 +63,9 @@ def group_of(net: Net, result: int, members: Iterable[int]) -> PairsGroup:
 
 
 def body_operand(node: Node, builder: Builder, place: int) -> int:
-    """Adds an operand of members to the net of their group: a constant with one number, or an input."""
+    """Adds to the body of a group (a net of nodes that run as one part) a value that the group reads: a
+    constant if it is a single number, else input number `place`. Returns its number in the body.
+    """
     if is_number(node):
         return builder.constant(node.attributes["value"].value)
     return builder.input(node.type, f"value{place}")
@@ -77,16 +85,21 @@ class PairsMembers:
     """
 
     def __init__(self, net: Net, users: list[list[int]], pairs: Extent, taken: set[int]) -> None:
-        """Begins without nodes."""
+        """Begins a group of nodes that run as one part of a schedule (a net run part by part), without nodes
+        yet.
+
+        net, users: the net, and for each node those that read it. pairs: the extent (axes) of the pairs of a
+            query and a key that the group works on. taken: the nodes of other groups.
+        """
         self.net, self.users, self.pairs, self.taken = net, users, pairs, taken
         self.queries, self.returned = queries_of(pairs), {*net.results}
         self.numbers = set[int]()
         self.reaching = dict[int, bool]()
 
     def grown(self, number: int) -> int | None:
-        """Adds a node, and further ones until the others are read by none outside; returns the node that is.
-
-        None if there are always several, or if a value at pairs has to be stored.
+        """Adds node `number` to the group (nodes that run as one part of a net), then nodes that read the
+        group's values, until only one of its values is read outside of it. Returns the node of that value;
+        None if a node does not fit the group, or if there is no other to add.
         """
         following: int | None = number
         while following is not None:
@@ -103,8 +116,10 @@ class PairsMembers:
         return [user for user in self.users[number] if user not in self.numbers]
 
     def next_of(self, leaving: list[int]) -> int | None:
-        """Returns the node to add next, of those that read `leaving`; None if no other may be added. Readers
-        of values at pairs come first, as these have to stay inside.
+        """Returns the node to add next to the group (nodes that run as one part of a net); None if no further
+        one may be added. It is one that reads a value of `leaving`, the members that are read outside of the
+        group. Readers of values at pairs (one per query and key) come first, as these values are not stored
+        and have to stay inside.
         """
         if not self.returned.isdisjoint(leaving):
             return None
@@ -115,8 +130,10 @@ class PairsMembers:
         return next(filter(self.fits, readers), None)
 
     def fits(self, number: int) -> bool:
-        """Tells whether a node may be computed with the members: it is elementwise, or reduces values at
-        pairs, for the same pairs or their queries.
+        """Tells whether a node may be computed as a member of the group (nodes that run as one part of a
+        net): it has one value per pair of a query and a key, or one per query; and it is elementwise, makes
+        values of pairs from those of steps, or reduces them over the keys of each query. Nodes of other
+        groups do not fit.
         """
         node = self.net.nodes[number]
         if number in self.taken or len(node.types) != 1:
@@ -129,8 +146,9 @@ class PairsMembers:
         return node.type.extent in (self.pairs, self.queries) and is_elementwise(node)
 
     def add(self, number: int) -> bool:
-        """Adds a node and those at pairs, or between pairs, that it is computed from; returns False if there
-        is one that does not fit.
+        """Adds a node to the group (nodes that run as one part of a net), and all nodes that it is computed
+        from which have to be members too (`inside`). Returns False if one of these does not fit the group;
+        the others may have been added by then.
         """
         pending = [number]
         while pending:
@@ -144,8 +162,9 @@ class PairsMembers:
         return True
 
     def inside(self, number: int) -> Iterator[int]:
-        """Yields the operands of a member that have to be members: those at pairs, and those at queries that
-        are computed from reductions over pairs.
+        """Yields the operands of a member that have to be members of the group (nodes that run as one part of
+        a net) too: values at pairs (one per query and key), and values at queries that are computed from a
+        reduction over the keys.
         """
         node = self.net.nodes[number]
         for operand in node.inputs:
@@ -155,7 +174,9 @@ class PairsMembers:
                 yield operand
 
     def reaches(self, number: int) -> bool:
-        """Tells whether a value at queries is computed elementwise from a reduction over the pairs."""
+        """Tells whether a value at queries is computed, by elementwise operations, from a reduction of pairs
+        over the keys of each query. The answers for all nodes on the way are noted in `reaching`.
+        """
         pending = [number]
         while pending:
             current = pending[-1]
@@ -183,8 +204,9 @@ def is_elementwise(node: Node) -> bool:
 
 
 def is_supported(members: PairsMembers) -> bool:
-    """Tells whether the sizes of members fit one computation for each head: values have one number for all
-    heads or one for each head, and weighted sums have as many features for each.
+    """Tells whether the sizes and dtypes of a group's members (operations on pairs of queries and keys) allow
+    one computation for each head of the attention: values have one number for all heads or one for each head,
+    and weighted sums have the same number of features for each.
     """
     net, numbers = members.net, sorted(members.numbers)
     nodes = [net.nodes[number] for number in numbers]
@@ -210,7 +232,10 @@ def is_supported(members: PairsMembers) -> bool:
 
 
 def mixed_of(net: Net, numbers: Iterable[int]) -> set[int]:
-    """Returns the nodes, of these in order, with features of weighted sums, at each head as many."""
+    """Returns those of the nodes `numbers` whose values have several features for each head of the attention:
+    weighted sums of values (`mix`), and what is computed from these elementwise. numbers: in the order of the
+    net.
+    """
     mixed = set[int]()
     for number in numbers:
         node = net.nodes[number]
@@ -220,8 +245,10 @@ def mixed_of(net: Net, numbers: Iterable[int]) -> set[int]:
 
 
 def numbers_fit(net: Net, number: int, heads: int, mixed: set[int]) -> bool:
-    """Tells whether a node has one number for all heads or one for each, and its operands have too. mixed:
-    the nodes with features.
+    """Tells whether a node has one number for all heads of the attention or one for each head, and its
+    operands too.
+
+    mixed: the nodes with several features for each head, which it may not read.
     """
     node = net.nodes[number]
     if not mixed.isdisjoint(node.inputs) or node.type.size not in (1, heads):
@@ -231,9 +258,10 @@ def numbers_fit(net: Net, number: int, heads: int, mixed: set[int]) -> bool:
 
 
 def features_fit(net: Net, number: int, heads: int, size: int, mixed: set[int]) -> bool:
-    """Tells whether a node has `size` features for each head, and its operands as many or one for each head.
+    """Tells whether a node has `size` features for each head of the attention, and its operands as many, or
+    one number for each head.
 
-    mixed: the nodes with features.
+    mixed: the nodes with several features for each head.
     """
     node = net.nodes[number]
     if node.operation == "mix":
@@ -241,7 +269,9 @@ def features_fit(net: Net, number: int, heads: int, size: int, mixed: set[int]) 
     own = node.type
 
     def fits(operand: int) -> bool:
-        """Tells whether an operand has as many features, or numbers that are repeated for those of a head."""
+        """Tells whether an operand has as many features as the node, or one number per head, which is
+        repeated for its features.
+        """
         type_ = net.type_of(operand)
         if type_.size == 1 or operand in mixed:
             return True

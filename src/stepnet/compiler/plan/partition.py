@@ -64,8 +64,8 @@ class CallPartition:
 
     @property
     def parts(self) -> int:
-        """The number of threads of a call of which each has steps of its own, of all sequences; 1 if all
-        threads run every step of their sequences.
+        """The number of threads that divide the steps of a call, each with some steps of all sequences; 1 if
+        the steps of a call are not divided.
         """
         return self.threads if self.how == "steps" else 1
 
@@ -124,7 +124,7 @@ def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) ->
     """Chooses how at most `max_threads` threads share a call of a recurrence: in the way of the least
     estimated time, or on one thread if that is not much slower.
 
-    load, size: the work of the recurrence, and the size of the call.
+    load, size: the work of the recurrence, and the size of the call. machine: the rates of the processor.
     """
     ways = tuple(ways_of(load, size, max_threads, machine))
     best = min(ways, key=lambda way: way.seconds)
@@ -135,7 +135,7 @@ def ways_of(load: Load, size: CallSize, max_threads: int, machine: Machine) -> I
     """Yields the ways to share a call of a recurrence between at most `max_threads` threads, with estimated
     times; the first is one thread. Threads may divide the sequences ("rows"), the features of each step
     ("units"), or, if there is no loop, the steps. load, size: the work of the recurrence, and the size of the
-    call.
+    call. machine: the rates of the processor.
     """
     yield CallPartition("alone", 1, load.seconds(size, 1, 1, machine))
     for threads in thread_counts(max_threads):
@@ -200,7 +200,7 @@ def at_once(
     threads, which divide its sequences; the longest starts first.
 
     loads, sizes: the work of each recurrence, and the size of its call.
-    max_threads: the number of threads for all of them.
+    max_threads, machine: the number of threads for all of them, and the rates of the processor.
     """
     parts = [
         partition(load, size, max_threads, machine).chosen for load, size in zip(loads, sizes, strict=True)
@@ -236,7 +236,9 @@ class Wavefront:
     in_turn: float
 
     def __str__(self) -> str:
-        """Describes in words which layers run one after the other or as a wavefront, with estimated times."""
+        """Describes in words which layers run one after the other or as a wavefront (at once, each some steps
+        behind the one before), with estimated times.
+        """
         if all(count == 1 for count, _ in self.groups):
             return f"one layer after the other: {duration(self.in_turn)} predicted"
         texts = [
@@ -258,7 +260,8 @@ def wavefront(
     All divisions into groups are weighed, from the last layer to the first; that with the least estimated
     time is chosen, unless it gains little over one thread. Each layer of a group has one thread.
 
-    loads, sizes: the work of each layer, in order, and the size of its call.
+    loads, sizes: the work of each layer, in order, and the size of its call. max_threads, machine: the number
+        of threads, and the rates of the processor.
     """
     parts = [
         partition(load, size, max_threads, machine).chosen for load, size in zip(loads, sizes, strict=True)
@@ -292,7 +295,7 @@ def wavefront(
 def wavefront_time(loads: Sequence[Load], sizes: Sequence[CallSize], machine: Machine) -> tuple[float, int]:
     """Estimates the time of layers that run at once, each on its own thread and a block of steps behind the
     layer before. Returns the seconds, and the best number of steps per block. loads, sizes: the work of each
-    layer, and the size of its call.
+    layer, and the size of its call. machine: the rates of the processor.
     """
 
     def seconds(block: int) -> float:
@@ -312,7 +315,8 @@ def wavefront_time(loads: Sequence[Load], sizes: Sequence[CallSize], machine: Ma
 
 def by_rows(load: Load, size: CallSize, threads: int, machine: Machine) -> CallPartition:
     """Estimates the time of a call of a recurrence in which each thread runs some of the sequences. At most
-    `threads` threads are used. load: the work of the recurrence.
+    `threads` threads are used. load, size: the work of the recurrence, and the size of the call. machine: the
+    rates of the processor.
     """
     sets = max(1, min(threads, size.filled))
     return CallPartition("rows" if sets > 1 else "alone", sets, load.seconds(size, sets, 1, machine))

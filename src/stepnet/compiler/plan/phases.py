@@ -58,8 +58,8 @@ def phase_of_nodes(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 def untorn_phases(fibers: Fibers, numbers: list[int], earliest: Mapping[int, int]) -> dict[int, int]:
     """Maps each of the nodes `numbers` to a phase (nodes that threads run without waiting), so that no node
-    reads a value that another thread computes in the same phase. earliest: for some nodes, the earliest
-    phase.
+    reads a value that another thread computes in the same phase. fibers: how matrices are cut by unit (one
+    result of a sum). earliest: for some nodes, the earliest phase.
     """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, earliest)):
@@ -73,8 +73,8 @@ def phase_of_each(
     """Maps each node to the index of its phase: the phase of its latest operand, or the next one if each unit
     of the node reads other units of the operand, which other threads may compute.
 
-    fibers: how the matrices of the step are cut into fibers, one for each unit (a result of a sum). numbers:
-        the nodes, in order.
+    fibers: how the matrices of the step are cut into fibers, the elements combined for one unit (a result of
+        a sum). numbers: the nodes, in order.
     later: nodes that start a phase after all that they read. earliest: for some nodes, the earliest phase.
     """
     net, phase = fibers.net, dict[int, int]()
@@ -104,6 +104,7 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
         1  a = f * C                     1
         2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
 
+    fibers: how the matrices of the step are cut by unit (one result of a sum). numbers: the nodes, in order.
     A value that is read only in a later phase has to be stored and loaded again. If C is a matrix per row,
     this is most of a step's memory traffic.
     """
@@ -131,7 +132,8 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
     """Returns the pointwise nodes that read, within their own phase (nodes that run without waits), a value
     that threads divide in another way, so that another thread may compute it. They must move to a later
-    phase. phase: for each node, its phase.
+    phase. fibers: how the matrices of the step are cut by unit (one result of a sum). phase: for each node,
+    its phase.
     """
     net, shared = fibers.net, sharing(fibers, phase)
     return {
@@ -183,11 +185,12 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
 
 
 def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[int, int]) -> bool:
-    """Tells whether each unit of a step that is one phase depends only on the memories of the same unit.
+    """Tells whether each unit of a step (one feature of a memory, or the elements of a matrix that are summed
+    for one result) depends only on the memories of the same unit, in a step that is one phase. If so, threads
+    that divide the units need not wait for each other between steps.
 
-    If so, threads that divide the units need not wait for each other between steps.
-
-    phase: the nodes of the step. memories: for each memory, the node of its next value.
+    fibers: how the matrices of the step are cut by unit. phase: the nodes of the step. memories: for each
+        memory, the node of its next value.
     """
     net, shared = fibers.net, sharing(fibers, dict.fromkeys(phase, 0))
     readers = [(number, operand) for number in phase for operand in net.nodes[number].inputs]
@@ -203,11 +206,13 @@ def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[in
 
 
 def joins(fibers: Fibers, operand: int, user: int) -> bool:
-    """Tells whether node `user` may run in the same phase as the value that it reads through `operand`,
-    without waiting for other threads.
+    """Tells whether node `user` may run in the same phase (work between two waits of the threads) as the
+    value that it reads through `operand`: each thread then reads only what it has computed itself, and waits
+    for no other. Values that repeat or reduce sequences, and results of recurrences inside the step, end
+    their phase.
 
-    fibers: how the matrices of the step are cut by unit. Reductions over sequences, expansions to sequences
-    and inner recurrences end their phase.
+    fibers: how the matrices of the step are cut by unit (one result of a sum), by which threads share the
+        work.
     """
     net = fibers.net
     root, _ = view_chain(net, operand)

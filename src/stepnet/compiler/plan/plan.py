@@ -113,8 +113,8 @@ class Plan:
 
     @computed_once
     def key(self) -> str:
-        """A digest of the plan, to cache its code; equal for plans that differ only in whether the steps run
-        last first.
+        """A digest of the plan (the order in which a net's operations run), to cache its code; equal for
+        plans that differ only in whether the steps run last first.
         """
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
         costs = self.planning.costs.fibers
@@ -127,8 +127,9 @@ class Plan:
 
     @property
     def stages(self) -> tuple[tuple[str, Net, tuple[tuple[int, ...], ...]], ...]:
-        """Lists each stage of a call in order: name, net of its nodes, and phases, each a tuple of nodes. The
-        stage "reduced" is the sums and other reductions over the steps of each row.
+        """Lists the stages of a call (the times at which work runs, such as "before" the loop) in order:
+        name, net of its nodes, and phases, each a tuple of nodes that threads run without waiting. The stage
+        "reduced" is the sums and other reductions over the steps of each row.
         """
         return (
             ("sequence", self.net, self.sequence),
@@ -151,7 +152,9 @@ class Plan:
 
     @property
     def read_in_the_end(self) -> set[int]:
-        """The operands of the plan's reductions over steps and sums over rows, which run after the loop."""
+        """The operands of those reductions over steps and sums over rows that run after the loop of this plan
+        (the operations of a net in their order).
+        """
         return {
             n for total_number in (*self.reduced, *self.total) for n in self.net.nodes[total_number].inputs
         }
@@ -162,8 +165,9 @@ class Plan:
 
 
 def plan(traced: Net, planning: Planning) -> Plan:
-    """Makes the plan of a net: which node runs in which stage, after all passes. Raises `NetError` if the net
-    has not exactly one recurrence, or if one pass over the steps is not enough.
+    """Makes the plan of a net: which node runs in which stage (before, in or after the loop over steps, for
+    instance), after all passes. Raises `NetError` if the net has not exactly one recurrence, or if one pass
+    over the steps is not enough.
 
     planning: the passes and costs of the engine that the plan is for.
     """
@@ -208,7 +212,7 @@ def plan(traced: Net, planning: Planning) -> Plan:
 
 def step_fibers(recurrence: Node, costs: FiberCosts) -> Fibers:
     """Finds how the matrices in a step are cut into fibers: the elements that a reduction combines for one
-    unit. recurrence: the node whose body is the step. costs: the sizes from which it pays to cut them.
+    unit (result). recurrence: the node whose step it is. costs: the sizes from which it pays to cut them.
     """
     recur = recurrence.recur
     statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
@@ -217,7 +221,7 @@ def step_fibers(recurrence: Node, costs: FiberCosts) -> Fibers:
 
 def carried(recurrence: Node) -> dict[int, int]:
     """Maps each memory of a recurrence's step to the node of its next value, both as node numbers of the
-    body. A reshape of the value is left out.
+    body, the net of the step. A reshape of the value is left out.
     """
     recur = recurrence.recur
     following = (without_reshape(recur.body, number) for number in recur.following)
@@ -225,8 +229,8 @@ def carried(recurrence: Node) -> dict[int, int]:
 
 
 def directed(net: Net, reverse: bool) -> Net:
-    """Returns a net with all its recurrences in one direction, as nets that differ only in direction share a
-    plan. reverse: whether they run from the last step to the first.
+    """Returns a net with all its recurrences in one direction, as nets that differ only in direction are
+    planned once. reverse: whether they run from the last step to the first.
     """
 
     def node_in_direction(node: Node) -> Node:
@@ -241,7 +245,8 @@ class Plans:
     """Cache of plans for one engine: nets that differ only in their direction are planned once."""
 
     def __init__(self, planning: Planning) -> None:
-        """Begins an empty cache of plans, whose keys are a net and the user's line for each node.
+        """Begins an empty cache of plans (each the operations of a net in their order), whose keys are a net
+        and the user's line for each node.
 
         planning: the passes and costs of the engine.
         """
@@ -249,8 +254,8 @@ class Plans:
         self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
 
     def of(self, traced: Net) -> Plan:
-        """Returns the plan of a net. Nets that differ only in direction are planned once, forward, as nothing
-        but the direction differs between their plans.
+        """Returns the plan of a net, which says what runs when. Nets that differ only in direction are
+        planned once, forward, as nothing but the direction differs between their plans.
         """
         forward = directed(traced, reverse=False)
         key = forward, tuple(node.source for node in all_nodes(forward))
@@ -260,11 +265,11 @@ class Plans:
 
 
 def stage(node: Node, known: When) -> str:
-    """Returns the name of the stage of a plan in which a node is computed: one of the times at which work
-    runs, such as "before" (ahead of the loop over steps) or "loop".
+    """Returns the name of the stage of a plan (a net's operations in their order) in which a node is
+    computed: one of the times at which work runs, such as "before" (ahead of the loop over steps) or "loop".
 
-    known: the earliest time at which the node's value is known.
-    Raises `NetError` for a value of an inner sequence.
+    known: the earliest time at which the node's value is known. Raises `NetError` for a value of a sequence
+        inside a step.
     """
     extent = node.types[0].extent
     if extent not in STAGES:
@@ -275,7 +280,9 @@ def stage(node: Node, known: When) -> str:
 
 
 def check_one_pass(net: Net, known: list[When]) -> None:
-    """Raises `NetError` if one pass over the steps is not enough, because a step needs a value of all steps.
+    """Raises `NetError` if one pass over the steps is not enough for a net: because a step needs a value that
+    is known only after all steps, or because an operation reads or writes single other steps.
+
     known: for each node, the earliest time at which its value is known.
     """
     for number, node in enumerate(net.nodes):
@@ -301,7 +308,8 @@ def check_one_pass(net: Net, known: list[When]) -> None:
 
 def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
     """Returns the latest time at which an operand may become known so that `node` can still run in a single
-    pass over the steps: before the loop for a recurrence.
+    pass over the steps: before the loop for a recurrence, at the end for a constant, at the start of a
+    sequence for a value per sequence that is read at each step, and after the loop for all others.
 
     extent: the extent of the node's value, such as one per row or one per step.
     """

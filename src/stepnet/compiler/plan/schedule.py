@@ -97,7 +97,9 @@ class Schedule:
     moved: Net | None = None
 
     def planned(self, planning: Planning) -> "Schedule":
-        """Returns the schedule of the same net by the passes and costs of another engine; made once."""
+        """Returns the schedule (parts that run one after the other) of the same net by the passes and costs
+        of another engine; made once.
+        """
         if planning == self.planning:
             return self
         return self.others.setdefault(planning, replace(self, planning=planning))
@@ -126,7 +128,9 @@ class Schedule:
 
     @property
     def single_plan(self) -> Plan | None:
-        """The plan that runs the whole traced net at once; None if the net needs several parts."""
+        """The plan (operations in their order) that runs the whole traced net at once; None if the net needs
+        several parts.
+        """
         plan_ = self.parts[0].plan if len(self.parts) == 1 else None
         return plan_ if plan_ is not None and plan_.traced is self.traced else None
 
@@ -148,7 +152,8 @@ Cut = tuple[Net, tuple[Part, ...]]
 def cut_of(traced: Net, lifted: Net | None, planning: Planning) -> Cut:
     """Cuts a net into parts that run one after the other; returns the net that they refer to, and the parts.
 
-    lifted: the net after `lift`, if that pass has run already; else None.
+    lifted: the net after `lift`, which moves inner recurrences out of steps, if that pass has run already;
+        else None.
     planning: the passes and costs of the engine for which the parts are planned.
     """
     single = plan_of_all(traced, planning) if lifted is None else None
@@ -162,7 +167,7 @@ def schedule(net: Net, planning: Planning) -> Schedule:
     """Makes the schedule of a net: the parts that engines or NumPy run in turn, found at first use.
 
     There is a single part if one plan (which operation runs when) can run the whole net: it has exactly one
-    recurrence, which needs one pass over the steps, and no inner sequences.
+    recurrence, which needs one pass over the steps, and no sequences inside a step.
 
     planning: the passes and costs of the engine for which the parts are planned.
     """
@@ -170,8 +175,9 @@ def schedule(net: Net, planning: Planning) -> Schedule:
 
 
 def plan_of_all(net: Net, planning: Planning) -> Plan | None:
-    """Makes the plan of a net with one recurrence for an engine; None if it needs more than one pass over the
-    steps, has inner sequences, or has not exactly one recurrence.
+    """Makes the plan (what runs when) of a net with one recurrence, by the passes and costs of an engine
+    (`planning`); None if it needs more than one pass over the steps, has sequences inside a step, or has not
+    exactly one recurrence.
     """
     if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
         return None
@@ -182,7 +188,9 @@ def plan_of_all(net: Net, planning: Planning) -> Plan | None:
 
 
 def single_part(single: Plan) -> Part:
-    """Makes the only part of a schedule, for a net that a single plan runs in one pass over the steps."""
+    """Makes the only part of a schedule, for a net that a single plan (operations in their order) runs in one
+    pass over the steps.
+    """
     net, ends = single.traced, single.ends
     parameters = tuple(sorted(net.inputs[index] for index in ends.parameters))
     reads = tuple(net.inputs[index] for index in (*ends.sequences, *ends.memories, *ends.statics))
@@ -217,7 +225,8 @@ def parts_of(net: Net, planning: Planning) -> tuple[Part, ...]:
 
 def with_windows_in_place(net: Net, parts: Sequence[Part]) -> list[Part]:
     """Returns the parts of a net's schedule, with those windows (neighbouring steps as features) noted in
-    their plans that products read where the steps lie. Windows that some part needs copied are not noted.
+    their plans (operations in order) that products read where the steps lie. Windows that some part needs
+    copied are not noted.
     """
     wanted = [() if part.plan is None else windows_in_place(net, part.reads, part.plan) for part in parts]
     pairs = list(zip(parts, wanted, strict=True))
@@ -232,8 +241,9 @@ def with_windows_in_place(net: Net, parts: Sequence[Part]) -> list[Part]:
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
-    """Returns the constants (one value for all rows) that a part with a plan or a loop reads; none for other
-    parts. If another part computes one of them, this part cannot be given its parameters once for all calls.
+    """Returns the constants (one value for all rows) that a part of a schedule reads, if it is a loop or has
+    operations for an engine; none for other parts. If another part computes one of them, this part cannot be
+    given its parameters once for all calls.
     """
     if part.plan is None and part.inner is None:
         return set()
@@ -243,13 +253,15 @@ def late_reads(net: Net, part: Part) -> set[int]:
 
 
 def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
-    """Makes the part of a schedule that computes the nodes `numbers`: one node, or several plain ones.
+    """Makes the part of a schedule that computes the nodes `numbers`: one node, or several plain ones, which
+    compute each step from that step alone.
 
-    Totals (over all rows) and nodes between extents, such as sums over steps, are parts of their own; an
-    engine runs plain nodes and recurrences. A recurrence with inner sequences that one plan cannot run is a
-    loop over the parts of its step.
+    Totals (over all rows) and nodes that lead from steps to sequences or to other steps, such as sums over
+    steps, are parts of their own; an engine runs plain nodes and recurrences. A recurrence with inner
+    sequences that one plan cannot run is a loop over the parts of its step.
 
-    groups: the nodes that need no part of their own. plans: a cache of plans.
+    groups: the nodes that need no part of their own. plans: a cache of plans (the operations of parts in
+        their order).
     """
     node = net.nodes[numbers[0]]
     if is_constant(node):
@@ -270,6 +282,13 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
 # ---- the nets of parts -------------------------------------------------------------------------------------
 
 
+def name_of(net: Net, number: int) -> str:
+    """Returns the name of a value of the whole net in the net of a part, as `explain` shows it: its own name,
+    as an argument of the step has one, or one by its number.
+    """
+    return net.nodes[number].name or f"value{number}"
+
+
 class LoopBodyBuilder:
     """Builder of the net of a part of a schedule, from nodes of the whole net and constants they need.
 
@@ -278,21 +297,21 @@ class LoopBodyBuilder:
     """
 
     def __init__(self, net: Net) -> None:
-        """Begins an empty net for a part of `net`, into which nodes of `net` are then copied."""
+        """Begins an empty net for a part of the schedule of `net`, whose nodes are then copied into it."""
         self.net, self.builder, self.once = net, Builder(), known_once(net)
         self.copy_of: dict[int, int] = {}
         self.parameters: list[int] = []
 
     def input(self, number: int, type_: Type) -> int:
         """Adds an input to the part's net for node `number` of the whole net; returns its new number."""
-        self.copy_of[number] = self.builder.input(type_, self.net.nodes[number].name or f"value{number}")
+        self.copy_of[number] = self.builder.input(type_, name_of(self.net, number))
         return self.copy_of[number]
 
     def of(self, number: int) -> int:
-        """Returns the number that a node of the whole net has in the net of the part (a piece of a schedule)
-        that is being built. A node that is not there yet has one value for all rows: if it is known once
-        parameters are bound, it is copied with its operands; if it is a parameter, or a total that another
-        part computes, it becomes a parameter of this part.
+        """Returns the number that a node of the whole net has in the net of the part of a schedule that is
+        being built. A node that is not there yet has one value for all rows: if it is known once parameters
+        are bound, it is copied with its operands; if it is a parameter, or a total that another part
+        computes, it becomes a parameter of this part.
         """
         if number not in self.copy_of:
             node = self.net.nodes[number]
@@ -303,8 +322,8 @@ class LoopBodyBuilder:
         return self.copy_of[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Copies totals (nodes that sum a recurrence's results) into the part's net, in order; returns the
-        nodes that became inputs for them.
+        """Copies the totals `numbers` (nodes that sum a recurrence's results) into the part's net, in order;
+        returns the nodes that became inputs for them.
         """
         more = list[int]()
         for number in numbers:
@@ -318,11 +337,12 @@ class LoopBodyBuilder:
 
 
 def plain_part(net: Net, numbers: list[int], groups: Groups, planning: Planning) -> Part:
-    """Makes the part for the plain nodes `numbers`: a recurrence with one step per value, whose memory is a
-    number that nothing reads.
+    """Makes the part of a schedule for the nodes `numbers`, which compute each step from that step alone: a
+    recurrence whose memory is a number that nothing reads.
 
     If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
-    sequences: the values per sequence are statics, and the sums, if there are any, are its memories.
+    sequences: the values per sequence are statics (inputs that all steps share), and the sums, if there are
+    any, are its memories, which begin with zeros.
 
     groups: says which expansions the nodes read through, and which sums belong to this part.
     planning: the passes and costs of the engine for which the part is planned.
@@ -355,10 +375,10 @@ def plain_part(net: Net, numbers: list[int], groups: Groups, planning: Planning)
     ]
     inner = body.builder.net([*(body.copy_of[number] for number in results), *(after or memories)])
 
-    operands = [outer.input(net.type_of(number).at(STEPS), f"value{number}") for number in reads]
+    operands = [outer.input(net.type_of(number).at(STEPS), name_of(net, number)) for number in reads]
     operands += [outer.input(kind, f"sum{index}") for index, kind in enumerate(kinds)]
-    operands += [outer.input(net.type_of(number).at(ROWS), f"value{number}") for number in rows]
-    operands += [outer.input(net.type_of(number), f"value{number}") for number in body.parameters]
+    operands += [outer.input(net.type_of(number).at(ROWS), name_of(net, number)) for number in rows]
+    operands += [outer.input(net.type_of(number), name_of(net, number)) for number in body.parameters]
     recurrence_net = net_of_recurrence(outer, operands, Recur(inner, len(reads), len(kinds)))
     extent, parameters = net.nodes[numbers[0]].types[0].extent, tuple(body.parameters)
     if not rows and not sums:
@@ -390,11 +410,13 @@ def net_of_recurrence(builder: Builder, operands: list[int], recur: Recur) -> Ne
 
 
 def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
-    """Makes the part for a recurrence over flat sequences (without inner ones): its outputs that are read,
-    its final memories, and the totals of its results. An initial memory of zeros is read as -1. Values that
-    only these totals read are not results.
+    """Makes the part of a schedule for a recurrence whose steps have no sequences inside: its outputs that
+    are read, its final memories, and the totals (sums over rows) of its results. Values that only these
+    totals read are not results. In the part, -1 stands for an initial memory of zeros and for a final memory
+    that nothing reads.
 
-    groups: the nodes that other parts compute. plans: a cache of plans.
+    groups: the nodes that other parts compute. plans: a cache of plans (the operations of parts in their
+        order).
     """
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
@@ -413,7 +435,7 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
             continue
         reads.append(-1 if operand in groups.zeros else operand)
         here = deeper(STEPS, type_.extent) if index < recur.sequence_count else type_.extent
-        operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
+        operands.append(outer.builder.input(type_.at(here), name_of(net, operand)))
         if here == STEPS:
             outer.copy_of[operand] = operands[-1]
     recurrence_net = replace(recur, body=body).add_results(outer.builder, operands)
@@ -450,11 +472,11 @@ def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
 
 
 def loop_part(net: Net, number: int, extent: Extent, planning: Planning) -> Part:
-    """Makes the part of a schedule for a recurrence whose step does not run as one plan, such as one that
-    returns inner sequences: each step runs a schedule of its own.
+    """Makes the part of a schedule for a recurrence whose step does not run as one plan (operations in their
+    order), such as one that returns sequences: each step runs a schedule of its own.
 
-    number: the node of the recurrence. planning: the passes and costs of the engine for which that schedule
-    is planned.
+    number: the node of the recurrence. extent: that of its steps, such as rows/steps. planning: the passes
+        and costs of the engine for which that schedule is planned.
     """
     node = net.nodes[number]
     body: Net = node.attributes["body"]

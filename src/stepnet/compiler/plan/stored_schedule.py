@@ -56,8 +56,10 @@ class StoredSchedule(Schedule):
 
 
 def key_of(traced: Net, planning: Planning) -> str | None:
-    """Computes the key of a net's schedule in the disk cache; None if the schedule is not to be stored: if
-    some pass of the engine is of another package, whose sources are not part of the key.
+    """Computes the key of a net's schedule in the disk cache, of the net, the engine's passes and the sources
+    of the code that plans. Returns None if the schedule is not to be stored: if the cache is off or its
+    sources cannot be read, if the net has large constants, or if a pass is of another package, whose sources
+    are not part of the key.
 
     planning: the passes and costs of the engine.
     """
@@ -89,8 +91,9 @@ def bytes_of(net: Net) -> int:
 def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
     """Makes the disk cache entry for a cut net: a dict from which `cut_from` restores the same parts.
 
-    It has the net, the parts, the keys of their plans, the inner schedules of loops (as entries too), and
-    `whole`: whether one plan runs the traced net. traced: the net before it was cut, which is not stored.
+    It has the net, the parts, the keys of their plans (operations in their order), the inner schedules of
+    loops (as entries too), and `whole`: whether one plan runs the traced net. traced: the net before it was
+    cut, which is not stored.
     """
     net, parts = cut
     inner = [part.inner for part in parts]

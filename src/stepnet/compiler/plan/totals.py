@@ -19,13 +19,14 @@ def totals_by_recurrence(
     net: Net, once: Collection[int], recurrences: Collection[int]
 ) -> dict[int, tuple[int, ...]]:
     """Finds the sums, and sums of outer products ("contract"), of a recurrence's results that an engine can
-    compute along with it, so that NumPy need not. Returns their nodes, in order, for each recurrence.
+    compute along with it, so that NumPy need not. Returns their nodes, in order, for each recurrence that has
+    some.
 
     Their other operands are known before the recurrence. Sums per row are only found if one of the sums over
     all rows reads them.
 
     once: the constants that are known when parameters are bound.
-    recurrences: the flat recurrences of which all outputs are needed.
+    recurrences: the recurrences to look at: without sequences inside a step, and with all outputs needed.
     """
     owner: dict[int, int] = {}
     for number, node in enumerate(net.nodes):

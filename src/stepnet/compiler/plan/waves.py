@@ -53,10 +53,11 @@ class Across:
 
     @classmethod
     def of(cls, net: Net, part: Part, in_place: Collection[int] = ()) -> Self:
-        """Describes the expansion to steps, reduction over steps, windows of steps or pairs of steps of which
-        a part of a net's schedule consists, so that it can be run. part: a part of the kind "across".
+        """Describes the expansion to steps, reduction over steps, windows of steps (some neighbours of each)
+        or pairs of steps (queries and keys) of which a part of a net's schedule consists, so that it can be
+        run. part: a part of the kind "across".
         in_place: the windows of which products read the steps where they lie: the operation writes their
-        addresses.
+            addresses.
         """
         assert part.node is not None
         node, types = part.node, (net.type_of(part.reads[0]), net.type_of(part.results[0]))
@@ -72,9 +73,9 @@ class Across:
 
     @property
     def extents(self) -> tuple[Extent, ...]:
-        """The extents of the sequences that the operation goes over: for windows, that of the steps which it
-        reads and that of its result; for pairs of steps, those of the queries, the keys and the pairs; for a
-        repeat or a reduction, the deeper one of the operand's and the result's, twice.
+        """The extents (such as rows/steps) of the sequences that the operation goes over: for windows, that
+        of the steps which it reads and that of its result; for pairs of steps, those of the queries, the keys
+        and the pairs; for a repeat or a reduction, the deeper one of the operand's and the result's, twice.
         """
         if self.window is not None:
             return self.source.extent, self.result.extent
@@ -86,7 +87,9 @@ class Across:
 
 
 def body_of(node: Node, operands: Iterable[Type]) -> Net:
-    """Makes the body of a part that consists of one operation at pairs, from the types of its operands."""
+    """Makes the net of a single operation on pairs of steps (a query with each of its keys), such as
+    `scores`, for a part that consists of it. operands: the types of its operands, which become the inputs.
+    """
     builder = Builder()
     inputs = [builder.input(type_, f"value{place}") for place, type_ in enumerate(operands)]
     return builder.net([builder.add(node.operation, *inputs, **node.attributes)])
@@ -121,10 +124,10 @@ class RunOrder(NamedTuple):
 
 
 def order_of(parts: Sequence[Part]) -> RunOrder:
-    """Finds the order (by waves, kernels that may run at the same time) in which adjacent parts of a schedule
-    run in one call: kernels (recurrences and plain parts), and operations across extents (expansions and
-    reductions) between them. A kernel that reads the result of such an operation also waits for the kernels
-    whose results the operation reads.
+    """Finds the order (by waves: kernels, that is compiled parts, that may run at the same time) in which
+    adjacent parts of a schedule run in one call: kernels of recurrences and of plain parts, and operations
+    between them that repeat a value along steps or reduce steps to one. A kernel that reads the result of
+    such an operation also waits for the kernels whose results the operation reads.
     """
     behind, needs = dict[int, frozenset[int]](), list[frozenset[int]]()
     kernels, wave_of = list[Part](), dict[int, int]()
@@ -195,8 +198,10 @@ def follows(part: Part, ahead: Part) -> bool:
 
 
 def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[int, ...]]:
-    """Groups adjacent parts of a schedule for whose positions `fits` is true, to run as one call of machine
-    code; every other part is a group alone. Returns the positions in `parts`, by group.
+    """Groups adjacent parts of a schedule that can run as one call of machine code. Returns the positions in
+    `parts`, by group, in order.
+
+    fits: tells whether the part at a position can run in such a call; every other part is a group alone.
     """
     runs: list[tuple[int, ...]] = []
     for fit, indices in groupby(range(len(parts)), fits):

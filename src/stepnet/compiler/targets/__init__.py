@@ -100,7 +100,9 @@ def engine_names() -> tuple[str, ...]:
 
 
 def engine_named(name: str) -> Engine:
-    """Returns the engine called `name`; raises `InputError`, with the known names, for any other."""
+    """Returns the engine, which compiles and runs nets, called `name`; raises `InputError`, with the known
+    names, for any other.
+    """
     if name not in ENGINES and name not in installed(GROUP):
         names = ", ".join(engine_names())
         raise InputError(f"no engine is called {name!r}; the engines are {names}, or 'auto'")

@@ -44,7 +44,9 @@ class EngineChoice(NamedTuple):
 
 
 def choice(plan: Plan, engines: Sequence[Engine]) -> EngineChoice:
-    """Chooses the first engine that runs a plan, None if all refuse; returns it with their refusals."""
+    """Chooses the first engine that does not refuse a plan (the operations of a part in their order), None if
+    all do; returns it and, by the names of the engines before it, their reasons to refuse.
+    """
     refusals: Refusals = {}
     for engine in engines:
         reason = engine.refuse_plan(plan.planned(planning_of(engine)))
@@ -72,8 +74,9 @@ class AssignedEngines:
 
     @property
     def costs(self) -> CostModel:
-        """The costs of the first engine, but operations at pairs of steps run one by one. Each part is
-        planned by those of its own engine.
+        """The estimated costs by which nets are planned: those of the first engine, without the search for
+        groups of operations at pairs of steps, which run one by one here. Each part is planned by the costs
+        of its own engine.
         """
         return replace(self.engines[0].costs, find_pairs=None)
 
@@ -107,7 +110,7 @@ class AssignedEngines:
 
     def compile_plan(self, plan: Plan) -> Kernel:
         """Compiles the plan (the operations in order) of one part of a net by the first engine that does not
-        refuse it; returns its kernel.
+        refuse it; returns its kernel (compiled code).
         """
         engine = choice(plan, self.engines).engine
         assert engine is not None
@@ -145,7 +148,7 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
     def rank(net: Net, number: int) -> int:
         """Returns the position, in `engines`, of the first engine that runs a recurrence, a node of `net`,
         with its results that are read; `len(engines)` if none does. Equal recurrences are compiled to a plan
-        once.
+        (operations in their order) once.
         """
         groups, node = Groups.of(net), net.nodes[number]
         read = tuple(result >= 0 for result in results_of(net, number))

@@ -76,8 +76,9 @@ class Call:
         last_only: bool = False,
         separate_outputs: int | None = None,
     ) -> "Call":
-        """Makes a call with other arrays for sequences at the same positions and with the same step offsets.
-        The call has no early ends. The parameters are the fields of the new call.
+        """Makes a call like this one with other arrays, for sequences at the same positions that have done as
+        many steps in earlier calls (`step_offset`). Its sequences do not end early. The parameters are the
+        fields of the new call.
         """
         return Call(
             self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs
@@ -179,8 +180,8 @@ class StartedRun(Protocol):
 
     def add_across(self, values: Sequence[Array], positions: Callable[[Extent], Positions], /) -> Array:
         """Adds the values that the next operation across extents, such as a sum over steps, of the chain
-        (kernels and operations that run in one go) reads; returns the array of its result, which `run` fills.
-        positions: where the steps of the sequences along an extent lie.
+        (compiled parts and operations that run in one go) reads; returns the array of its result, which `run`
+        fills. positions: where the steps of the sequences along an extent lie.
         """
         ...
 
@@ -191,8 +192,8 @@ class StartedRun(Protocol):
     def prepare(
         self, links: Links, positions: Mapping[str, Positions] | None = None, /
     ) -> PreparedCall | None:
-        """Prepares the chain (kernels that run in one go) for later runs on other arrays; None if they would
-        not be faster.
+        """Prepares the chain (compiled parts, called kernels, that run in one go) for later runs on other
+        arrays; None if they would not be faster.
 
         links: the values that each kernel reads and computes, and those that a run is given and returns.
         positions: those of the sequences whose lengths are arguments of later runs, by the axis of their
@@ -222,7 +223,8 @@ class Steps(Protocol):
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs one step of some rows. It is valid until the next call of `of`.
+        """Returns a function that runs one step of some rows (sequences of the call). It is valid until the
+        next call of `of`.
 
         rows: the indices of the rows.
         """
@@ -238,8 +240,8 @@ class Bound(Protocol):
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether the kernel can run calls whose sequences end early, by a condition (`Call.until`).
-        The results of such a call have only the steps that ran.
+        """Tells whether the kernel (compiled code with parameters) can run calls whose sequences end early,
+        by a condition (`Call.until`). The results of such a call have only the steps that ran.
         """
         ...
 
@@ -311,7 +313,10 @@ class RepeatedCall:
         self.prepared: PreparedCall | None = None
 
     def __call__(self, call: Call) -> Results:
-        """Runs a call, whose arrays have the shapes of those of earlier calls; returns its results."""
+        """Runs a call of the kernel (compiled code with parameters), whose arrays have the shapes of those of
+        earlier calls; returns its results. The second call is prepared, if the kernel can, and later ones run
+        the prepared call.
+        """
         self.calls += 1
         if self.calls == 2 and call.step_offset is None and call.until is None:
             self.prepared = self.bound.prepare(call)
@@ -319,8 +324,8 @@ class RepeatedCall:
 
 
 def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:
-    """Makes a function that runs a call of a kernel anew and copies its results into `results`. It works for
-    every kernel. bound: the kernel with its parameters.
+    """Makes a function that runs a call of a kernel (compiled code) anew and copies its results into
+    `results`. It works for every kernel. bound: the kernel with its parameters.
     """
     repeated = RepeatedCall(bound)
 
@@ -345,15 +350,17 @@ class CalledSteps:
     def of(self, rows: Array) -> Callable[[], None]:
         """Makes a function that runs one step of some rows (sequences), given by index, on the current
         contents of the call's arrays. The first `len(rows)` entries of inputs and outputs belong to them;
-        memories, statics and step offsets are read, and final memories written, at the indices `rows`.
+        memories, statics (values that every step reads) and step offsets (the numbers of steps that the
+        sequences have done in earlier calls) are read, and final memories (recurrent states) written, at the
+        indices `rows`.
         """
         count, call, results, repeated = len(rows), self.call, self.results, RepeatedCall(self.bound)
         positions = Positions.end_to_end(np.arange(count + 1))
         step = Call(positions, [array[:count] for array in call.sequences])
 
         def once() -> None:
-            """Runs one step of the chosen rows (sequences) by a call of the kernel, and copies its outputs
-            and final memories into `results`.
+            """Runs one step of the chosen rows (sequences) by a call of the kernel (compiled code), and
+            copies its outputs and final memories (recurrent states) into `results`.
             """
             initial = [None if array is None else array[rows] for array in call.initial]
             statics = [array[rows] for array in call.statics]
@@ -505,7 +512,9 @@ class DeviceEngine(Engine, Protocol):
 
 
 def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
-    """Describes how a plan's recurrence runs with weights in fewer bits, or returns as text why it cannot."""
+    """Describes how the recurrence of a plan (the operations of a net in their order) runs with weights in
+    fewer bits, or returns as text why it cannot.
+    """
     count = narrow_weights(plan.traced)
     if not count:
         return "it has no product of float32 values with parameters"

@@ -46,7 +46,10 @@ class Interpreter:
         return None
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Makes a kernel that interprets the traced net, or in low precision the schedule's parts."""
+        """Makes a kernel (an object that runs calls) that interprets the traced net as a whole. If a
+        recurrence of the net is to run in low precision, such as int8, the kernel runs the parts into which
+        the schedule divides the net, one after the other.
+        """
         if any_low(schedule.net):
             return in_parts(schedule, Means(self.compile_plan, total))
         return InterpreterKernel(schedule.traced)
@@ -60,8 +63,8 @@ class Interpreter:
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
-        """Makes the kernel of one part of a model, which NumPy runs. In low precision, products use weights
-        rounded by their encoding.
+        """Makes the kernel (an object that runs calls) of one part of a model, which NumPy runs. In low
+        precision, products use weights rounded by their encoding.
         """
         return InterpreterKernel(
             narrowed(plan.traced, self.pipeline) if any_low(plan.traced) else plan.traced

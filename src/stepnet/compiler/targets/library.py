@@ -45,6 +45,7 @@ class ArrayArgument:
     name: its name. kind: "sequence", "initial" or "static" for an input; "output" or "final" for a result.
     index: the index of its value among the inputs or results of the net. type: the type of the value.
     optional: it may be left out, which means zeros for an initial memory, and an unwanted result.
+    title: the name that the model or its file has for it, if that is another one.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ArrayArgument:
     index: int
     type: Type
     optional: bool
+    title: str = ""
 
     @property
     def by_row(self) -> bool:
@@ -83,9 +85,9 @@ class CallSpecification:
 
 
 def steps_function(name: str, output: str) -> str:
-    """Returns the name of the function of a library that gives the number of steps of an output.
+    """Returns the name of the function, in a library for C, that gives the number of steps of an output.
 
-    name: the prefix of the library's functions.
+    name: the prefix of the library's functions. output: the name of the output.
 
     >>> steps_function("speech", "y")
     'speech_y_steps'
@@ -98,7 +100,8 @@ class ArrayText:
     """The description of an array argument, for the library's JSON text. name: its C name. kind: "sequence",
     "initial" or "static" for an input, "output" or "final" for a result. dtype, shape: those of one value.
     axis: the axis along which there are values: "rows" for one per sequence, "steps" for one per step, or
-    the name of a derived axis, as "steps[+0/2]" after a stride. optional: it may be NULL.
+    the name of a derived axis, as "steps[+0/2]" after a stride. optional: it may be NULL. title: the name
+    that the model or its file has for it, if that is another one.
     """
 
     name: str
@@ -107,13 +110,15 @@ class ArrayText:
     shape: Sequence[int]
     axis: str
     optional: bool
+    title: str = ""
 
     @classmethod
     def of(cls, argument: ArrayArgument) -> "ArrayText":
         """Describes an array argument of the library's C function `run`, for the library's JSON text."""
         type_ = argument.type
         axis = type_.extent[-1]
-        return cls(argument.name, argument.kind, type_.dtype, type_.shape, axis, argument.optional)
+        shared = argument.optional, argument.title
+        return cls(argument.name, argument.kind, type_.dtype, type_.shape, axis, *shared)
 
     @property
     def by_row(self) -> bool:

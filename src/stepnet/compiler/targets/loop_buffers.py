@@ -43,8 +43,9 @@ class PlainBuffers:
     """Part without a recurrence, prepared for a number of values: its input arrays and the prepared call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
-        """Prepares a call of a part's kernel `bound` on copies of its inputs, which have `count` values each.
-        net: the net of the part, for the types of its results. The kernel's final memory is not used.
+        """Prepares a call of a part's kernel `bound` (compiled code with parameters) on copies of its inputs,
+        which have `count` values each. net: the net of the part, for the types of its results. The kernel's
+        final memory (recurrent state) is not used.
         """
         self.count, self.inputs = count, InputBuffers(arrays)
         types = [net.type_of(number) for number in part.results]
@@ -57,7 +58,9 @@ class PlainBuffers:
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        """Runs the part on inputs with `count` values; returns its outputs, valid until the next run."""
+        """Runs the part of a net (without a recurrence) that was prepared on inputs with `count` values;
+        returns its outputs, valid until the next run.
+        """
         self.inputs.take(arrays)
         self.run()
         return [output[:count] for output in self.outputs]
@@ -67,8 +70,9 @@ class SequenceBuffers:
     """Recurrence of a loop's step that is prepared for sequences with fixed offsets."""
 
     def __init__(self, part: Part, bound: Bound, call: Call, offsets: Array) -> None:
-        """Prepares a call of a recurrence's kernel `bound` on copies of the arrays of a call. offsets: those
-        of its sequences; a later call suits if it has the same object.
+        """Prepares a call of a recurrence's kernel `bound` (compiled code with parameters) on copies of the
+        arrays of a call. offsets: where its sequences begin and end; a later call suits if it has the same
+        object.
         """
         self.offsets, first = offsets, len(call.sequences)
         self.inputs = InputBuffers([*call.sequences, *call.statics])
@@ -81,9 +85,9 @@ class SequenceBuffers:
         self.run = bound.again(prepared, Results(self.outputs, self.final))
 
     def __call__(self, call: Call) -> list[Array]:
-        """Runs the prepared recurrence on a call with the same offsets; returns outputs and final memories,
-        valid until the next run. They are new views, so that `InputBuffers` of a later part copies them
-        again.
+        """Runs the prepared recurrence on a call whose sequences begin and end at the same offsets; returns
+        outputs and final memories (recurrent states), valid until the next run. They are new views, so that
+        `InputBuffers` of a later part copies them again.
         """
         self.inputs.take([*call.sequences, *call.statics])
         self.run()
@@ -91,7 +95,9 @@ class SequenceBuffers:
 
 
 def result_types(part: Part) -> tuple[list[Type], list[Type]]:
-    """Returns the types of the outputs and of the final memories of a part that is a recurrence."""
+    """Returns the types of the outputs and of the final memories (recurrent states) of a part of a net that
+    is a recurrence.
+    """
     assert part.plan is not None
     net, ends = part.plan.net, part.plan.ends
     outputs, final = ([net.type_of(net.results[index]) for index in kind] for kind in (ends.steps, ends.rows))
@@ -105,14 +111,15 @@ LoopBuffers = dict[int, "PlainBuffers | SequenceBuffers | Array"]
 def reused_results(
     part: Part, bound: Bound, call: Call, offsets: Array, buffers: LoopBuffers
 ) -> list[Array] | None:
-    """Runs a recurrence in a step of a loop by a prepared call; returns its outputs and final memories, valid
-    until the next step. The call is prepared in `buffers` at the second step that has the same sequences.
+    """Runs a recurrence in a step of a loop by a prepared call; returns its outputs and final memories
+    (recurrent states), valid until the next step. The call is prepared in `buffers` at the second step that
+    has the same sequences.
 
     Returns None if the recurrence must be called normally: if it has no steps, an initial memory other than
     zeros, or other sequences than at the last step.
 
-    part: the recurrence. bound: its kernel with its parameters.
-    offsets: those of its sequences, the same object as long as they do not change.
+    part: the recurrence. bound: its kernel (compiled code) with its parameters.
+    offsets: where its sequences begin and end, the same object as long as they do not change.
     """
     if not call.positions.total or any(memory is not None for memory in call.initial):
         return None
@@ -132,7 +139,8 @@ def reused_outputs(
     """Runs a part without a recurrence in a step of a loop, by a call that is prepared at the first step and
     stored in `buffers`; returns its outputs, valid until the next step.
 
-    net: the net of the part. bound: the part's kernel with its parameters. arrays: the part's inputs.
+    net: the net of the part. bound: the part's kernel (compiled code) with its parameters. arrays: the part's
+        inputs.
     count: the number of values in each of them.
     """
     plain_buffers = buffers.get(id(part))

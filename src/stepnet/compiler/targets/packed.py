@@ -18,7 +18,7 @@ from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.interpret import LevelSizes
 from stepnet.compiler.net.ir import Net, ancestors
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
-from stepnet.compiler.net.types import CONST
+from stepnet.compiler.net.types import CONST, is_pairs
 from stepnet.compiler.targets.base import Array, Call, OptionalArrays, Results
 from stepnet.compiler.values.once import computed_once
 from stepnet.ragged.offsets import offsets_of
@@ -79,24 +79,25 @@ class CallPacking:
         )
 
     def put(self, form: "NetForm", given: OptionalArrays) -> list[Buffer | None]:
-        """Puts the arrays of a call into the memory, sequences packed; None stands for a memory of zeros.
+        """Puts the arrays of a call into the memory of the target, its sequences end to end without padding;
+        returns the buffers there, None for an initial memory (recurrent state) of zeros.
 
-        form: which of the net's inputs are sequences, memories and statics. given: the sequences, initial
-        memories and statics.
+        form: which of the net's inputs are sequences, memories and statics (values that every step reads).
+        given: the sequences, initial memories and statics.
         """
         memory = self.memory
         buffers = [None if array is None else memory.put(array) for array in given]
         if self.indices is not None and self.gaps is None:
-            for place in range(len(form.ends.sequences)):
+            for place in form.per_step:
                 buffers[place] = memory.take(buffers[place], self.indices)
         return buffers
 
     def inputs(self, form: "NetForm", given: OptionalArrays) -> list[Buffer]:
-        """Puts the arrays of a call into the memory; returns them in the order of the net's inputs,
-        parameters left out. Zeros replace initial memories that were omitted.
+        """Puts the arrays of a call into the memory of the target; returns them in the order of the net's
+        inputs, parameters left out. Zeros replace initial memories (recurrent states) that were omitted.
 
-        form: which of the net's inputs are sequences, memories and statics. given: the sequences, initial
-        memories and statics.
+        form: which of the net's inputs are sequences, memories and statics (values that every step reads).
+        given: the sequences, initial memories and statics.
         """
         net, inputs = form.net, dict[int, Buffer]()
         for place, buffer in zip(form.given, self.put(form, given), strict=True):
@@ -110,8 +111,8 @@ class CallPacking:
         """Returns the results of a net as arrays of the host, with outputs at the positions of the caller's
         steps, or reduced to the last step of each sequence.
 
-        form: which of the traced net's results are outputs, memories and totals, and the direction of each
-            output.
+        form: which of the traced net's results are outputs, memories (recurrent states) and totals (values
+            over all rows), and the direction of each output.
         buffers: the results in the net's order.
         clean: the positions of the results that are already zeros in the gaps between sequences.
         """
@@ -124,12 +125,15 @@ class CallPacking:
 
     def in_caller_order(self, form: "NetForm", place: int, output: Buffer, clean: bool) -> Buffer:
         """Moves the steps of one output to the caller's positions, with zeros in the gaps; with `last_only`,
-        takes the last step of each sequence instead: the first, if its recurrence runs from the last one.
+        takes the step of each sequence that is computed last instead: its first one in a reversed recurrence.
+        An output with a value per pair of steps stays as it is: pairs lie end to end also for the caller.
 
-        form: the kinds of results of the traced net. place: the position of the output among these.
+        form: has the types of the network's results. place: the position of the output among these.
         clean: whether the output is already zeros in the gaps between sequences.
         """
         memory, positions, type_ = self.memory, self.positions, form.net.type_of(form.net.results[place])
+        if is_pairs(type_.extent):
+            return output
         if self.call.last_only:
             rows, indices = positions.end_step_indices(form.backward[place])
             return scattered(memory, type_, positions.rows, rows, memory.take(output, indices))
@@ -151,8 +155,20 @@ class NetForm:
         return Ends.of(self.net)
 
     @computed_once
+    def per_step(self) -> tuple[int, ...]:
+        """The indices, among the sequences of a call, of those with a value per step; the others have one per
+        pair of steps.
+        """
+        sequences = (self.net.inputs[place] for place in self.ends.sequences)
+        return tuple(
+            index for index, number in enumerate(sequences) if not is_pairs(self.net.type_of(number).extent)
+        )
+
+    @computed_once
     def given(self) -> tuple[int, ...]:
-        """The positions of the inputs in the order in which a call has their arrays (`Call.given`)."""
+        """The positions, among the net's inputs, of those that a call gives (all but parameters), in the
+        order in which it has their arrays (`Call.given`).
+        """
         ends = self.ends
         return *ends.sequences, *ends.memories, *ends.statics
 
@@ -168,8 +184,9 @@ class NetForm:
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Tells whether the last recurrence that a node depends on runs in reverse, so that its first step has
-    the final output. For a node without one, the last recurrence of the net counts. number: the node.
+    """Tells whether the last recurrence that a node of a net depends on runs in reverse order of the steps,
+    so that the first step of a sequence has the final output. For a node that depends on none, the last
+    recurrence of the net counts; False if the net has none. number: the node.
     """
     recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)

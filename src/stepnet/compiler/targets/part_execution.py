@@ -50,7 +50,8 @@ class Frame:
 
     @classmethod
     def of(cls, packing: CallPacking) -> "Frame":
-        """Makes the frame (the positions of all values) for running a schedule on a call.
+        """Makes the frame (the positions of all values) for running a schedule (the parts of a net) on a
+        call.
 
         packing: has the positions of the call's steps, and the memory that the values lie in.
         """
@@ -72,16 +73,17 @@ class Frame:
         return self.plain_calls[extent]
 
     def sequences(self, extent: Extent) -> Call:
-        """Returns a call with positions but no arrays, which `with_arrays` adds, of the sequences along an
-        extent's last axis. Cached.
+        """Returns a call with positions but no arrays, which `with_arrays` adds, of the sequences along the
+        last axis of an extent (axes such as rows and steps). Cached.
         """
         if extent not in self.calls:
             self.calls[extent] = self.new_sequences(extent)
         return self.calls[extent]
 
     def new_sequences(self, extent: Extent) -> Call:
-        """Makes a call that has positions but no arrays, of the sequences along an extent's last axis. Only
-        calls for steps also have the inner sequences and the step offsets.
+        """Makes a call that has positions but no arrays, of the sequences along the last axis of an extent
+        (axes such as rows and steps). Only calls for steps also have the inner sequences and the step
+        offsets, the numbers of steps done in earlier calls.
         """
         if self.gaps is not None and extent == STEPS:
             return Call(self.gaps, step_offset=self.segments.first_steps)
@@ -94,8 +96,8 @@ class Frame:
         return Call(positions, step_offset=segments.first_steps)
 
     def count(self, extent: Extent) -> int:
-        """Returns the number of entries of a value at an extent, such as its rows or steps; gaps that the
-        caller's arrays have between sequences are counted too.
+        """Returns the number of entries of a value with these axes (its extent, such as rows or steps); gaps
+        that the caller's arrays have between sequences are counted too.
         """
         if self.gaps is not None and extent == STEPS:
             return self.gaps.total
@@ -143,16 +145,16 @@ def takes_gaps(schedule: Schedule) -> bool:
 
 
 def memories_of(part: Part) -> tuple[int, int]:
-    """Returns where the initial memories begin and end among the nodes that a recurrence reads
-    (`part.reads`): they come after the sequences and before the statics.
+    """Returns where the initial memories (recurrent states) begin and end among the nodes that a recurrence
+    reads (`part.reads`): they come after the sequences and before the statics (values that every step reads).
     """
     last = len(part.reads) - part.statics
     return last - part.memories, last
 
 
 def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part that is a recurrence on the arrays that it reads. Initial memories that are
-    left out are None, which stands for zeros.
+    """Makes the call of a part that is a recurrence on the arrays that it reads. Initial memories (recurrent
+    states) that are left out are None, which stands for zeros.
 
     values: the values computed so far, by node of the net. frame: the positions of their sequences.
     """
@@ -176,7 +178,7 @@ def value_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def call_of(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part's kernel on the arrays that it reads.
+    """Makes the call of a part's kernel (its compiled code) on the arrays that it reads.
 
     values: the values computed so far, by node of the net. frame: the positions of their sequences.
     """
@@ -213,7 +215,8 @@ class PartRun:
 
 
 def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
-    """Allocates the results of several parts, runs the parts as one chain, and adds the results to `values`.
+    """Allocates the results of several parts, runs the parts as one chain (one call of machine code), and
+    adds the results to `values`.
 
     values: the values computed so far, by node of the net. frame: the positions of the values.
     """
@@ -224,8 +227,8 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
 
 
 def add_part(started: StartedRun, part: Part, values: Values, frame: Frame) -> Values:
-    """Adds the next part of a chain to a run of the chain, with the arrays that the part reads; returns the
-    arrays of its results by node of the net, which the run will fill.
+    """Adds the next part of a chain (parts that run in one go) to a run of the chain, with the arrays that
+    the part reads; returns the arrays of its results by node of the net, which the run will fill.
 
     started: the run of the chain. values: the values so far, by node. frame: the positions of the values.
     """
@@ -239,7 +242,7 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
     """Runs a part that is a recurrence; returns its results by node of the net. In the steps of a loop, its
     call is prepared once and run at every step, if possible.
 
-    bound: the part's kernel with its parameters.
+    bound: the part's kernel (compiled code) with its parameters.
     values: the values computed so far, by node of the net.
     frame: the positions of the values of each extent (rows, steps).
     """
@@ -257,7 +260,7 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
     """Runs a part that has no recurrence; returns its results by node of the net. In the steps of a loop, its
     call is prepared once and run at every step.
 
-    bound: the part's kernel with its parameters.
+    bound: the part's kernel (compiled code) with its parameters.
     values: the values computed so far, by node of the net.
     frame: the positions of the values of each extent (rows, steps).
     """
@@ -298,9 +301,9 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
 
 
 def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
-    """Runs a part that selects steps: returns the value of the last step of each sequence, or of the first if
-    the part's node says so; zeros for an empty sequence. value: the values of all steps. frame: their
-    positions.
+    """Runs a part of a net that selects steps: returns the value of the last step of each sequence, or of the
+    first if the part's node says so; zeros for an empty sequence. value: the values of all steps. frame:
+    their positions.
     """
     assert part.node is not None
     type_, memory = net.type_of(part.results[0]), frame.memory
@@ -321,8 +324,8 @@ def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
 
 
 def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Runs a recurrence step by step, if its step is no loop that an engine can compile. Each step runs as a
-    schedule of its own. Returns the results by node of the net.
+    """Runs a recurrence that no engine can compile as one loop: step by step, each step as a schedule (parts
+    that run in turn) of its own. Returns the results by node of the net.
 
     bound: the schedule of a step, with its parameters.
     values: the values computed so far, by node of the net.
@@ -339,9 +342,11 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
         loop_buffers = {}
 
     def run(arrays: Sequence[Buffer], inside: LevelSizes, index: Array) -> list[Buffer]:
-        """Runs the schedule of one step; returns the results of the body (the net of the step).
+        """Runs the schedule (parts that run in turn) of one step; returns the results of the body (the net of
+        the step).
 
-        arrays: the inputs of the body. inside: the offsets of their extents. index: the index of the step.
+        arrays: the inputs of the body. inside: where their sequences begin and end, for each axis. index: the
+            index of the step.
         """
         varying_values = {body.inputs[position]: arrays[position] for position in varying}
         if counted:

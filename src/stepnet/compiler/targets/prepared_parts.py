@@ -75,9 +75,10 @@ class PreparedParts:
     steps: tuple[Step, ...]
 
     def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
-        """Runs the prepared schedule on other arrays; returns its results in new arrays.
+        """Runs the prepared schedule (all parts of a net) on other arrays; returns its results in new arrays.
 
-        given: the sequences, initial memories (None for zeros) and statics.
+        given: the sequences, initial memories, which are recurrent states (None for zeros), and statics
+        (values that every step reads).
         offsets: None, as the lengths of the sequences are fixed.
         """
         arrays: list[Any] = [*given]
@@ -93,7 +94,8 @@ class PreparedParts:
 
 
 def with_constants(whole: PreparedCall, constants: Values, reads: tuple[int, ...]) -> PreparedCall:
-    """Returns a prepared chain that takes the arrays of a call alone, and reads constants besides.
+    """Returns a prepared chain (several parts that run in one go) that takes the arrays of a call alone, and
+    reads the present values of constants besides.
 
     whole: takes the arrays of a call and these constants.
     constants: the values that do not depend on the call's arrays, by number. They may be replaced between
@@ -124,16 +126,17 @@ def prepared_parts(
     any_lengths: bool,
 ) -> PreparedCall | None:
     """Prepares a schedule for calls of the same shapes as that of `packing`, or with as many sequences of any
-    lengths. Unless one chain has all parts, the call is run once: preparing a part needs the shapes of the
-    values that it reads.
+    lengths. Unless one chain (one call of machine code) has all parts, the call is run once: preparing a part
+    needs the shapes of the values that it reads.
 
-    Returns None if the schedule cannot be prepared: if the call has inner or static sequences, step offsets,
-    `last_only` or empty sequences; or if there is a loop. For any lengths, one chain must have all parts.
+    Returns None if the schedule cannot be prepared: if the call has inner or static sequences, step offsets
+    (steps done in earlier calls), `last_only` or empty sequences; or if there is a loop. For any lengths, one
+    chain must have all parts.
 
     form: the inputs and results, by kind, of the net as traced.
     numbers: the inputs of the net that a call gives, as nodes, in the order in which it gives them.
     constants: the values that do not depend on the call, by node.
-    bound: the kernel of each part.
+    bound: the kernel (compiled code) of each part.
     runs: the parts, grouped into chains.
     run_part: runs the part at a position without preparation.
     packing: the call, and the moves of its arrays into the memory of the target.
@@ -208,7 +211,7 @@ def is_nested(call: Call) -> bool:
 
 def required_reads(part: Part) -> tuple[int, ...]:
     """Returns the numbers of the nodes whose values a part of a net needs to run: those that it reads, except
-    for initial memories, which may be absent.
+    for initial memories (recurrent states), which may be absent.
     """
     if part.kind != "recurrence":
         return part.reads
@@ -238,7 +241,7 @@ def prepared_part(net: Net, part: Part, bound: Any, values: Values, frame: Frame
     """Prepares one part for values of these shapes. Returns a function that runs it on such values and adds
     its results to them, and the bytes of memory that it holds; None if the part cannot be prepared.
 
-    bound: the part's kernel with its parameters.
+    bound: the part's kernel (compiled code) with its parameters.
     values: the values computed so far, by node of the net. frame: the positions of the values.
     """
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
@@ -268,7 +271,8 @@ def reads_of(run: PartRun, among: Iterable[int]) -> tuple[int, ...]:
 
 
 def prepared_step(schedule: Schedule, run: PartRun, values: Values, frame: Frame) -> tuple[Step, int] | None:
-    """Prepares several parts as one chain, and runs it: to prepare later parts, its results are needed.
+    """Prepares several parts as one chain (one call of machine code), and runs it: to prepare later parts,
+    its results are needed.
 
     run: the parts. values: the values computed so far, by node of the net, to which the results are added.
     frame: the positions of the values.
@@ -301,7 +305,8 @@ def prepared_run(
     results: Sequence[Sequence[int]],
     any_lengths: bool = False,
 ) -> PreparedCall | None:
-    """Prepares several parts (a run) as one chain; None if the parts cannot be prepared.
+    """Prepares several parts (a run) as one chain (one call of machine code), for later calls on other
+    arrays; None if the parts cannot be prepared.
 
     values: the values that the parts read in this call, by node. frame: their positions.
     inputs: the nodes whose values the chain takes.
@@ -323,8 +328,9 @@ def prepared_run(
 
 
 def links_of(part: Part) -> KernelLinks:
-    """Returns which nodes a part reads, as sequences, memories and statics, and which it computes: so it
-    becomes one kernel of a chain.
+    """Returns which nodes a part reads, as sequences, memories (recurrent states) and statics (values that
+    every step reads), and which it computes, all by number: so the part becomes one kernel (compiled part) of
+    a chain that runs in one go.
     """
     if part.kind == "plain":
         return KernelLinks(part.reads, (-1,), (), part.results)
@@ -333,8 +339,8 @@ def links_of(part: Part) -> KernelLinks:
 
 
 def arrays_of(links: KernelLinks, values: Values) -> list[Any]:
-    """Returns the values that a kernel (compiled part of a net) reads: sequences, initial memories, and
-    statics (values that each sequence has once). None stands for an initial memory of zeros.
+    """Returns the values that a kernel (compiled part of a net) reads: sequences, initial memories (recurrent
+    states), and statics (values that each sequence has once). None stands for an initial memory of zeros.
 
     links: the numbers of the values that the kernel reads, by kind; -1 for a memory of zeros.
     values: the values computed so far, by number of their node.
@@ -344,7 +350,8 @@ def arrays_of(links: KernelLinks, values: Values) -> list[Any]:
 
 
 def prepared_end(net: Net, part: Part, frame: Frame) -> Step:
-    """Makes a function that selects the last step of each sequence, or the first, for a prepared schedule.
+    """Makes a function that selects the last step of each sequence, or the first, as one step of a prepared
+    schedule (parts that run one after the other).
 
     part: the part of the schedule that reduces sequences to one step. frame: the positions of the values.
     """

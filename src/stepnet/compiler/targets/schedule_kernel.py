@@ -60,7 +60,7 @@ def no_chain(
     bounds: Sequence[Any], waves: Waves, lines: Waves, between: Sequence[BetweenKernels]
 ) -> Chain | None:
     """Returns None, for no chain: the parts of a schedule run one by one. The default of `Means.chained`, for
-    engines whose kernels cannot run as one. No argument is used.
+    engines whose kernels (compiled parts) cannot run as one. No argument is used.
     """
     return None
 
@@ -107,7 +107,8 @@ class Means:
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """Makes the kernel of a schedule (a net cut into parts), which may have one plan or several parts.
+    """Makes the kernel (compiled code that can be bound to parameters) of a schedule, a net cut into one or
+    several parts.
 
     means: the functions by which an engine compiles and runs the parts.
     """
@@ -130,14 +131,15 @@ class PartsKernel:
 
     @classmethod
     def of(cls, schedule: Schedule, means: Means) -> "PartsKernel":
-        """Compiles each part of a schedule; returns the kernel of all parts.
+        """Compiles each part of a schedule; returns the kernel (compiled code that can be bound to
+        parameters) of all parts.
 
         means: the functions by which an engine compiles and runs the parts.
         """
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
             """Compiles one part of a schedule (a net cut into parts), a loop with the parts in it; returns
-            None for a part that has no plan, which NumPy runs.
+            None for a part without operations for an engine, which NumPy runs.
             """
             if part.plan is not None:
                 return means.compile(part.plan)
@@ -162,14 +164,14 @@ class PartsKernel:
 
     def constant_values(self, parameters: Arrays) -> Arrays:
         """Computes the values that depend on parameters alone; returns them and the parameters by node of the
-        net. They are arrays of the host, as kernels are bound to these, and are computed once for all calls:
-        by the interpreter, so that they have the same bits on all targets.
+        net. They are arrays of the host, as kernels (compiled parts) are bound to these, and are computed
+        once for all calls: by the interpreter, so that they have the same bits on all targets.
         """
         return evaluated(self.schedule.net, parameters, self.known)
 
     def put(self, constants: Arrays) -> Values:
         """Puts constants, given by node of the net, into the memory of the target. Those that are repeated or
-        reduced over steps lie there with their rows one after the other.
+        reduced over steps become contiguous there.
         """
         memory = self.means.memory
         read = {number for part in self.schedule.parts if part.kind == "across" for number in part.reads}
@@ -177,7 +179,9 @@ class PartsKernel:
         return values | {number: memory.contiguous(values[number]) for number in read & values.keys()}
 
     def bound_to(self, parameters: Arrays) -> "BoundParts":
-        """Makes a kernel that can be called, with parameters (weights) given by node of the net."""
+        """Makes a kernel (the compiled parts) that can be called, with parameters (weights) given by node of
+        the net.
+        """
         constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (
@@ -189,7 +193,8 @@ class PartsKernel:
 def bound_part(
     part: Part, kernel: "Kernel | PartsKernel | None", values: Arrays
 ) -> "Bound | BoundParts | None":
-    """Binds the kernel of one part to the parameters that it reads; returns None for a part that NumPy runs.
+    """Binds the kernel of one part (its compiled code) to the parameters that it reads; returns None for a
+    part that NumPy runs.
 
     kernel: the part's kernel; a `PartsKernel` for a loop, whose step is a schedule of its own.
     values: the constants of the schedule's net, by node.
@@ -200,7 +205,8 @@ def bound_part(
 
 
 def inside_of(part: Part, values: Arrays) -> Arrays:
-    """Returns the parameters of the schedule of a loop's step, by node of its net.
+    """Returns the parameters of a loop's step, which is a schedule (a net divided into parts) of its own, by
+    node of that net.
 
     part: the loop. values: the constants of the net around it, by node.
     """
@@ -212,7 +218,8 @@ def inside_of(part: Part, values: Arrays) -> Arrays:
 
 
 def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Arrays:
-    """Returns the constants that a part reads, by node, as host arrays, to bind the part in this call.
+    """Returns the constants that a part of a schedule reads, by node, as host arrays, to bind the part in
+    this call.
 
     values: the values computed so far, by node of the net. frame: has the memory that they lie in.
     """
@@ -274,8 +281,9 @@ class BoundParts(CalledKernel):
         return {index for index, number in enumerate(self.net.results) if number in recurrent}
 
     def __call__(self, call: Call) -> Results:
-        """Runs all parts on the arrays of a call, and returns the results in new arrays. Calls with inner or
-        static sequences of the same lengths as an earlier one are prepared.
+        """Runs all parts of the schedule on the arrays of a call, and returns the results in new arrays.
+        Calls with inner sequences (within a step) or static ones (which every step reads whole) run as
+        prepared calls from the second of the same lengths on, where the engine can.
         """
         if is_nested(call) and self.whole is not None:
             return self.whole(call)
@@ -302,14 +310,14 @@ class BoundParts(CalledKernel):
         return CallPacking.of(call, self.kernel.means.memory, pack=not self.takes_gaps)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters in place, for later calls. Returns False if the kernel of a part cannot do
-        this; the caller must then bind the kernel anew.
+        """Replaces the parameters in place, for later calls. Returns False if the kernel (compiled code) of a
+        part cannot do this; the caller must then bind the kernel anew.
         """
         return self.rebind_to(dict(zip(self.kernel.parameters, parameters, strict=True)))
 
     def rebind_to(self, parameters: Arrays) -> bool:
         """Replaces the parameters of all parts, given by node of the net, in place, for later calls; returns
-        False if a kernel cannot replace its own.
+        False if a kernel (the compiled code of a part) cannot replace its own.
         """
         constants = self.kernel.constant_values(parameters)
         self.constants.update(self.kernel.put(constants))
@@ -322,7 +330,9 @@ class BoundParts(CalledKernel):
         )
 
     def release(self) -> None:
-        """Frees the memory of the kernels and chains of all parts."""
+        """Frees the memory of the kernels (compiled parts), and of the chains, which run several of them in
+        one go.
+        """
         for run in (*self.bound, *(run.chain for run in self.runs)):
             if run is not None:
                 run.release()
@@ -367,8 +377,8 @@ class BoundParts(CalledKernel):
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(index: int) -> bool:
-            """Tells whether the part at a position of the schedule can be in a chain of kernels: whether the
-            engine can make a chain of it alone.
+            """Tells whether the part at a position of the schedule can be in a chain, whose compiled parts
+            run in one go: whether the engine can make a chain of it alone.
             """
             part = parts[index]
             if part.kind == "across":
@@ -380,7 +390,7 @@ class BoundParts(CalledKernel):
 
         def run(indices: tuple[int, ...]) -> PartRun:
             """Makes the group of the parts of a net at these positions, which run together, with a chain of
-            their kernels if there are several.
+            their kernels (one call of their compiled code) if there are several.
             """
             members = [parts[index] for index in indices]
             bound = [self.bound[index] for index in indices if parts[index].kind != "across"]
@@ -401,7 +411,8 @@ class BoundParts(CalledKernel):
 
     def part_results(self, index: int, values: Values, frame: Frame) -> Values:
         """Runs the part at the position `index` of the schedule; returns its results by node of the net. If
-        the part reads totals, its kernel is bound to them first.
+        the part reads totals (values over all rows) as parameters, its kernel (compiled code) is bound to
+        them first.
 
         values: the values computed so far, by node of the net. frame: the positions of the values.
         """

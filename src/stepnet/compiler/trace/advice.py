@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-NO_SORT = "stepnet has no sort: np.max, np.min, np.argmax and np.argmin are operations"
+SORT = "write np.sort(x, axis=-1), and take features of that"
 NO_SHAPE = "the number of elements depends on values, and a step has as many in every row; use np.where"
 NO_NUMBERS = "a value has no numbers while it is traced: give it as an output, and read the outputs of a call"
 NO_CHANGE = "a value never changes in place; use np.where or np.concatenate to make a new one"
@@ -12,8 +12,11 @@ BITS = "the integers of a step have no bits: shift by * and // of powers of two"
 
 GROUPS: Mapping[str, str] = {
     # sorted, counted, chosen by values
-    NO_SORT: """np.sort np.argsort np.lexsort np.partition np.argpartition np.sort_complex np.median
-        np.quantile np.percentile np.nanmedian np.nanquantile np.nanpercentile np.searchsorted""",
+    SORT: """np.partition np.sort_complex np.median np.quantile np.percentile np.nanmedian np.nanquantile
+        np.nanpercentile .partition""",
+    "write np.argsort(x, axis=-1), and take features of that": "np.argpartition np.lexsort",
+    "write np.sum(x < numbers[:, None], axis=-1)": "np.searchsorted",
+    "a value never changes in place; write x = np.sort(x, axis=-1)": ".sort",
     NO_SHAPE: """np.nonzero np.flatnonzero np.argwhere np.extract np.compress np.unique np.unique_all
         np.unique_counts np.unique_inverse np.unique_values np.trim_zeros np.union1d np.setdiff1d np.setxor1d
         np.intersect1d""",
@@ -88,15 +91,15 @@ GROUPS: Mapping[str, str] = {
         np.shares_memory np.may_share_memory np.require .item .tolist .tobytes .dump .dumps .tofile .data
         .flat .base .flags .strides .ctypes .byteswap""",
     NO_CHANGE: """np.copyto np.put np.place np.putmask np.fill_diagonal np.put_along_axis .fill .put .itemset
-        .setfield .setflags .partition""",
+        .setfield .setflags""",
     "write the function itself, of whole arrays": "np.apply_along_axis np.apply_over_axes np.vectorize",
     # beginnings of names
     "stepnet has no linear algebra of a step's values; compute what depends on parameters alone ahead, and "
     "give it as a parameter": "np.linalg.",
     "a Fourier transform of features is a product with a matrix of np.cos and np.sin": "np.fft.",
 }
-"""Expressions to write, with the functions (np.sort) and methods (.item) that each replaces. A name that ends
-in a dot stands for all that begin with it."""
+"""Expressions to write, with the functions (np.median) and methods (.item) that each replaces. A name that
+ends in a dot stands for all that begin with it."""
 
 INSTEAD = {name: text for text, names in GROUPS.items() for name in names.split()}
 NOTHING = "stepnet has no such operation; docs/steps.md lists those that a step may use"
@@ -118,10 +121,10 @@ METHODS = {
 def message_for(name: str) -> str:
     """Returns the message for a function or method that steps do not have, with what to write instead.
 
-    name: as it is written, such as "np.sort", ".sort" for a method of arrays, or "np.add.reduce".
+    name: as it is written, such as "np.median", ".sort" for a method of arrays, or "np.add.reduce".
 
-    >>> message_for(".argsort")
-    'array method .argsort is not an operation of a step: stepnet has no sort: np.max, np.min, np.argmax ...
+    >>> message_for("np.median")
+    'np.median is not an operation of a step: write np.sort(x, axis=-1), and take features of that'
     """
     title = f"array method {name}" if name.startswith(".") else name
     beginning = f"{name.rpartition('.')[0]}."

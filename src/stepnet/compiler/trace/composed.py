@@ -89,7 +89,9 @@ def remainder_of_quotient(x: Any, y: Any) -> Traced:
 
 
 def logarithm(ufunc: np.ufunc, base: float) -> Callable[[Any], Traced]:
-    """Makes the rule for np.log2 or np.log10 in a step. ufunc: this function. base: of the logarithm."""
+    """Makes the rule for np.log2 or np.log10 in a step. ufunc: this function. base: the base of its
+    logarithm.
+    """
 
     def rule(x: Any) -> Traced:
         """Computes the logarithm to the base."""
@@ -120,7 +122,9 @@ def cube_root(x: Any) -> Traced:
 
 
 def power(x: Any, exponent: Any) -> Traced:
-    """Computes x ** exponent in a step, as NumPy does: by a constant number, or by a value or an array."""
+    """Computes x ** exponent in a step, as NumPy does: by a constant number, or by a value or an array.
+    Raises `StepError` for integers to a power that is a value or an array of integers.
+    """
     if not isinstance(exponent, Traced) and np.ndim(exponent) == 0:
         return power_by_number(x, exponent)
     x, exponent = in_loop(np.power, x, exponent)

@@ -60,7 +60,9 @@ class Labelled:
 
 
 def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
-    """Sums over these feature axes in the dtype of x; NumPy's sum would widen small integers."""
+    """Sums over these feature axes in the dtype of x, while NumPy's sum would widen small integers; returns x
+    itself for no axes.
+    """
     rank = len(x.type.shape)
     return apply("sum", x, axes=tuple(axis - rank for axis in axes)).astype(x.dtype) if axes else x
 

@@ -188,8 +188,8 @@ def comparable(state: Any) -> Any:
 
 
 def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Result:
-    """Traces a step again, with a check of the generators after each line, to find the line that draws.
-    Raises `StepError` with this line.
+    """Traces a step (calls it on placeholders and records its operations) again, with a check of the
+    generators after each line, to find the line that draws. Raises `StepError` with this line.
 
     Returns the result of this trace if no line draws: then another thread had drawn during the first one.
     """
@@ -285,14 +285,16 @@ class DrawGuard:
             sys.setprofile(self.follow)
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """Stops watching; raises the error if a watched function was called."""
+        """Stops watching calls; raises `StepError` if a function was called whose result a trace cannot hold,
+        unless another error ended the block.
+        """
         if self.messages:
             sys.setprofile(self.outside)
         if kind is None and self.found:
             raise StepError(self.found)
 
     def follow(self, frame: FrameType | None, event: str, argument: Any) -> None:
-        """Called by Python at each call: notes the message for the first watched function that the user's
+        """Called by Python at each call: notes the message for the first function of `ASKED` that the user's
         code calls, itself or through Python's library, but not through an installed package.
         """
         if event != "c_call" or self.found or id(argument) not in self.messages:

@@ -41,7 +41,8 @@ class Operand:
 
 
 def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Traced:
-    """Computes np.einsum in a step: products of values and parameters, summed over letters.
+    """Computes np.einsum in a step: products of values and parameters, summed over letters. Raises
+    `StepError` for subscripts that do not fit the operands, or that would combine rows.
 
     optimize: accepted as in NumPy and ignored: the order is from left to right.
     """
@@ -96,6 +97,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
 
 def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
     """Returns, for each of two operands, the axes that np.tensordot sums over, counted from the first axis.
+    Raises `StepError` for axes that the operands do not have, or of different numbers.
 
     axes: as for np.tensordot: a number of axes, or a pair of axes or lists of them.
     """
@@ -228,7 +230,9 @@ def combined(terms: Sequence[Operand], output: str) -> Traced:
 
 
 def diagonal(term: Operand) -> Labelled:
-    """Takes the diagonal over axes with the same letter, as of "ii", so that each letter occurs once."""
+    """Takes the diagonal over axes with the same letter, as of "ii", so that each letter occurs once. Raises
+    `StepError` for such axes of different sizes.
+    """
     value, letters = term.value, term.features
     for letter in dict.fromkeys(letters):
         while letters.count(letter) > 1:

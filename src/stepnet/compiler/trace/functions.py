@@ -255,10 +255,10 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
 
 
 def numbers(name: str, value: Any) -> Any:
-    """Returns an argument of a function in a form to compute with: a value of a step, a float or an int as it
-    is; anything else as an array, with int64 in place of bool.
+    """Returns what a function such as `relu` is given in a form to compute with: a value of a step, a float
+    or an int as it is; all else, such as a list, as an array, with int64 in place of bool.
 
-    Raises `InputError` for anything else. name: the function's name, for the message.
+    name: the function's name, for the message. Raises `InputError` if there are no numbers in it.
     """
     if isinstance(value, Traced | float):
         return value

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.trace.traced import ROWS_AXIS, Traced, apply, array_of, refuse, reshaped
+from stepnet.compiler.trace.traced import ROWS_AXIS, Traced, apply, array_of, misfit, refuse, reshaped
 from stepnet.compiler.values.arguments import is_integer, short_repr
 
 Array = np.ndarray
@@ -22,18 +22,36 @@ def indexed(x: Traced, index: Any) -> Traced:
     be indexed by a value of the step: integers that select its rows.
     """
     items = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
+    if isinstance(items[0], str):
+        node = x.builder.nodes[x.number]
+        title = f"`{node.name}`" if node.operation == "input" else "a value"
+        raise refuse(
+            f"{title} is an array, and has no {items[0]!r}, as a dict has; a step is called as (x, memory, "
+            "params), in this order"
+        )
+    if isinstance(items[0], Traced) and items[0].dtype == bool:
+        raise refuse(
+            "an index is a condition, which selects another number of values in each row: write "
+            "np.where(condition, x, 0)"
+        )
     if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
         return apply("gather", x, items[0])
     items = without_ellipsis(items, x.ndim)
     if not x.is_constant:
         if not isinstance(items[0], slice) or items[0] != slice(None):
-            raise refuse("the first index selects rows, but a step treats all rows alike: write x[:, ...]")
+            raise misfit(
+                "the first index selects rows, but a step treats all rows alike: write x[:, ...]",
+                x.builder,
+                [x.number],
+            )
         items = items[1:]
     return select(x, items)
 
 
 def without_ellipsis(items: list[Any], rank: int) -> list[Any]:
-    """Replaces `...` and missing trailing axes of an index of an array with `rank` axes by full slices."""
+    """Replaces `...` and missing trailing axes of an index of an array with `rank` axes by full slices.
+    Raises `StepError` for more indices than axes, and for several `...`.
+    """
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > rank:
         raise refuse(f"{used} indices for {rank} axes")
@@ -59,9 +77,9 @@ def select(x: Traced, items: list[Any]) -> Traced:
 
 
 def paired(x: Traced, entries: list[Any], first: int, last: int) -> Traced:
-    """Applies an index whose entries from `first` to before `last` are arrays of indices, which are
-    broadcast against each other and paired, as in NumPy. Other entries are slices (start, stop,
-    step), or None for a new axis.
+    """Applies an index whose entries from `first` to before `last` are arrays of indices, which are broadcast
+    against each other and paired, as in NumPy. Other entries are slices (start, stop, step), or None for a
+    new axis. Raises `StepError` for arrays that do not broadcast, and if slices are among these entries.
     """
     between: list[Any] = entries[first:last]
     if not all(isinstance(item, Array) for item in between):
@@ -118,7 +136,9 @@ def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
 
 
 def slice_of(item: slice, size: int) -> tuple[int, int, int]:
-    """Reads a slice of an axis as (start, stop, step). Only a stop may be -1: before the first element."""
+    """Reads a slice of an axis as (start, stop, step); (0, 0, 1) if it is empty. Only a stop may be -1:
+    before the first element. Raises `StepError` for bounds that are no integers, and for a step of 0.
+    """
     try:
         start, stop, step = item.indices(size)
     except (TypeError, ValueError) as error:
@@ -141,7 +161,8 @@ def checked_indices(item: Any, size: int) -> Array:
 
 
 def feature_axis(x: Traced, axis: Any, name: str) -> int:
-    """Translates an axis as the step sees it to a feature axis, counted from the end; refuses the rows.
+    """Translates an axis as the step sees it to a feature axis, counted from the end. Raises `StepError` for
+    the axis of the rows, and for one that x does not have.
 
     name: the name of the function, for the message.
     """
@@ -168,7 +189,8 @@ def over_steps(x: Traced) -> str:
 
 
 def feature_axes(x: Traced, axis: Any, name: str) -> tuple[int, ...]:
-    """Translates the axes of a reduction to feature axes, counted from the end; refuses the rows.
+    """Translates the axes of a reduction to feature axes, counted from the end. Raises `StepError` for the
+    axis of the rows, and for one that x does not have.
 
     axis: an axis, a tuple, or None for all. name: the name of the function, for the message.
     """

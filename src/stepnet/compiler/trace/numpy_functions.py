@@ -13,6 +13,7 @@ from stepnet.compiler.trace.einsum import einsum, tensordot
 from stepnet.compiler.trace.numpy_reductions import (
     argmax,
     argmin,
+    argsort,
     count_nonzero,
     deviation,
     difference,
@@ -21,6 +22,7 @@ from stepnet.compiler.trace.numpy_reductions import (
     norm,
     product,
     scan,
+    sort,
     total,
     truth,
     variance,
@@ -96,7 +98,9 @@ def clip(
     min: Any = None,  # noqa: A002 - NumPy's name
     max: Any = None,  # noqa: A002 - NumPy's name
 ) -> Traced:
-    """Computes np.clip in a step: the value limited to two bounds, by position or name; None is no bound."""
+    """Computes np.clip in a step: the value limited to two bounds, by position or name; None is no bound.
+    Raises `StepError` for bounds by both.
+    """
     if any(bound is not None for bound in (a_min, a_max)) and any(bound is not None for bound in (min, max)):
         raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
@@ -111,7 +115,9 @@ def clip(
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Traced:
-    """Computes np.select in a step: the choice of the first condition that is true, or else the default."""
+    """Computes np.select in a step: the choice of the first condition that is true, or else the default.
+    Raises `StepError` for conditions that are no booleans, or not as many as the choices.
+    """
     if len(condlist) != len(choicelist) or not condlist:
         raise refuse(
             f"np.select takes a choice for each condition, and {len(condlist)} conditions meet "
@@ -130,7 +136,9 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 def nan_to_num(
     x: Traced, copy: bool = True, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Traced:
-    """Computes np.nan_to_num in a step: numbers in place of NaN and infinities. copy: has no effect."""
+    """Computes np.nan_to_num in a step: numbers in place of NaN and infinities; integers and booleans stay.
+    copy: has no effect.
+    """
     if not x.type.is_float:
         return x
     info = np.finfo(x.dtype)
@@ -140,7 +148,9 @@ def nan_to_num(
 
 
 def rounded(a: Traced, decimals: int = 0) -> Traced:
-    """Computes np.round in a step: to a number of decimal places, by NumPy's products and quotients."""
+    """Computes np.round in a step: to a number of decimal places, by NumPy's products and quotients; integers
+    stay. Raises `StepError` for booleans, and for integers and a negative number of places.
+    """
     if not is_integer(decimals):
         raise refuse(f"np.round takes a whole number of decimals, not {short_repr(decimals)}")
     if a.dtype == np.bool_:
@@ -201,6 +211,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.any: truth("np.any", False),
     np.count_nonzero: count_nonzero,
     np.diff: difference,
+    np.sort: sort,
+    np.argsort: argsort,
     np.cumsum: scan("cumsum"),
     np.cumprod: scan("cumprod"),
     np.mean: mean,

@@ -1,4 +1,4 @@
-"""NumPy's sums, extremes and scans over features of a step's values."""
+"""NumPy's sums, extremes, scans and orders over features of a step's values."""
 
 import math
 from collections.abc import Callable
@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.indexing import feature_axes, feature_axis
-from stepnet.compiler.trace.traced import Traced, apply, refuse, reshaped
+from stepnet.compiler.trace.traced import Traced, apply, refuse, reshaped, transposed
 from stepnet.compiler.values.arguments import is_integer, short_repr
 
 # NumPy returns a traced value for a traced value, which its stubs do not know.
 numpy: Any = np
+
+MOST_SORTED = 256
+"""The largest size of an axis that is sorted, as each two of its numbers are compared."""
 
 
 def restored(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
@@ -47,7 +50,9 @@ def nonempty_axes(x: Traced, axes: tuple[int, ...], name: str) -> tuple[int, ...
 
 
 def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """Computes np.argmax in a step: the index of the maximum along a feature axis."""
+    """Computes np.argmax in a step: the index of the maximum along a feature axis; raises `StepError` without
+    an axis.
+    """
     if axis is None:
         raise refuse("np.argmax over all axes mixes rows; give axis=-1")
     axes = nonempty_axes(x, (feature_axis(x, axis, "np.argmax"),), "np.argmax")
@@ -56,7 +61,8 @@ def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
 
 def argmin(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
     """Computes np.argmin in a step: the index of the minimum along a feature axis, which is that of the
-    maximum of -x; of -1 - x for integers, where the least one has no negative.
+    maximum of -x; of -1 - x for integers, where the least one has no negative. Raises `StepError` without an
+    axis.
     """
     if axis is None:
         raise refuse("np.argmin over all axes mixes rows; give axis=-1")
@@ -85,7 +91,9 @@ def truth(name: str, least: bool) -> Callable[..., Traced]:
     """
 
     def rule(a: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-        """Counts, over feature axes, the numbers that are true, or those that are not."""
+        """Tells, over feature axes, whether all numbers are true (none is 0), or whether one is: it counts
+        those that decide. Raises `StepError` without an axis, unless `a` is a parameter.
+        """
         if axis is None and not a.is_constant:
             raise refuse(f"{name} over all axes: a step cannot branch on a value; as a value, give axis=-1")
         counted = (a == 0) if least else (a != 0)
@@ -101,7 +109,9 @@ def count_nonzero(a: Traced, axis: Any = None, *, keepdims: bool = False) -> Tra
 
 
 def difference(a: Traced, n: int = 1, axis: int = -1) -> Traced:
-    """Computes np.diff in a step: the differences of neighbours along a feature axis, n times."""
+    """Computes np.diff in a step: the differences of neighbours along a feature axis, n times. Raises
+    `StepError` for an n that is no whole number from 0 on.
+    """
     feature = feature_axis(a, axis, "np.diff")
     if not is_integer(n) or n < 0:
         raise refuse(f"np.diff takes differences a number of times from 0, not {short_repr(n)}")
@@ -119,7 +129,7 @@ def scan(operation: str) -> Callable[..., Traced]:
 
     def rule(a: Traced, axis: Any = None) -> Traced:
         """Computes np.cumsum or np.cumprod in a step, along a feature axis; without an axis, over a flattened
-        parameter.
+        parameter. Raises `StepError` for another value without an axis.
         """
         if axis is None and not a.is_constant:
             raise refuse(f"np.{operation} over all axes mixes rows; give axis=-1")
@@ -168,3 +178,65 @@ def norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = False) -
     else:
         raise refuse(f"np.linalg.norm in a step has ord 1, 2 or np.inf, not {short_repr(ord)}")
     return restored(x, result, axes, keepdims)
+
+
+# ---- orders ------------------------------------------------------------------------------------------------
+
+
+def sort(a: Traced, axis: Any = -1, kind: Any = None, *, stable: Any = None) -> Traced:
+    """Computes np.sort in a step, along a feature axis. kind, stable: have no effect.
+
+    The gradient of a sorted number goes to the place that it came from.
+    """
+    x, last = sorted_last(a, axis, "np.sort")
+    numbers = x.astype(np.int64) if x.dtype == np.bool_ else x
+    return back_from_last(in_places(x, numbers).astype(x.dtype), last)
+
+
+def argsort(a: Traced, axis: Any = -1, kind: Any = None, *, stable: Any = None) -> Traced:
+    """Computes np.argsort in a step, along a feature axis: of equal numbers the first comes first, as with
+    stable=True. kind, stable: have no effect.
+    """
+    x, last = sorted_last(a, axis, "np.argsort")
+    return back_from_last(in_places(x, np.arange(x.type.shape[-1])), last)
+
+
+def sorted_last(a: Traced, axis: Any, name: str) -> tuple[Traced, int]:
+    """Returns a value with a feature axis moved to the end, to sort along it, and the place of the axis among
+    the features; raises `StepError` for no axis, and for one that is too large. name: of the function.
+    """
+    if axis is None:
+        raise refuse(f"{name} over all axes mixes rows; give axis=-1")
+    count = len(a.type.shape)
+    place = feature_axis(a, axis, name) + count
+    if a.type.shape[place] > MOST_SORTED:
+        raise refuse(
+            f"{name} in a step compares each two numbers of an axis, which has at most {MOST_SORTED}, not "
+            f"{a.type.shape[place]}"
+        )
+    return transposed(a, (*(axis for axis in range(count) if axis != place), place)), place
+
+
+def back_from_last(x: Traced, place: int) -> Traced:
+    """Returns a value with its last feature axis moved back to a place among the features."""
+    order = [*range(len(x.type.shape) - 1)]
+    order.insert(place, len(order))
+    return transposed(x, tuple(order))
+
+
+def in_places(x: Traced, numbers: Any) -> Traced:
+    """Returns numbers in the order that sorts x along its last axis: NaN comes last, as in NumPy.
+
+    numbers: as many as x has along this axis. A number's place is how many of x come before its own.
+    """
+    *ahead, size = x.type.shape
+    mine, other = reshaped(x, (*ahead, size, 1)), reshaped(x, (*ahead, 1, size))
+    less, same = other < mine, other == mine
+    if x.type.is_float:
+        mine_is_nan, other_is_nan = mine != mine, other != other
+        less, same = less | (mine_is_nan & ~other_is_nan), same | (mine_is_nan & other_is_nan)
+    is_before = less | (same & np.tri(size, k=-1, dtype=bool))
+    places = apply("sum", is_before.astype(np.float32), axes=(-1,))
+    is_here = reshaped(places, (*ahead, 1, size)) == np.arange(size, dtype=np.float32)[:, None]
+    of_all = reshaped(numbers, (*ahead, 1, size)) if isinstance(numbers, Traced) else numbers
+    return apply("sum", numpy.where(is_here, of_all, 0), axes=(-1,))

@@ -28,7 +28,9 @@ MOST_PARTS = 2**12
 
 
 def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
-    """Computes np.reshape in a step, for features; the first size is the rows: x.shape[0], or -1."""
+    """Computes np.reshape in a step, for features; the first size is the rows: x.shape[0], or -1. Raises
+    `StepError` for other sizes, and for an order other than "C".
+    """
     if order != "C":
         raise refuse("reshape in a step is in C order")
     advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
@@ -50,7 +52,9 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
 
 
 def transpose(x: Traced, axes: Sequence[int] | None = None) -> Traced:
-    """Computes np.transpose in a step, for feature axes; the rows stay first."""
+    """Computes np.transpose in a step, for feature axes. Raises `StepError` if the rows would not stay first,
+    and unless each axis is given once.
+    """
     rank = x.ndim
     requested = list(range(rank - 1, -1, -1)) if axes is None else listed(axes)
     order = [axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank]
@@ -71,7 +75,9 @@ def swapaxes(x: Traced, first: int, second: int) -> Traced:
 
 
 def moveaxis(x: Traced, source: Any, destination: Any) -> Traced:
-    """Computes np.moveaxis in a step: moves feature axes to other positions."""
+    """Computes np.moveaxis in a step: moves feature axes to other positions. Raises `StepError` for the axis
+    of the rows, and unless each axis has one position.
+    """
     origins, targets = (
         [feature_axis(x, axis, "np.moveaxis") + x.ndim for axis in listed(axes)]
         for axes in (source, destination)
@@ -90,7 +96,9 @@ def flip(x: Traced, axis: Any = None) -> Traced:
 
 
 def roll(x: Traced, shift: Any, axis: Any = None) -> Traced:
-    """Computes np.roll in a step: shifts features along axes; those beyond the end come back at the start."""
+    """Computes np.roll in a step: shifts features along axes; those beyond the end come back at the start.
+    Raises `StepError` without an axis, for the axis of the rows, and for shifts that are no whole numbers.
+    """
     if axis is None:
         raise refuse("np.roll over all axes mixes rows; give axis=-1")
     shifts, axes = np.broadcast_arrays(shift, axis)
@@ -105,7 +113,9 @@ def roll(x: Traced, shift: Any, axis: Any = None) -> Traced:
 
 
 def pad(x: Traced, pad_width: Any, mode: Any = "constant", *, constant_values: Any = 0) -> Traced:
-    """Computes np.pad in a step: adds one number before and after features; no rows, and no other mode."""
+    """Computes np.pad in a step: adds one number before and after features; raises `StepError` if it would
+    add rows, and for another mode.
+    """
     if mode != "constant" or np.ndim(constant_values):
         raise refuse("np.pad in a step adds one number: mode='constant' and a number as constant_values")
     widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
@@ -149,7 +159,10 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Traced:
 
 
 def in_every_row(value: Traced, rank: int) -> Traced:
-    """Repeats a parameter with `rank` feature axes in every row, as an operand beside values with rows."""
+    """Repeats a parameter with `rank` feature axes in every row, so that it can be concatenated with values
+    that have rows; any other value is returned unchanged. Raises `StepError` for a parameter with another
+    number of axes.
+    """
     if not value.is_constant:
         return value
     if len(value.type.shape) != rank:
@@ -160,19 +173,23 @@ def in_every_row(value: Traced, rank: int) -> Traced:
 
 
 def broadcast_to_features(x: Traced, shape: tuple[int, ...]) -> Traced:
-    """Broadcasts the features of a value to this shape."""
+    """Broadcasts the features of a value to this shape; returns the value itself if they have it."""
     return x if x.type.shape == shape else apply("broadcast", x, rank=len(x.type.shape), shape=shape)
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
-    """Computes np.stack in a step: values along a new feature axis; only parameters along axis 0."""
+    """Computes np.stack in a step: values along a new feature axis; raises `StepError` for values along axis
+    0, where only parameters can be.
+    """
     if axis == 0 and not all(isinstance(a, Traced) and a.is_constant for a in arrays):
         raise refuse("np.stack over axis 0 would move the rows; use axis=1 or axis=-1")
     return concatenate([np.expand_dims(value, axis) for value in arrays], axis)
 
 
 def expand_dims(x: Traced, axis: Any) -> Traced:
-    """Computes np.expand_dims in a step: adds feature axes of size one."""
+    """Computes np.expand_dims in a step: adds feature axes of size one; raises `StepError` for one before the
+    rows, and for one that occurs twice.
+    """
     requested = listed(axis)
     rank = x.ndim + len(requested)
     new_axes = {axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank}
@@ -186,7 +203,9 @@ def expand_dims(x: Traced, axis: Any) -> Traced:
 
 
 def squeeze(x: Traced, axis: Any = None) -> Traced:
-    """Computes np.squeeze in a step: drops feature axes of size one."""
+    """Computes np.squeeze in a step: drops feature axes of size one, by default all; raises `StepError` for
+    an axis of another size.
+    """
     rank = len(x.type.shape)
     if axis is None:
         axes = tuple(index for index, size in enumerate(x.type.shape, -rank) if size == 1)
@@ -198,7 +217,10 @@ def squeeze(x: Traced, axis: Any = None) -> Traced:
 
 
 def split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Traced]:
-    """Computes np.split in a step: parts along a feature axis, equal ones or between given indices."""
+    """Computes np.split in a step: parts along a feature axis, equal ones or between given indices; returns
+    their list. Raises `StepError` for the axis of the rows, for features that do not divide into equal parts,
+    and for invalid indices.
+    """
     normalized_axis = feature_axis(x, axis, "np.split")
     size = x.type.shape[normalized_axis]
     if is_integer(indices_or_sections):
@@ -226,7 +248,9 @@ def split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Traced]:
 
 
 def array_split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Traced]:
-    """Computes np.array_split in a step: parts along a feature axis, the first larger if sizes differ."""
+    """Computes np.array_split in a step: parts along a feature axis, the first larger if sizes differ. Raises
+    `StepError` for no parts, and for more than `MOST_PARTS`.
+    """
     if not is_integer(indices_or_sections):
         return split(x, indices_or_sections, axis)
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
@@ -245,14 +269,18 @@ def hstack(tup: Sequence[Any]) -> Traced:
 
 
 def append(arr: Any, values: Any, axis: Any = None) -> Traced:
-    """Computes np.append in a step: concatenates two values along a feature axis."""
+    """Computes np.append in a step: concatenates two values along a feature axis; raises `StepError` without
+    an axis.
+    """
     if axis is None:
         raise refuse("np.append over all axes mixes rows; give axis=-1")
     return concatenate([arr, values], axis)
 
 
 def repeat(a: Traced, repeats: Any, axis: Any = None) -> Traced:
-    """Computes np.repeat in a step: each element along a feature axis a number of times."""
+    """Computes np.repeat in a step: each element along a feature axis a number of times; without an axis,
+    each of a parameter, which is flattened. Raises `StepError` for another value without an axis.
+    """
     if axis is None:
         a, axis = flat(a, "np.repeat"), 0
     feature = feature_axis(a, axis, "np.repeat")
@@ -261,7 +289,9 @@ def repeat(a: Traced, repeats: Any, axis: Any = None) -> Traced:
 
 
 def tile(A: Traced, reps: Any) -> Traced:
-    """Computes np.tile in a step: the features a number of times along each axis; the rows once."""
+    """Computes np.tile in a step: the features a number of times along each axis. Raises `StepError` if it
+    would repeat the rows.
+    """
     counts = [1] * (A.ndim - len(listed(reps))) + listed(reps)
     if not all(is_integer(count) and count >= 0 for count in counts):
         raise refuse(f"np.tile takes whole numbers of copies, not {short_repr(reps)}")
@@ -280,7 +310,9 @@ def ravel(a: Traced) -> Traced:
 
 
 def flat(a: Traced, name: str) -> Traced:
-    """Returns a parameter with one axis; raises `StepError` for a value with rows. name: of the function."""
+    """Returns a parameter with one axis; raises `StepError` for a value with rows. name: the name of the
+    function, for the message.
+    """
     if not a.is_constant:
         raise refuse(f"{name} over all axes would join the rows: write x.reshape(x.shape[0], -1), or axis=-1")
     return reshaped(a, (a.type.size,))
@@ -297,7 +329,9 @@ def matrix_transpose(x: Traced, /) -> Traced:
 
 
 def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:
-    """Computes np.broadcast_to in a step: repeats features until they have this shape."""
+    """Computes np.broadcast_to in a step: repeats features until they have this shape; raises `StepError` if
+    they do not fit it.
+    """
     sizes = without_rows(x, list(shape), "np.broadcast_to keeps the rows first: (x.shape[0], ...)")
     try:
         fits = np.broadcast_shapes(x.type.shape, tuple(sizes)) == tuple(sizes)
@@ -309,7 +343,9 @@ def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:
 
 
 def take(x: Traced, indices: Any, axis: Any = None) -> Traced:
-    """Computes np.take in a step: rows of a parameter at a step's integers, or features at constants."""
+    """Computes np.take in a step: rows of a parameter at a step's integers, or features at constants. Raises
+    `StepError` for features at a step's integers, and for all axes of a value with rows.
+    """
     if isinstance(indices, Traced):
         if axis not in (None, 0) or not x.is_constant:
             raise refuse("np.take with a step's integers takes rows of a parameter (axis=0)")

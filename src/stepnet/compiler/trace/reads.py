@@ -124,9 +124,9 @@ class Reads:
         ]
 
     def still_hold(self) -> bool:
-        """Tells whether the values that the step reads are unchanged, so that its trace is still valid: each
-        variable and attribute is still the same object, and each array has the contents recorded in `key`.
-        This takes less time than collecting the values again.
+        """Tells whether the values that the step reads are unchanged, so that its trace (the operations
+        recorded by calling it) is still valid: each variable and attribute is still the same object, and each
+        array has the contents recorded in `key`. This takes less time than collecting the values again.
         """
         for source, before in self.seen:
             now = tuple(source.now())
@@ -154,8 +154,8 @@ class Latest:
         self.reads: Reads | None = None
 
     def current(self, find_reads: Callable[[], Reads]) -> Reads:
-        """Returns the values that a step reads besides its arguments: the cached ones, or by `find_reads` if
-        one has changed.
+        """Returns the values that a step reads besides its arguments: the cached ones, or, if one has
+        changed, those that `find_reads` finds, which are then cached.
         """
         reads = self.reads  # read once, as another thread may replace it meanwhile
         if reads is None or not reads.still_hold():

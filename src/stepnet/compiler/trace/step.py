@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -31,9 +31,10 @@ from stepnet.compiler.trace.draws import traced_purely
 from stepnet.compiler.trace.indexing import indexed
 from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.compiler.trace.numpy_functions import FUNCTIONS
-from stepnet.compiler.trace.traced import Rules, Traced, array_of
+from stepnet.compiler.trace.traced import Rules, Traced, array_of, not_one
 from stepnet.compiler.trace.ufuncs import UFUNCS
 from stepnet.compiler.values.arguments import (
+    argument_names,
     check_signature,
     checked_integer,
     dtype_name,
@@ -43,7 +44,15 @@ from stepnet.compiler.values.arguments import (
 )
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, promoted_float
 from stepnet.compiler.values.once import computed_once
-from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.compiler.values.structure import (
+    arranged,
+    leaves,
+    named_leaves,
+    rebuild,
+    skeleton,
+    titled_leaves,
+    transform,
+)
 from stepnet.errors import InputError, StepnetError
 
 Array = np.ndarray
@@ -54,6 +63,8 @@ Traced.rules = Rules({**COMPOSED, **UFUNCS}, FUNCTIONS, indexed)
 MOST_LEVELS = len(AXES) - 2
 LEVELS = f"levels is how many levels of inner sequences there are at each step, from 0 to {MOST_LEVELS}"
 MOST_FEATURES, MOST_AXES = 2**28, 32
+ARGUMENTS = "x", "memory", "params"
+"""The usual names of a step's arguments. Messages have the names of the step's own parameters."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +95,12 @@ class Spec:
     def __init__(
         self, shape: int | tuple[int, ...] = (), dtype: Any = None, levels: int = 0, axis: str = ""
     ) -> None:
-        """Checks the arguments, and stores them in one form. They describe an input, memory or static.
+        """Checks the arguments, and stores them in one form. They describe an input, a memory or a static (a
+        value that each sequence has once).
 
         shape: the feature shape, or its only size. dtype: None for the default.
-        levels: the levels of inner sequences at each step of an input. axis: that of a static sequence.
+        levels: the levels of sequences inside each step of an input. axis: the name for the axis of a static
+            that is a sequence.
         """
         object.__setattr__(self, "shape", sizes_of(shape))
         object.__setattr__(self, "dtype", None if dtype is None else dtype_name(dtype, "a spec"))
@@ -96,8 +109,8 @@ class Spec:
 
 
 def axis_name(axis: Any) -> str:
-    """Returns the name of the axis of a static sequence unchanged; raises `InputError` if it is no string, or
-    is the name of one of the usual axes.
+    """Returns the name of the axis of a static sequence, which each sequence has once, unchanged; raises
+    `InputError` if it is no string, or is the name of one of the usual axes.
     """
     if not isinstance(axis, str) or is_sequence_axis(axis):
         raise InputError(
@@ -125,7 +138,7 @@ def specs(structure: Any) -> Any:
 
     def spec(leaf: Any) -> Spec:
         """Makes the `Spec` (features, dtype) of one leaf of a structure that a user writes: a `Spec`, or a
-        size or shape.
+        size or shape. Raises `InputError` for anything else.
         """
         if isinstance(leaf, Spec):
             return leaf
@@ -160,6 +173,7 @@ class TracedStep:
     names: the names of the outputs.
     last: the `Spec`s to which a call rounds the final memories.
     precision: the precision of the recurrence; None for that of its values.
+    arguments: the names of the step's own parameters for inputs, memory and parameters, for messages.
     """
 
     body: Net
@@ -171,6 +185,7 @@ class TracedStep:
     names: tuple[str, ...]
     last: Any
     precision: Precision | None = None
+    arguments: tuple[str, ...] = ARGUMENTS
 
     @computed_once
     def counts(self) -> tuple[int, int, int, int]:
@@ -214,8 +229,9 @@ class TracedStep:
 
 
 NO_STATICS = (
-    "the step has a parameter `statics`, and failed without any: {}; give statics= to the call, and with "
-    "inputs= their features as statics= to RNN"
+    "the step has a parameter `statics`, and failed without any: {}; give statics= to the call, and to what "
+    "traces the step before a call: their features to RNN with inputs=, an example of them to quantize, "
+    "trace and Recurrence"
 )
 NO_PARAMS = (
     "the step failed, and its recurrence has no parameters: {}; give them, as in RNN(step, params, memory=64)"
@@ -237,30 +253,34 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
 
 
 def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
-    """Traces a step, without a check for random numbers.
+    """Traces a step: calls it once on placeholders, and records its operations as a net. There is no check
+    for random numbers.
 
-    inputs, memory, statics: structures of `Spec`s. params: a structure of arrays.
-    Raises `InputError` if the step cannot be called with these, and `StepError` for wrong results.
+    inputs, memory, statics: structures of `Spec`s (features and dtypes); statics are values that a sequence
+        has once. params: a structure of arrays. Raises `InputError` if the step cannot be called with these,
+        and `StepError` for wrong results.
     """
     builder, last = Builder(), memory
     memory = transform(carried, memory)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
+    arguments = argument_names(step, ARGUMENTS)
     traced = {
-        kind: declared(builder, part, kind, extent)
-        for kind, part, extent in (
-            ("x", inputs, ROWS),
-            ("memory", memory, ROWS),
-            ("static", statics, ROWS),
-            ("param", params, CONST),
+        kind: declared(builder, part, kind, extent, argument)
+        for kind, part, extent, argument in (
+            ("input", inputs, ROWS, arguments[0]),
+            ("memory", memory, ROWS, arguments[1]),
+            ("static", statics, ROWS, ""),
+            ("parameter", params, CONST, arguments[2]),
         )
     }
     before = transform(lambda value: value, traced["memory"])  # a copy, as the step may change its dicts
     with NamingLine(step):
-        check_signature(step, ("x", "memory", "params"), ("statics", "index"))
-        extras = extra_arguments(step, builder, traced["static"])
+        check_signature(step, ARGUMENTS, ("statics", "index"))
+        extras = extra_arguments(step, builder, NamedValues.of(traced["static"], "static", "statics"))
         if statics is not None and "statics" not in extras:
             raise InputError("statics were given, but the step has no parameter named `statics`")
-        x, values, given = (NamedValues.of(traced[kind], name) for kind, name in NAMES.items())
+        pairs = zip(("input", "memory", "parameter"), arguments, strict=True)
+        x, values, given = (NamedValues.of(traced[kind], kind, argument) for kind, argument in pairs)
         try:
             returned = step(x, values, given, **extras)
         except (AttributeError, TypeError, StepnetError) as error:
@@ -273,7 +293,7 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
         if not isinstance(returned, tuple) or len(pair := cast("tuple[Any, ...]", returned)) != 2:
             raise refuse("a step returns (output, memory), as one tuple of two")
         output, after = pair
-        following = next_memories(before, after)
+        following = next_memories(before, after, arguments[1])
         results = [
             row_value(builder, leaf, f"output `{name}`" if name else "the output")
             for name, leaf in named_leaves(output)
@@ -281,7 +301,8 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
         results = [rounded(builder, number, stored) for number in results]
     body = builder.net(results + following)
     names = tuple(name or "output" for name, _ in named_leaves(output))
-    return TracedStep(body, inputs, memory, statics, params, blank(output), names, last)
+    output = blank(output)
+    return TracedStep(body, inputs, memory, statics, params, output, names, last, arguments=arguments)
 
 
 def is_of_none(error: Exception) -> bool:
@@ -292,46 +313,58 @@ def is_of_none(error: Exception) -> bool:
     return any(text in str(error) for text in texts)
 
 
-NAMES = {"x": "input", "memory": "memory", "param": "parameter"}
-"""The words for the values in a step's arguments, in the order of the arguments."""
-
-
 class NamedValues(dict[str, Any]):
     """Values that a step reads by their names: refuses a name that is not there.
 
-    what: the word for such a value, for messages.
+    what, argument: the word for such a value, and the name of the step's argument that holds the values.
     """
 
-    def __init__(self, values: dict[str, Any], what: str) -> None:
+    def __init__(self, values: dict[str, Any], what: str, argument: str) -> None:
         """Copies the values."""
         super().__init__(values)
-        self.what = what
+        self.what, self.argument = what, argument
 
     @classmethod
-    def of(cls, structure: Any, what: str) -> Any:
+    def of(cls, structure: Any, what: str, argument: str) -> Any:
         """Makes the values of a dict, and returns any other structure as it is."""
-        return cls(cast("dict[str, Any]", structure), what) if type(structure) is dict else structure
+        is_dict = type(structure) is dict
+        return cls(cast("dict[str, Any]", structure), what, argument) if is_dict else structure
 
     def __missing__(self, name: Any) -> None:
         """Raises `StepError` with the names that there are, in place of `KeyError`."""
-        raise refuse(f"there is no {self.what} {name!r}; there are {', '.join(map(str, self)) or 'none'}")
+        held = ", ".join(map(str, self)) or "none"
+        raise refuse(f"there is no {self.what} {name!r} in `{self.argument}`; there are {held}")
 
     def __getattr__(self, name: str) -> Any:
         """Raises `StepError` for a name after a dot, as of a value's attribute."""
         if name.startswith("_"):
             raise AttributeError(name)
-        raise refuse(f"a {self.what} is read by its name in brackets, [{name!r}], and not as .{name}")
+        raise refuse(
+            f"a {self.what} is read by its name in brackets, {self.argument}[{name!r}], and not as "
+            f"{self.argument}.{name}"
+        )
+
+    def __array_ufunc__(self, *_: Any, **__: Any) -> NoReturn:
+        """Called by NumPy for a function of one value: raises `StepError`."""
+        raise not_one(self, self.argument)
+
+    __array_function__ = __array_ufunc__
 
 
-def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any:
+UNNAMED = {"input": "x", "memory": "memory", "static": "static", "parameter": "param"}
+"""The names of values that are in no structure, where no argument has them."""
+
+
+def declared(builder: Builder, structure: Any, kind: str, extent: Extent, argument: str = "") -> Any:
     """Adds inputs to a net for a structure of `Spec`s or arrays; returns the structure of their values.
 
-    kind: the name of the step's argument: x, memory, static (which may be sequences) or param.
+    kind: the word for such a value: "input", "memory", "static" (which may be sequences) or "parameter".
+    argument: the name of the step's argument that has the structure; "" for the name in `UNNAMED`.
     extent: the extent (such as one value per row) of an input whose `Spec` has no inner levels and no axis.
     A value of a storage dtype is cast to the dtype in which it is computed.
     """
     values: list[Traced] = []
-    for name, leaf in named_leaves(structure):
+    for name, leaf in titled_leaves(structure, argument):
         axes = extent_of(len(extent) + (leaf.levels if isinstance(leaf, Spec) else 0))
         named = leaf.axis if isinstance(leaf, Spec) else ""
         if named and kind == "static":
@@ -339,7 +372,7 @@ def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any
         elif named and builder.is_model:
             axes = (*axes[:-1], own_axis(named))
         type_ = Type(axes, tuple(leaf.shape), dtype_name(leaf.dtype, f"{kind} {name}"))
-        value = Traced(builder, builder.input(type_, name or kind))
+        value = Traced(builder, builder.input(type_, name or UNNAMED[kind]))
         values.append(value.astype(type_.computed.dtype))
     return rebuild(structure, values)
 
@@ -365,7 +398,10 @@ def blank(structure: Any) -> Any:
 
 
 def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any]:
-    """Makes the arguments `statics` and `index` of a step, if it has parameters with these names."""
+    """Makes the further arguments of a step, by name, as far as it has parameters with these names:
+    `statics`, the values that each sequence has once, and `index`, the number of earlier steps, for which a
+    node is added.
+    """
     try:
         names = inspect.signature(step).parameters
     except (TypeError, ValueError):
@@ -398,27 +434,30 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
     return builder.add("expand", leaf.number, extent=ROWS) if leaf.is_constant else leaf.number
 
 
-def next_memories(before: Any, after: Any) -> list[int]:
-    """Lists the numbers of the nodes that are the memories after a step, as results of its body.
+def next_memories(before: Any, after: Any, argument: str) -> list[int]:
+    """Lists the numbers of the nodes that are the memories after a step, as results of the step's net.
 
     before, after: the structures of memories that the step takes and returns.
+    argument: the name of the step's argument that has the memories, for messages.
     Raises `StepError` if structure, shape or dtype differ from those before the step.
     """
     after = arranged(after, before)
     if skeleton(before) != skeleton(after):
         raise refuse(
-            f"the memory enters the step as {skeleton(before)} and leaves as {skeleton(after)}; "
+            f"the memory `{argument}` enters the step as {skeleton(before)} and leaves as {skeleton(after)}; "
             "return it with the structure it came in"
         )
     numbers: list[int] = []
-    for (name, old), (_, new) in zip(named_leaves(before), named_leaves(after), strict=True):
-        title = f"memory `{name}`" if name else "the memory"
+    for (name, old), new in zip(titled_leaves(before, argument), leaves(after), strict=True):
+        title = f"the memory `{name}`"
         number = row_value(old.builder, new, title)
         type_ = old.builder.type_of(number)
         if len(type_.extent) > 1:
             raise refuse(f"{title} leaves the step as an inner sequence: reduce it to one value per row")
         if type_.element != old.type.element:
             hint = " (cast it back with .astype)" if type_.shape == old.type.shape else ""
+            if type_.dtype != old.type.dtype:
+                hint += source_of_dtype(old.builder, number)
             raise refuse(
                 f"{title} enters the step as {old.type.element} and leaves as {type_.element}; "
                 f"return it with the shape and dtype it came in{hint}",
@@ -426,3 +465,28 @@ def next_memories(before: Any, after: Any) -> list[int]:
             )
         numbers.append(number)
     return numbers
+
+
+def source_of_dtype(builder: Builder, number: int) -> str:
+    """Returns the end of a message that says where the dtype of a value comes from: an argument of the step,
+    or a constant such as a NumPy scalar; "" for neither, as for a dtype to which the step casts.
+
+    number: the value's node. Only nodes of its dtype are followed to their operands.
+    """
+    nodes, dtype, found, pending = builder.nodes, builder.type_of(number).dtype, set[int](), [number]
+    while pending:
+        if (place := pending.pop()) not in found:
+            found.add(place)
+            pending += [operand for operand in nodes[place].inputs if builder.type_of(operand).dtype == dtype]
+    for place in sorted(found):
+        if nodes[place].operation == "input":
+            return f"; {dtype} comes from `{nodes[place].name}`"
+    if any(nodes[place].operation == "constant" for place in found):
+        return (
+            f"; {dtype} comes from an array or a scalar of NumPy: give arrays a dtype, as np.zeros(8, "
+            "np.float32), and make scalars numbers of Python, as float(np.sqrt(8))"
+        )
+    operands = {builder.type_of(operand).dtype for place in found for operand in nodes[place].inputs}
+    if whole := {name for name in operands if DTYPES[name].kind == "integer"}:
+        return f"; {dtype} comes from a value of {min(whole)} that meets floats: cast it with .astype"
+    return ""

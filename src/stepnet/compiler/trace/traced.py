@@ -24,14 +24,14 @@ from stepnet.compiler.trace.lines import user_line as user_line
 from stepnet.compiler.values import arguments
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, computed, dtype_text
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values.structure import leaves, skeleton
 from stepnet.errors import InputError, NetError, StepError, StepnetError
 
 # Applied to a traced value these return a traced value, which the stubs of NumPy do not know.
 numpy: Any = np
 
 METHODS = (
-    *("all", "any", "argmax", "argmin", "cumprod", "cumsum", "dot", "max", "mean", "min", "prod"),
+    *("all", "any", "argmax", "argmin", "argsort", "cumprod", "cumsum", "dot", "max", "mean", "min", "prod"),
     *("ravel", "repeat", "round", "squeeze", "std", "sum", "swapaxes", "take", "var"),
 )
 """The methods of arrays that are NumPy's functions of the same names, with the array as first argument."""
@@ -130,8 +130,10 @@ class Traced(NDArrayOperatorsMixin):
     def T(self) -> "Traced":  # noqa: N802 - NumPy's name
         """The parameter with its axes reversed; raises `StepError` for a value with rows (one a sequence)."""
         if not self.is_constant:
-            raise refuse(
-                "x.T would move the rows; use np.swapaxes on feature axes, or transpose the parameter"
+            raise misfit(
+                "x.T would move the rows; use np.swapaxes on feature axes, or transpose the parameter",
+                self.builder,
+                [self.number],
             )
         return transposed(self, tuple(reversed(range(len(self.type.shape)))))
 
@@ -142,7 +144,9 @@ class Traced(NDArrayOperatorsMixin):
     # ---- what NumPy brings
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """Called by NumPy for a ufunc: applies the rule that adds its operation to the net."""
+        """Called by NumPy for a ufunc: applies the rule that adds its operation to the net. Raises
+        `StepError` for a ufunc without a rule, and for its methods and options.
+        """
         if method != "__call__":
             raise unknown(f"np.{ufunc.__name__}.{method}")
         if "out" in options:
@@ -156,7 +160,9 @@ class Traced(NDArrayOperatorsMixin):
             return rule(*inputs) if callable(rule) else apply(rule, *inputs)
 
     def __array_function__(self, function: Callable[..., Any], types: Any, inputs: Any, options: Any) -> Any:
-        """Called by NumPy for its other functions: applies the rule that adds its operations to the net."""
+        """Called by NumPy for its other functions: applies the rule that adds its operations to the net.
+        Raises `StepError` for a function without a rule, and for arguments that the rule does not take.
+        """
         rule = self.rules.functions.get(function)
         if rule is None:
             name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
@@ -258,7 +264,7 @@ class Traced(NDArrayOperatorsMixin):
 
 def unknown(name: str) -> StepError:
     """Makes the error for a function or method that steps do not have, with what to write instead. name: as
-    it is written, such as "np.sort" or ".sort".
+    it is written, such as "np.median" or ".sort".
     """
     with IMPORTS:
         from stepnet.compiler.trace.advice import message_for
@@ -282,7 +288,8 @@ def as_refused(name: str) -> Generator[None]:
 
 
 def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
-    """Adds an operation to the net of its operands, and returns the result as a traced value.
+    """Adds an operation to the net of its operands, and returns the result as a traced value. Raises
+    `StepError` for operands that it does not take.
 
     operands: traced values, arrays and Python numbers. The dtype of a Python number adapts to that of the
         others, as in NumPy.
@@ -294,13 +301,36 @@ def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
     try:
         return Traced(builder, builder.add(operation, *numbers, source=user_line(), **attributes))
     except NetError as error:
-        raise refuse(str(error)) from None
+        raise misfit(str(error), builder, numbers) from None
+
+
+def misfit(message: str, builder: Builder, numbers: Sequence[int]) -> StepError:
+    """Makes the error for operands that do not fit an operation or one another: `message`, and which of the
+    operands are arguments of the step, by their names there.
+    """
+    values = [Traced(builder, number) for number in numbers]
+    titles = " and ".join(map(title, values))
+    return refuse(f"{message} (here {titles})" if any(map(argument_of, values)) else message)
+
+
+def argument_of(x: Traced) -> str:
+    """Returns the name of the step's argument that a value is, or that it is a cast of; "" for others."""
+    node = x.builder.nodes[x.number]
+    while node.operation == "cast":
+        node = x.builder.nodes[node.inputs[0]]
+    return str(node.name) if node.operation == "input" else ""
+
+
+def title(x: Traced) -> str:
+    """Names a value for a message: an argument of the step by its name, any other as "a value"."""
+    name = argument_of(x)
+    return f"`{name}`" if name else "a value"
 
 
 def builder_of(operands: Sequence[Any]) -> Builder:
-    """Returns the builder of the net to which the traced values among the operands belong. If they are of
-    nested nets, it is the innermost one; raises `StepError` if they are of different steps, or if there are
-    none.
+    """Returns the builder of the net to which the traced values among the operands of an operation belong. If
+    they are of nested nets, it is the innermost one. Raises `StepError` if they are of different steps, and
+    if no operand is a traced value.
     """
     builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
     for builder in builders:
@@ -318,7 +348,8 @@ def dtype_in_steps(dtype: Any) -> str:
 
 
 def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
-    """Returns the number of a value in the net of `builder`; an array or number is added as a constant.
+    """Returns the number of a value in the net of `builder`; a value of an outer net enters as an input, and
+    an array or number is added as a constant.
 
     operands: all operands of the operation, from which a Python number takes its dtype.
     """
@@ -332,7 +363,9 @@ def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
 
 
 def constant_of(value: Any) -> np.ndarray:
-    """Converts a constant to an array of a dtype that steps compute in; raises `StepError` if it is none."""
+    """Converts a constant that a step uses, such as a list or an array, to an array of a dtype that steps
+    compute in. Raises `StepError` for anything else, with advice for None, lists of values and texts.
+    """
     if value is None:
         raise refuse(
             "None stands where a value or a number is needed: give the argument that it comes from, such as "
@@ -346,6 +379,8 @@ def constant_of(value: Any) -> np.ndarray:
             "sn.Ragged.from_list(list), a parameter as np.array(list), the "
             "size of a memory as memory=4, and the features of inputs as inputs=4, without batch and steps"
         )
+    if isinstance(value, dict):
+        raise not_one(cast("dict[str, Any]", value), getattr(cast("Any", value), "argument", "values"))
     if isinstance(value, str):
         raise refuse(
             f"the text {value!r} stands where a value or a number is needed; the arrays of a dict are taken "
@@ -355,6 +390,15 @@ def constant_of(value: Any) -> np.ndarray:
     if array.dtype.name not in COMPUTED:
         raise refuse(f"a constant of dtype {array.dtype} cannot enter a step; use one of {', '.join(DTYPES)}")
     return array
+
+
+def not_one(values: Mapping[str, Any], argument: str) -> StepError:
+    """Makes the error for a dict of values where a step needs one value. argument: the name of the dict."""
+    first = next(iter(values), "name")
+    return refuse(
+        f"`{argument}` is {skeleton(values)}, and one value is needed: take it by its name, as "
+        f"{argument}[{first!r}]"
+    )
 
 
 def is_weak(value: Any) -> bool:
@@ -407,17 +451,22 @@ def align(builder: Builder, numbers: list[int]) -> None:
     if not ranks:
         return
     if min(ranks) != max(ranks) and max(ranks) > 0:
-        shapes = " and ".join(type_.element for type_ in types if type_.extent != CONST)
-        raise refuse(
+        met = [number for number, type_ in zip(numbers, types, strict=True) if type_.extent != CONST]
+        shapes = " and ".join(builder.type_of(number).element for number in met)
+        raise misfit(
             f"values with different numbers of feature axes meet ({shapes}): NumPy would pair "
-            "features with rows; add an axis with x[:, None] where it belongs"
+            "features with rows; add an axis with x[:, None] where it belongs",
+            builder,
+            met,
         )
     for index, type_ in enumerate(types):
         if type_.extent == CONST and len(type_.shape) > max(ranks):
             if type_.shape[0] != 1 or len(type_.shape) > max(ranks) + 1:
-                raise refuse(
+                raise misfit(
                     f"a parameter {type_.element} would be broadcast against the rows of a value with "
-                    f"{max(ranks)} feature axes"
+                    f"{max(ranks)} feature axes",
+                    builder,
+                    numbers,
                 )
             numbers[index] = builder.add(
                 "reshape", numbers[index], rank=len(type_.shape), shape=type_.shape[1:]

@@ -16,8 +16,10 @@ from stepnet.compiler.trace.traced import (
     filled,
     kind_of,
     lifted,
+    misfit,
     refuse,
     reshaped,
+    title,
 )
 from stepnet.compiler.values.dtypes import COMPUTED, kind_of_dtype
 
@@ -27,7 +29,7 @@ numpy: Any = np
 
 def matmul(left: Any, right: Any) -> Traced:
     """Computes left @ right in a step: a value times a parameter, two parameters, or the product of two
-    matrices for each row.
+    matrices for each row. Raises `StepError` for other operands, and for sizes that do not fit.
     """
     builder = builder_of((left, right))
     a = Traced(builder, lifted(builder, left, (left, right)))
@@ -55,8 +57,8 @@ def matmul(left: Any, right: Any) -> Traced:
     if not a.type.shape:
         raise refuse(
             f"{title(a)} is one number in each row, and {title(b)} {b.type.element} multiplies features: an "
-            "input has a last axis of features, [batch, time, features], and the mean over the steps of an "
-            "inner sequence is sn.reduce(x, 'mean')"
+            "input has a last axis of features, [batch, time, features]; over the steps of an inner sequence "
+            "write sn.reduce(x, 'mean'), and for the last one sn.reduce(x, 'last')"
         )
     if len(b.type.shape) != 2 or a.type.shape[-1] != b.type.shape[0]:
         raise refuse(
@@ -64,12 +66,6 @@ def matmul(left: Any, right: Any) -> Traced:
             "the last size of the left must be the first of the right"
         )
     return apply("matmul", a, b)
-
-
-def title(x: Traced) -> str:
-    """Names a value for a message: an input by its name, any other as "a value"."""
-    node = x.builder.nodes[x.number]
-    return f"`{node.name}`" if node.operation == "input" else "a value"
 
 
 def of_matrices(a: Traced, b: Traced) -> Traced:
@@ -81,9 +77,11 @@ def of_matrices(a: Traced, b: Traced) -> Traced:
         b, right = reshaped(b, right[1:]), right[1:]
     beside = a.is_constant == b.is_constant and (len(left) == len(right) or a.is_constant)
     if min(len(left), len(right)) < 2 or left[-1] != right[-2] or not (beside or len(right) <= len(left)):
-        raise refuse(
+        raise misfit(
             f"{a.type.element} @ {b.type.element} would mix rows; for a row's own vector and matrix "
-            "write x[:, None, :] @ m with m of [rows, k, n]"
+            "write x[:, None, :] @ m with m of [rows, k, n]",
+            a.builder,
+            [a.number, b.number],
         )
     np.broadcast_shapes(left[:-2], right[:-2])
     return matrix_product(a, b)

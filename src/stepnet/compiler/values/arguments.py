@@ -7,7 +7,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
@@ -15,7 +16,7 @@ from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 import numpy as np
 
 from stepnet.compiler.values.dtypes import DTYPES, dtype_text
-from stepnet.errors import FileError, InputError, StepnetError, printable
+from stepnet.errors import ArgumentError, FileError, InputError, StepnetError, printable
 
 Array = np.ndarray
 Kind = TypeVar("Kind")
@@ -64,6 +65,12 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def is_module(value: Any) -> bool:
+    """Tells whether a value is a module of PyTorch, without loading PyTorch."""
+    torch: Any = sys.modules.get("torch.nn")
+    return torch is not None and isinstance(value, torch.Module)
+
+
 # ---- one thing ---------------------------------------------------------------------------------------------
 
 
@@ -83,32 +90,68 @@ def function(value: Any, meaning: str) -> Callable[..., Any]:
 def advised(**advice: str) -> Callable[[Callable[Given, Kind]], Callable[Given, Kind]]:
     """Makes a decorator for a function that users may call by arguments that it lacks, or give twice.
 
-    advice: what to do instead, by the name of the argument. Raises `InputError` with it for a call by that
+    advice: what to do instead, by the name of the argument. Raises `ArgumentError` with it for a call by that
     name where the function has no such argument, or has a value for it by position.
 
     >>> advised(output="write result= in place of it")(lambda result: result)(output="last")
     Traceback (most recent call last):
-    stepnet.errors.InputError: <lambda> has no argument output=: write result= in place of it
+    stepnet.errors.ArgumentError: <lambda> has no argument output=: write result= in place of it
     """
 
     def decorated(function: Callable[Given, Kind]) -> Callable[Given, Kind]:
-        """Returns the function, with a check of its arguments."""
+        """Returns the function with a check before each call: `InputError` for arguments that there is advice
+        for.
+        """
         positions = {name: place for place, name in enumerate(inspect.signature(function).parameters)}
 
         @wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Kind:
-            """Calls the function; raises the error for the name of an argument that there is advice for."""
+            """Calls the function; raises `InputError` if an argument that there is advice for is given by a
+            name that the function lacks, or twice.
+            """
             name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
             for argument, text in advice.items():
                 if argument in kwargs and argument not in positions:
-                    raise InputError(f"{name} has no argument {argument}=: {text}")
+                    raise ArgumentError(f"{name} has no argument {argument}=: {text}")
                 if argument in kwargs and positions[argument] < len(args):
-                    raise InputError(f"{name} has two values for {argument}: {text}")
+                    raise ArgumentError(f"{name} has two values for {argument}: {text}")
             return function(*args, **kwargs)
 
         return checked
 
     return decorated
+
+
+def unknown_argument(
+    what: str,
+    function: Callable[..., Any],
+    unknown: Collection[str],
+    meant: Mapping[str, str],
+    further: Iterable[str] = (),
+) -> ArgumentError:
+    """Makes the error for a call with an argument that a function lacks; it says which one is meant.
+
+    what: the name of the function in the message.
+    unknown: the names of such arguments, which the function takes by `**unknown`.
+    meant: what to write instead, by the name of the argument; for others a similar name is looked for.
+    further: the names of arguments that it takes in this way, and that it has.
+
+    >>> def call(sequences, initial=None, lengths=None, **unknown):
+    ...     raise unknown_argument("a recurrence", call, unknown, {"h0": "write initial="})
+    >>> call([], h0=1)
+    Traceback (most recent call last):
+    stepnet.errors.ArgumentError: a recurrence has no argument h0=: write initial=
+    >>> call([], lenghts=1)
+    Traceback (most recent call last):
+    stepnet.errors.ArgumentError: a recurrence has no argument lenghts=: did you mean lengths=?
+    """
+    name = next(iter(unknown))
+    parameters = [*inspect.signature(function).parameters.values()]
+    known = [each.name for each in parameters if each.kind not in (each.VAR_KEYWORD, each.POSITIONAL_ONLY)]
+    known = [each for each in (*known, *further) if each != "self"]
+    near = get_close_matches(name, known, 1)
+    others = f"did you mean {near[0]}=?" if near else f"its arguments are {', '.join(known)}"
+    return ArgumentError(f"{what} has no argument {name}=: {meant.get(name, others)}")
 
 
 def check_signature(
@@ -137,6 +180,24 @@ def check_signature(
         name = getattr(function, "__name__", type(function).__name__)
         called = f"{name}({', '.join([*names, *extras])})"
         raise InputError(f"{name} is called as {called}, and takes {signature}: {error}") from None
+
+
+def argument_names(function: Callable[..., Any], usual: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the names of the parameters that take a function's first arguments, for messages.
+
+    usual: as many names, which stand for arguments that no parameter of their own takes.
+
+    >>> argument_names(lambda word, state, *others: word, ("x", "memory", "params"))
+    ('word', 'state', 'params')
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return usual
+    own = [
+        each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    return (*own, *usual[len(own) :])[: len(usual)]
 
 
 def file_path(value: Any, name: str = "path") -> Path:
@@ -335,7 +396,7 @@ def checked_dtype(array: Array, what: str) -> str:
     if array.dtype == object:
         raise InputError(
             f"{what} is an array of Python objects; sequences of different lengths go in a "
-            "Ragged: sn.Ragged.from_list(sequences)"
+            "Ragged: sn.Ragged.from_list(sequences), or sn.Ragged.from_arrow(column) for Arrow"
         )
     return dtype_name(array.dtype, what)
 

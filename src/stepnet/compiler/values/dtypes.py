@@ -66,7 +66,8 @@ NUMPYS_KINDS = {"f": "float", "i": "integer", "u": "integer", "b": "bool"}
 def promoted_float(dtypes: Iterable[Any]) -> str:
     """Promotes the floating-point dtypes among `dtypes` to one; float32 if there are none.
 
-    Two different storage dtypes are promoted as their compute dtypes.
+    Two different dtypes that are stored only, such as bfloat16, are promoted as the wider ones in which they
+    are computed.
 
     >>> promoted_float(["bfloat16", "int64"]), promoted_float(["bfloat16", "float16"]), promoted_float([])
     ('bfloat16', 'float32', 'float32')

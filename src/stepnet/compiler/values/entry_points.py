@@ -1,7 +1,10 @@
-"""Entry points, by which other packages add parts to stepnet: `stepnet.targets` and `stepnet.patches`."""
+"""Parts that other packages bring: modules of those that extras install, and entry points, by which packages
+add parts to stepnet: `stepnet.targets` and `stepnet.patches`.
+"""
 
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stepnet.compiler.values.fork_guard import IMPORTS
@@ -9,6 +12,20 @@ from stepnet.errors import LibraryError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+
+def imported(name: str) -> Any:
+    """Imports a module of a package that an extra of stepnet installs. Raises `ImportError` if it is missing,
+    and `LibraryError` if its version is older than the lowest one that works.
+
+    >>> imported("json").loads("[1]")
+    [1]
+    """
+    module = import_module(name)
+    with IMPORTS:  # the table of packages takes time, and few processes need it
+        from stepnet.compiler.values.packages import check_version
+    check_version(module)
+    return module
 
 
 @cache

@@ -70,7 +70,8 @@ def run_without_fork(work: Callable[[], Value]) -> Value:
 def run_in_thread(work: Callable[[], Value]) -> Value:
     """Runs a function in another thread with a large stack, so that no signal handler interrupts it; returns
     its result. The process does not fork meanwhile. An interrupt of the main thread ends its waiting; the
-    function itself runs to its end. If this thread is such a thread, the function runs in it.
+    function itself runs to its end. The function runs in this thread if it is such a thread already, or if no
+    thread can be started.
     """
     if OWN.large:
         return run_without_fork(work)

@@ -37,7 +37,9 @@ class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorato
     @overload
     def __get__(self, instance: object, owner: type | None = None) -> Value: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Computes the value at first access, and stores it in the object; on the class, returns itself."""
+        """Computes the value at first access to the property of an object, and stores it in the object under
+        the same name, where later accesses find it. Accessed on the class, returns the property itself.
+        """
         if instance is None:
             return self
         value = instance.__dict__[self.compute.__name__] = self.compute(instance)

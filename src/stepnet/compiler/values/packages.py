@@ -5,8 +5,9 @@ import re
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
-from stepnet.errors import pip_command
+from stepnet.errors import LibraryError, pip_command
 
 NUMBERS = re.compile(r"\d+(\.\d+)*")
 
@@ -98,3 +99,14 @@ PACKAGES = (
     Package("onnxruntime", "1.19", "onnx"),
     Package("msgpack", "1.0.8", "flax"),
 )
+
+
+def check_version(module: Any) -> None:
+    """Raises `LibraryError`, with the command that installs another version, if the package of an imported
+    module is older than the lowest version that works.
+    """
+    name = module.__name__.partition(".")[0]
+    version = getattr(sys.modules.get(name), "__version__", None)
+    for package in PACKAGES:
+        if package.name.replace("-", "_") == name and isinstance(version, str) and package.older(version):
+            raise LibraryError(f"{package.too_old(version)}: {package.command}")

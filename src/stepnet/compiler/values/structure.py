@@ -42,6 +42,21 @@ def named_leaves(structure: Structure, name: str = "", depth: int = 0) -> Iterat
         yield from named_leaves(child, f"{name}.{key}" if name else str(key), depth + 1)
 
 
+def titled_leaves(structure: Structure, argument: str) -> Iterator[tuple[str, Any]]:
+    """Yields each leaf of a function's argument with its name for messages: the keys of dicts that lead to
+    it, as users write them, or after the name of the argument where these begin with a position.
+
+    argument: the name of the argument. It is the name of a leaf that is in no structure.
+
+    >>> list(titled_leaves(5, "state")), list(titled_leaves({"h": 5}, "state"))
+    ([('state', 5)], [('h', 5)])
+    >>> list(titled_leaves((1, {"h": 2}), "state"))
+    [('state.0', 1), ('state.1.h', 2)]
+    """
+    fields = isinstance(structure, tuple) and hasattr(cast("Any", structure), "_fields")
+    return named_leaves(structure, "" if fields or isinstance(structure, Mapping) else argument)
+
+
 def rebuild(structure: Structure, values: Sequence[Any]) -> Structure:
     """Replaces the leaves of a structure, from left to right, by the given values.
 
@@ -83,9 +98,10 @@ def transform(
     is_leaf: Callable[[Any], bool] | None = None,
     depth: int = 0,
 ) -> Structure:
-    """Applies a function to every leaf of a structure, and returns the structure of the results.
+    """Applies a function to every leaf of a structure (nested dicts, tuples and lists), and returns a
+    structure of the same form with the results as leaves.
 
-    is_leaf: true for inner structures that are to be treated as leaves.
+    is_leaf: tells whether an inner structure is to be treated as a leaf; None if none is.
     depth: the number of structures around this one, which is limited.
     """
     children = None if is_leaf is not None and is_leaf(structure) else _children(structure, depth)

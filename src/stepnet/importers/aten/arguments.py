@@ -10,7 +10,8 @@ BY_NAMES: Mapping[str, str] = {
     "self other alpha": "add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar",
     "self other": (
         "mul.Tensor mul.Scalar div.Tensor div.Scalar div.Tensor_mode remainder.Tensor remainder.Scalar "
-        "remainder.Scalar_Tensor minimum.default maximum.default eq.Tensor eq.Scalar ne.Tensor ne.Scalar "
+        "remainder.Scalar_Tensor fmod.Tensor fmod.Scalar minimum.default maximum.default "
+        "eq.Tensor eq.Scalar ne.Tensor ne.Scalar "
         "lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor ge.Scalar "
         "logical_and.default logical_or.default logical_xor.default bitwise_and.Tensor bitwise_and.Scalar "
         "bitwise_or.Tensor bitwise_or.Scalar bitwise_xor.Tensor bitwise_xor.Scalar type_as.default"
@@ -26,7 +27,7 @@ BY_NAMES: Mapping[str, str] = {
     "self beta threshold": "softplus.default",
     "condition self other": "where.self where.ScalarSelf where.ScalarOther where.Scalar",
     "self mask value": "masked_fill.Scalar masked_fill.Tensor",
-    "self dim keepdim": "max.dim min.dim argmax.default argmin.default",
+    "self dim keepdim": "max.dim min.dim argmax.default argmin.default prod.dim_int",
     "self dim": "cumprod.default var.correction var_mean.correction",
     "self ord dim keepdim": "linalg_vector_norm.default",
     "input normalized_shape weight bias eps": "native_layer_norm.default",
@@ -61,11 +62,11 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def misplaced(operation: str, names: tuple[str, ...]) -> str:
-    """Returns the names of the arguments that an operation should have by position, for a message, if the
-    file gives others by position; else "".
+    """Returns the names of the arguments that an operation of PyTorch takes by position, as text for a
+    message, if the file gives other arguments by position; else "".
 
-    operation: the name of the operation; others than those whose rules take arguments by position are not
-    checked. names: those of the arguments by position in the file.
+    operation: the name of the operation; those that take only `self` by position need not be listed. names:
+    the arguments that the file gives by position.
     """
     expected = NAMES.get(operation, ("self",))
     return "" if names == expected[: len(names)] else ", ".join(expected)

@@ -102,7 +102,8 @@ def expanded(call: ReplayedNode) -> Placed:
 
 
 def repeated(call: ReplayedNode) -> Placed:
-    """Evaluates a `repeat` node of a PyTorch graph: puts copies of the operand side by side.
+    """Evaluates a `repeat` node of a PyTorch graph: puts copies of the operand one after the other along its
+    axes.
 
     Its argument `repeats` has a number for each axis; axes of size one are added in front. Only an axis of
     size one may be repeated to the number of sequences or steps, which cannot be repeated themselves.
@@ -128,7 +129,8 @@ def concatenated(call: ReplayedNode) -> Placed:
     """Evaluates a `cat` node of a PyTorch graph: concatenates tensors, along the axis `dim`, in the dtype of
     the result.
 
-    Tensors of shape [0], which PyTorch allows among others, are left out.
+    Tensors of shape [0], which PyTorch allows among others, are left out. Other tensors are repeated at each
+    row or step, where one of them has these.
     """
     dtype = torch_name(call.tensors[0])
     operands = [x.with_value(x.value.astype(dtype)) for x in call.operands if x.axes != ((0,),)]
@@ -143,7 +145,9 @@ def concatenated(call: ReplayedNode) -> Placed:
 
 
 def reduced(how: str) -> Rule:
-    """Makes the rule for reduction nodes of PyTorch graphs. how: the reduction's name, such as "max"."""
+    """Makes the function that evaluates a reduction node of a PyTorch graph. how: the reduction's name, such
+    as "max".
+    """
 
     def rule(call: ReplayedNode) -> Placed:
         """Reduces the operand over the axes `dim` of the node; all axes if it has none."""
@@ -161,7 +165,9 @@ def any_true(call: ReplayedNode) -> Placed:
 
 
 def along(function: Callable[[Placed, int], Placed]) -> Rule:
-    """Makes the rule for an operation along one axis. function: computes it from a value and the axis."""
+    """Makes the function that evaluates a node of a PyTorch graph whose operation is along one axis.
+    function: computes the result from a value and the axis.
+    """
 
     def rule(call: ReplayedNode) -> Placed:
         """Applies the function to the operand and the axis `dim` of the node."""
@@ -359,8 +365,8 @@ def arange(call: ReplayedNode) -> Any:
 
 
 def filled_with_steps(call: ReplayedNode) -> Placed | None:
-    """Evaluates a `full` node of a PyTorch graph that fills one number for each sequence with the number of
-    its steps, as torch.full((x.size(0),), x.size(1)) does; returns None for other numbers.
+    """Evaluates a `full` node of a PyTorch graph that makes one number for each sequence, the number of its
+    steps, as torch.full((x.size(0),), x.size(1)) does; returns None for other numbers.
     """
     number = call.arguments["fill_value"]
     if not is_size(number):
@@ -389,7 +395,7 @@ def matrix_product(a: Placed, b: Placed) -> Placed:
 
 
 def attention(call: ReplayedNode) -> Placed:
-    """Evaluates a node of scaled dot-product attention, in evaluation: without dropout."""
+    """Evaluates a scaled dot-product attention node of a PyTorch graph; raises `StepError` for dropout."""
     if call.arguments.get("dropout_p"):
         raise refuse("dropout draws random numbers: call .eval() on the module")
     query, key, value = (call.arguments[name] for name in ("query", "key", "value"))

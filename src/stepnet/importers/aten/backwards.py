@@ -49,8 +49,11 @@ def flipped(call: ReplayedNode) -> Placed:
 
 
 def in_any_order(rule: Rule, call: ReplayedNode) -> Any:
-    """Evaluates a node that reads steps in reverse order: from the values in order, if its result does not
-    depend on the order, and else from values that are turned around.
+    """Evaluates a node of a PyTorch graph that reads steps in reverse order. If its result does not depend on
+    the order, it is evaluated on the values in order, and the result is marked as reversed; else on values
+    that are really turned around.
+
+    rule: the function that evaluates the node on ordinary values.
     """
     values = [part for value in call.arguments.values() for part in listed(value)]
     ordered = [x for x in values if isinstance(x, Placed) and time_of(x.axes)]
@@ -69,7 +72,9 @@ def in_any_order(rule: Rule, call: ReplayedNode) -> Any:
 
 
 def at_other_end(call: ReplayedNode) -> ReplayedNode | None:
-    """Returns a `select` node of the first or last step with the other as its index; None for other steps."""
+    """Returns a `select` node with the other end as its index: the last step for the first, and the first for
+    the last; None for other steps.
+    """
     index = call.arguments.get("index")
     if index not in ENDS:
         return None
@@ -87,7 +92,9 @@ def in_order(argument: Any) -> Any:
 
 
 def mapped(function: Callable[[Placed], Placed], argument: Any) -> Any:
-    """Applies a function to the values in an argument, also in lists; returns the argument of the results."""
+    """Applies a function to the values with axes in an argument of a node, also in lists; returns the
+    argument with the results in their places.
+    """
     if isinstance(argument, list):
         return [mapped(function, part) for part in cast("list[Any]", argument)]
     return function(argument) if isinstance(argument, Placed) else argument

@@ -47,7 +47,8 @@ class CellSizes:
 
     @property
     def key(self) -> str:
-        """The sizes as one text, which stands for the module in a graph of PyTorch; `of_key` reads it.
+        """Text of the sizes and settings, which stands for the module in a graph of PyTorch; `of_key` reads
+        it.
 
         >>> CellSizes("GRU", 3, 4, bias=False).key
         'GRU 3 4 1 0 0 0 float32'
@@ -133,7 +134,8 @@ class CellSizes:
         return Bidirectional(first, self.recurrence(weights, True)) if self.bidirectional else first
 
     def recurrence(self, weights: Iterator[Any], reverse: bool) -> RNN:
-        """Makes one layer in one direction, with the next parameters of the iterator `weights`.
+        """Makes the recurrence of one layer of a torch.nn module in one direction, with the next parameters
+        of the iterator `weights`.
 
         reverse: whether it runs from the last step of each sequence.
         """

@@ -35,7 +35,9 @@ def feature_of(x: Placed, dim: int) -> int:
 
 
 def along_channels(call: ReplayedNode, x: Placed, parameter: Placed | None) -> Any:
-    """Returns a parameter of one number for each channel of x, its second axis, so that it broadcasts."""
+    """Reshapes a parameter with one number for each channel of x (its second axis), so that it broadcasts
+    with x; None for no parameter.
+    """
     if parameter is None:
         return None
     feature_of(x, 1)
@@ -50,8 +52,8 @@ def layer_norm(
 
 
 def over_features(call: ReplayedNode) -> None:
-    """Checks a layer norm before its rule runs: raises `StepError` if it is over sequences or steps, else
-    returns None, which stands for going on to the rule.
+    """Checks a layer norm node of a PyTorch graph: raises `StepError` if it normalises over sequences or
+    steps; returns None otherwise, so that `layer_norm` evaluates it.
     """
     x, shape = call.operands[0], call.arguments["normalized_shape"]
     if symbols_in(x.axes[len(x.axes) - len(shape) :]):
@@ -59,8 +61,8 @@ def over_features(call: ReplayedNode) -> None:
 
 
 def batch_norm(call: ReplayedNode) -> Placed:
-    """Evaluates a node of a batch norm that reads its statistics: (x - mean) / deviation, scaled and
-    shifted.
+    """Evaluates a batch norm node of a PyTorch graph with the mean and the deviation that the module keeps:
+    (x - mean) / deviation, scaled and shifted. Raises `StepError` for training.
     """
     if call.arguments.get("training", False):
         raise refuse("it takes means over rows: call .eval() on the module, or use a LayerNorm")
@@ -85,7 +87,7 @@ def group_norm(call: ReplayedNode) -> Placed:
 
 def instance_norm(call: ReplayedNode) -> Placed:
     """Evaluates an `instance_norm` node: each channel of a sequence gets mean 0 and variance 1 over its
-    steps, or the mean and the variance that the module keeps.
+    steps, or, without `use_input_stats`, the mean and the variance that the module keeps are used.
     """
     arguments = call.arguments
     if not arguments["use_input_stats"]:

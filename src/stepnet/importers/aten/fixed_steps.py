@@ -33,7 +33,7 @@ def is_steps(call: ReplayedNode, size: Any) -> bool:
 
 
 def steps_joined(call: ReplayedNode, x: Placed) -> Placed | None:
-    """Evaluates a `view` node in the graph of a file that makes each n neighbouring steps one, with the
+    """Evaluates a `view` node in the graph of a file that joins n neighbouring steps to one, with the
     features of all of them; None for any other view.
     """
     shape = call.tensors[0].shape

@@ -29,7 +29,6 @@ from stepnet.importers.aten.rows import AtenOperation, aligned, on_features, wit
 from stepnet.importers.aten.rules import InferredResult
 from stepnet.importers.aten.table import ATEN, elementwise, pointwise, promoted, uncast
 from stepnet.importers.aten.windows import POOLINGS
-from stepnet.importers.axes import is_time
 from stepnet.importers.convolving import (
     ZerosAround,
     convolve,
@@ -116,8 +115,8 @@ def kept(call: ReplayedNode) -> Placed:
 
 
 def made(number: float | None = None, like: bool = False) -> AtenOperation:
-    """Makes the table entry of an operation that returns a tensor filled with one number, such as `zeros` or
-    `full_like`.
+    """Makes the entry, in the table of PyTorch's operations, of one that returns a tensor filled with one
+    number, such as `zeros` or `full_like`.
 
     number: the number; None for the argument `fill_value`. like: whether it has the axes of the operand.
     """
@@ -222,7 +221,9 @@ def embedded(call: ReplayedNode) -> Placed:
 
 
 def linear(call: ReplayedNode) -> Placed:
-    """Evaluates a `linear` node of a PyTorch graph: x W' + b."""
+    """Evaluates a `linear` node of a PyTorch graph: x times the transposed weight, plus the bias if there is
+    one.
+    """
     x, weight = call.arguments["input"], call.arguments["weight"]
     result = axis_rules.matrix_product(x, transpose(weight, [1, 0]))
     bias = call.arguments.get("bias")
@@ -237,17 +238,19 @@ def matmul(call: ReplayedNode) -> Placed:
 
 
 def einsummed(call: ReplayedNode) -> Placed:
-    """Evaluates an `einsum` node: products of tensors, summed over the letters that the result lacks."""
+    """Evaluates an `einsum` node of a PyTorch graph: products of tensors, summed over the letters that the
+    result lacks.
+    """
     extent = deepest([x.value for x in call.operands])
     operands = [axis_rules.at_extent(x, extent) for x in call.operands]
     return einsum(call.arguments["equation"], operands, rules.product)
 
 
 def unbiased(variance: AtenOperation, root: bool) -> AtenOperation:
-    """Makes the table entry of a variance or a standard deviation, in any of its forms: `correction` is a
-    number that is subtracted from the count, and `unbiased` stands for 1 or 0.
+    """Makes the entry, in the table of PyTorch's operations, of a variance or a standard deviation, in any of
+    their forms: `correction` is a number that is subtracted from the count, and `unbiased` stands for 1 or 0.
 
-    variance: the entry of `var.correction`. root: whether it is the deviation.
+    variance: the entry of `var.correction`. root: whether it is the standard deviation.
     """
 
     def rule(call: ReplayedNode) -> Placed:
@@ -309,12 +312,12 @@ def convolution(call: ReplayedNode) -> Placed:
 
 
 def pooled(how: str) -> AtenOperation:
-    """Makes the table entry of a PyTorch operation that pools over windows of steps. how: "max" or "mean"."""
+    """Makes the entry, in the table of PyTorch's operations, of one that pools over windows of steps. how:
+    "max" or "mean".
+    """
 
     def rule(call: ReplayedNode) -> Placed:
-        """Pools over windows of steps; raises `StepError` if the window is as long as the file's example,
-        since it may then be meant as all steps.
-        """
+        """Pools over windows of steps; raises `StepError` for windows that end beyond the sequence."""
         x, size = call.arguments["self"], single(call.arguments["kernel_size"], 0)
         stride, number = (
             single(call.arguments.get("stride", []), size),
@@ -323,11 +326,6 @@ def pooled(how: str) -> AtenOperation:
         if call.arguments.get("ceil_mode"):
             raise refuse(
                 "its ceil_mode has windows that end beyond the sequence: pad the steps, or leave it out"
-            )
-        if is_time(x.axes[-1]) and (call.replay.stated or {}).get(str(x.axes[-1][0])) == size:
-            raise refuse(
-                f"its windows are of {size} steps, which is all of them in the file: write "
-                "torch.nn.functional.adaptive_max_pool1d(x, 1) for all steps, or export with another number"
             )
         counts = call.arguments.get("count_include_pad", True)
         name = "max" if how == "max" else "mean" if counts else "mean of steps"
@@ -338,7 +336,9 @@ def pooled(how: str) -> AtenOperation:
 
 
 def pooled_to_one(how: str) -> AtenOperation:
-    """Makes the table entry of adaptive pooling, to one number for all steps. how: "max" or "mean"."""
+    """Makes the entry, in the table of PyTorch's operations, of an adaptive pooling to one number for all
+    steps. how: "max" or "mean".
+    """
 
     def rule(call: ReplayedNode) -> Any:
         """Evaluates an adaptive pooling of a PyTorch graph: reduces the last axis, of steps, to one number;

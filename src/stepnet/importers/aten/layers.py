@@ -68,8 +68,8 @@ def is_zeros(state: Placed) -> bool:
 
 
 def at(states: Sequence[Placed], place: int) -> list[Placed]:
-    """Takes the state of one layer and direction out of each of the states [layers and directions, sequences,
-    features], by its index `place`; raises `StepError` for other axes.
+    """Takes the entry `place`, the state of one layer and direction, from each of the states [layers x
+    directions, sequences, features]; raises `StepError` for other axes.
     """
     for state in states:
         if len(state.axes) != 3 or (state.axes[1] != ONE and not is_rows(state.axes[1][0])):

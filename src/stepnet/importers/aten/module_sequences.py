@@ -85,8 +85,8 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
 
 
 def source_of(value: Traced) -> int:
-    """Returns the number of the node in its net from which views and casts alone make the value. Two values
-    with the same node, such as two casts of the lengths, are equal.
+    """Returns the number of the node in its net from which views and casts alone make the value. Values with
+    the same such node, as two casts of the lengths, have the same numbers.
     """
     number, nodes = value.number, value.builder.nodes
     while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
@@ -104,7 +104,8 @@ def packed(call: ReplayedNode) -> list[Any]:
     x, lengths = call.operands
     if source_of(lengths.value) != source_of(call.replay.lengths):
         raise refuse(
-            "sequences are packed with other lengths than their own, which are the argument `lengths`"
+            "sequences are packed with other lengths than their own, which are the argument `lengths`; "
+            "lengths='NAME' names another argument that has them"
         )
     axes, rows = sequences_of(x, call.arguments["time"])
     if lengths.axes != ((rows,),):
@@ -131,8 +132,9 @@ def padded(call: ReplayedNode) -> list[Any]:
 
 
 def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
-    """Reorders the sequences of x along axis `dim` by `order`. Only the name of the axis changes, as a net
-    computes each sequence separately. If x is itself an order of sequences, returns both orders combined.
+    """Reorders the sequences of x along axis `dim` by `order`, a permutation. Only the name of the axis
+    changes, as a net computes each sequence separately. If x is itself an order of sequences, returns both
+    orders combined.
 
     Raises `StepError` if the sequences of x are not sorted as `order` expects.
     """
@@ -160,7 +162,7 @@ def sorted_rows(call: ReplayedNode) -> Any:
     """Evaluates a sort of one number per sequence, such as the lengths: returns the sorted numbers, and the
     permutation as a `SequenceOrder`.
 
-    If the numbers are such a permutation, the second result is its inverse.
+    If the numbers are such a permutation themselves, the second result is its inverse.
     """
     x = call.arguments["x"]
     if isinstance(x, SequenceOrder):

@@ -15,9 +15,10 @@ numpy: Any = np
 
 
 def without_index(how: str) -> Callable[..., Any]:
-    """Makes the rule of a maximum or minimum over steps, for operations that return its position too.
+    """Makes the function that computes a maximum or minimum over steps, for operations of PyTorch that return
+    its position too.
 
-    how: "max" or "min". The rule returns None for the position, which no net computes.
+    how: "max" or "min". The function returns (value, None): a net does not compute the position.
     """
 
     def rule(x: Any, **_: Any) -> tuple[Any, None]:

@@ -24,8 +24,8 @@ numpy: Any = np
 
 
 def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
-    """Computes ATen's `expand`: broadcasts a value to the features of a result; a parameter also gets an
-    entry per row (sequence) if the result has these.
+    """Computes ATen's `expand`: broadcasts a value to the features of a result. A parameter, which is the
+    same for all rows (sequences), is also repeated for each row if the result has rows.
     """
     if not result.per_row or not x.is_constant:
         return broadcast_to_features(x, result.features)
@@ -36,8 +36,8 @@ def repeated(result: InferredResult, x: Any, *_: Any, **__: Any) -> Traced:
 
 
 def copied(result: InferredResult, x: Any, source: Any, *_: Any) -> Any:
-    """Computes ATen's `copy`, which writes `source` into x: returns `source` with the dtype and shape of the
-    result, those of x, as values of a net do not change.
+    """Computes ATen's `copy`, which overwrites x with `source`. Values of a net do not change, so it returns
+    `source` with the dtype and shape of x, those of the result.
     """
     return repeated(result, source.astype(result.dtype))
 
@@ -113,8 +113,10 @@ def constant_of(value: Any) -> Any:
 
 
 def embedded(table: Any, index: Any, *_: Any) -> Any:
-    """Computes ATen's `embedding`: takes entries of the first axis of a parameter `table` at integers."""
-    return numpy.take(table, index, axis=0)
+    """Computes ATen's `embedding`: takes entries of the first axis of a parameter `table` at integers.
+    Negative ones are outside, as in PyTorch: they do not count from the end.
+    """
+    return numpy.take(table, numpy.where(index < 0, table.shape[0], index), axis=0)
 
 
 def indexed(result: InferredResult, x: Any, indices: Sequence[Any]) -> Any:
@@ -163,7 +165,7 @@ def undefined(result: InferredResult, *_: Any, **__: Any) -> Traced:
 
 def filled(result: InferredResult, _: Any, value: Any = 0, **__: Any) -> Traced:
     """Makes a value of the result's features and dtype, filled with the number `value`, with one entry per
-    row if the result has this. The second argument, a shape or a tensor, is not read.
+    row (sequence) if the result has these. The second argument, a shape or a tensor, is not read.
     """
     if isinstance(value, SymbolicSize):
         raise refuse(f"it makes a tensor of the number of {value.text}, which differs from call to call")

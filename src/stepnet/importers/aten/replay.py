@@ -103,11 +103,10 @@ class GraphReplay:
         """Prepares the evaluation of a graph of PyTorch's operations on values of a net.
 
         kind: "step" or "model". arguments: the graph's arguments; None stands for the lengths of the
-        sequences.
-        rules: the function that evaluates each operation, by name.
-        builds: how to build each recurrent layer, by the number in its node.
-        stated: the numbers of sequences and steps that are fixed in the graph of a file; None for a trace.
-        like: a value of the net that has one entry per step; by default the first argument.
+        sequences. rules: the function that evaluates each operation, by name. builds: how to build each
+        recurrent layer, by the number in its node. stated: the numbers of sequences and steps that the graph
+        of a file fixes, by "sequences" and "steps"; None for a graph that was traced here. like: a value of
+        the net that has one entry per step; by default the first argument.
         """
         first = next(argument.value for argument in arguments if argument is not None)
         made = cls(
@@ -143,7 +142,8 @@ class GraphReplay:
         return [self.evaluated_argument(part) for part in self.graph.outputs]
 
     def check_known(self, place: str) -> None:
-        """Raises a `StepError` that lists all operations of the graph without a rule, with their lines.
+        """Raises a `StepError` that lists all operations of the graph that stepnet cannot evaluate (no entry
+        in `rules`), with their lines.
 
         place: the line where the step or module is defined, for operations whose line is not known.
         """
@@ -153,9 +153,7 @@ class GraphReplay:
         if unknown:
             first, *others = unknown
             lines = "".join(f"\n  {node.title}\n  at {node.place or place}" for node in others)
-            rest = (
-                "; neither are the operations below, and all others are" if others else ", and all others are"
-            )
+            rest = "; neither are the operations below" if others else ""
             advice = f": {first.advice}" if first.advice else ""
             raise StepError(
                 f"{first.title} is not an operation of a {self.kind}{rest}{advice}"
@@ -163,8 +161,8 @@ class GraphReplay:
             )
 
     def evaluated(self, node: AtenNode) -> Any:
-        """Evaluates one node of the graph by its operation's rule; returns its result or list of results. An
-        item is one result of several.
+        """Evaluates one node of the graph by its operation's rule; returns its result or list of results. A
+        node that picks one of several results returns it.
         """
         if node.kind != CALL:
             source, number = node.value
@@ -181,7 +179,7 @@ class GraphReplay:
         return result
 
     def evaluated_argument(self, argument: Any) -> Any:
-        """Replaces nodes in an argument of a node, also in nested lists, by the values computed for them."""
+        """Replaces each node in an argument, also in nested lists, by the value computed for that node."""
         if isinstance(argument, list | tuple):
             return [self.evaluated_argument(part) for part in cast("Sequence[Any]", argument)]
         return self.values[argument] if isinstance(argument, AtenNode) else argument
@@ -203,7 +201,8 @@ class ReplayedNode:
 
     @classmethod
     def of(cls, replay: GraphReplay, node: AtenNode) -> "ReplayedNode":
-        """Makes the record of a node, with its arguments evaluated.
+        """Makes a `ReplayedNode`: a node of a PyTorch graph with its arguments as values computed before, for
+        the rule that evaluates it.
 
         replay: the evaluation of the node's graph, with the values of earlier nodes.
         """
@@ -262,9 +261,8 @@ class ReplayedNode:
     def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
         """Determines for each axis of a result whether it is sequences, steps or features.
 
-        tensor: the result, with the sizes that PyTorch inferred.
-        operands: values with named axes. If one of them has an axis of sequences or steps of the size of an
-            axis of the result, the result has this axis.
+        tensor: the result, with the sizes that PyTorch inferred. operands: values with named axes. An axis of
+        the result with the size of one of their axes of sequences or steps is that axis.
 
         Raises `ModelError` if operands have two different axes of one size, such as sequences in two orders.
         """
@@ -323,8 +321,8 @@ def note_stated(values: Sequence[Any], tensors: Sequence[InferredTensor], stated
 def fixed_axes(sizes: Sequence[Any], operands: Sequence[Axes], stated: Mapping[str, int]) -> tuple[Any, ...]:
     """Returns the axes of a result in a graph of a file, where a size alone does not say which axis it is.
 
-    sizes: those of the result. operands: the axes of the operands. stated: the fixed numbers by axis. A
-    symbolic size that no operand has is returned in place of its axis.
+    sizes: those of the result. operands: the axes of the operands. stated: the numbers of sequences and steps
+    that the file fixes, by axis. A symbolic size that no operand has is returned in place of its axis.
 
     Where an operand has as many axes, these are in the same places. Else the axes of sequences and steps are
     in the operand's order; raises `StepError` if several places have their sizes.
@@ -352,8 +350,8 @@ def fixed_axes(sizes: Sequence[Any], operands: Sequence[Axes], stated: Mapping[s
 
 
 def has_size(axis: Axis, size: Any, stated: Mapping[str, int]) -> bool:
-    """Tells whether an axis of sequences or steps may have a size of a file; an unknown one fits any
-    steps.
+    """Tells whether an axis of sequences or steps may have this size in the graph of a file, where `stated`
+    has the fixed numbers. A size that is not known fits any axis of steps.
     """
     if not is_size(size):
         return bool(size_of(axis, stated) == size)
@@ -361,9 +359,10 @@ def has_size(axis: Axis, size: Any, stated: Mapping[str, int]) -> bool:
 
 
 def places_of(axes: Sequence[Axis], sizes: Sequence[Any], stated: Mapping[str, int]) -> list[dict[int, Axis]]:
-    """Lists the ways in which axes can lie, in their order, among axes of these sizes: the axis by its place.
+    """Lists the ways in which axes, in their order, can be among the axes of a result with these sizes. Each
+    way is a dict of the axis by its index in the result.
 
-    stated: the fixed numbers by axis.
+    stated: the numbers of sequences and steps that the file fixes, by axis.
     """
     return [
         dict(zip(places, axes, strict=True))
@@ -373,8 +372,9 @@ def places_of(axes: Sequence[Axis], sizes: Sequence[Any], stated: Mapping[str, i
 
 
 def fixed_regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int]) -> Axes:
-    """Returns the axes of a value after a reshape in a graph of a file, whose sizes may be fixed numbers; see
-    `importers.axes.regrouped`.
+    """Returns the axes of a value after a reshape in a graph of a file, whose sizes may be fixed numbers.
+    stated: the numbers of sequences and steps that the file fixes. Raises `ModelError` if an axis of the
+    result would mix numbers of several sequences or steps.
 
     >>> fixed_regrouped((("sequences",), ("steps",), (6,)), [21, 2, 3], {"sequences": 3, "steps": 7})
     (('sequences', 'steps'), (2,), (3,))
@@ -412,7 +412,9 @@ def fixed_regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int])
 
 
 def number_of(part: int | str, stated: Mapping[str, int]) -> int | None:
-    """Returns the size of a part of an axis, if it is a number or the file fixes it; else None."""
+    """Returns the size of a factor of an axis: the number itself, or, for sequences or steps, the number that
+    the file fixes; None if it fixes none.
+    """
     if isinstance(part, int):
         return part
     known = [stated.get(symbol) for symbol in symbols_of(part)]

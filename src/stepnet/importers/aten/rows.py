@@ -47,7 +47,7 @@ class AtenOperation:
 
 
 def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
-    """Evaluates a graph node whose operation goes over features, or over the steps of each sequence.
+    """Evaluates a node of a PyTorch graph whose operation is on features, or over the steps of each sequence.
 
     If the axes `dim` of the node are steps, `steps` of the operation's table entry computes the result, else
     its `rule`, on the features of each row. Returns values with named axes: the result, or the list of
@@ -72,8 +72,8 @@ def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
 
 
 def with_keys(call: ReplayedNode) -> ReplayedNode:
-    """Returns the graph node of an elementwise operation, where an operand is at pairs of steps (a query with
-    each of its keys), with the operands that have a value per key given at the pairs.
+    """Returns the graph node of an elementwise operation, where an operand has a value for each pair of steps
+    (a query and one of its keys): operands with a value per key are repeated at the pairs.
     """
     operands = [value for value in call.arguments.values() if isinstance(value, Placed)]
     made = {id(old): new for old, new in zip(operands, at_pairs(operands), strict=True)}
@@ -140,7 +140,7 @@ def at_extent(x: Placed, extent: Extent) -> Placed:
 
 def scalar(call: ReplayedNode, number: SymbolicSize) -> Placed:
     """Converts a symbolic size with which the user's code computes, such as x.size(1), to a value of the net:
-    the number of steps becomes the length of each sequence.
+    the number of steps, times a factor and plus a constant, is computed from the length of each sequence.
 
     number: the symbolic size. Raises `StepError` for other sizes, which a step or a model does not know.
     """

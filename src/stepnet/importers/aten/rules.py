@@ -43,8 +43,8 @@ class InferredResult:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """Casts values of a net among the operands to a dtype; returns all operands. Python's numbers, and other
-    arguments, stay as they are.
+    """Casts those operands that are values of a net to a dtype; returns all operands in order. Python's
+    numbers, and other arguments, stay as they are.
     """
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
@@ -142,7 +142,7 @@ def power(x: Any, exponent: float) -> Any:
 
 
 def power_of(base: float, exponent: Any) -> Any:
-    """Computes ATen's `pow` for a constant base; refuses integer exponents."""
+    """Computes ATen's `pow` for a constant base; raises `StepError` for integer exponents."""
     if not exponent.type.is_float:
         raise refuse(f"{base} to the power of integers is not an operation of a step: write {base}.0 ** x")
     return np.power(base, exponent) if base <= 0 else np.exp(exponent * math.log(base))
@@ -167,7 +167,8 @@ def cast(result: InferredResult, x: Any, *_: Any, **__: Any) -> Any:
 
 
 def product(a: Any, b: Any) -> Any:
-    """Computes a product of matrices: a times a parameter b, or [..., m, k] times [..., k, n] of each row.
+    """Computes a product of matrices: a times a parameter b, or, for each row (a sequence or step), [..., m,
+    k] times [..., k, n].
 
     Raises `StepError` for matrices of different dtypes, as PyTorch does not multiply these.
     """
@@ -184,15 +185,15 @@ def product(a: Any, b: Any) -> Any:
 
 
 def axes(x: Any, dim: Any) -> tuple[int, ...]:
-    """Converts PyTorch's argument `dim` to a tuple of axes to reduce over; None and [] are all axes."""
+    """Converts PyTorch's argument `dim` to the tuple of axes of x to reduce; None and [] are all axes."""
     if dim is None or dim == []:
         return tuple(range(x.ndim))
     return tuple(listed(dim))
 
 
 def reduced(how: str) -> Callable[..., Any]:
-    """Makes the function that reduces x over the feature axes `dim`; None is all of them. keepdim: whether
-    they stay with size one. how: the name of the reduction in `importers.reductions`, such as "sum".
+    """Makes the function that reduces a value x over its feature axes `dim`; None is all of them. keepdim:
+    whether they stay with size one. how: the name of the reduction in `importers.reductions`, such as "sum".
     """
 
     def reduce(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -206,7 +207,9 @@ total, mean, largest, smallest = map(reduced, ("sum", "mean", "max", "min"))
 
 
 def along(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the rule of a NumPy function along one feature axis; the result has the dtype of the operand."""
+    """Makes the function that computes an operation of PyTorch along one feature axis by a function of
+    NumPy's names; the result has the dtype of the operand.
+    """
 
     def rule(x: Any, dim: int, **_: Any) -> Any:
         """Calls the function along `dim`, and casts its result to the dtype of x."""

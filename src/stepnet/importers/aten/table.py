@@ -30,8 +30,8 @@ def promoted(function: Function, folded: bool = False, steps: Function | None = 
     """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of one whose operands are first
     cast to the dtype of the result.
 
-    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences;
-    None if that is refused.
+    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of each
+    sequence; None if that is refused.
     """
 
     def rule(result: InferredResult, *values: Any, **options: Any) -> Any:

@@ -9,13 +9,20 @@
 
 import re
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 from stepnet.compiler.trace.indexing import listed
 from stepnet.importers.aten.replay import ReplayedNode
-from stepnet.importers.axes import Axes, features_of, is_time, time_of
-from stepnet.importers.example_steps import ROOTS, written
+from stepnet.importers.axes import Axes, features_of, is_time
+from stepnet.importers.example_steps import (
+    ROOTS,
+    of_copies,
+    of_ends,
+    of_reshape,
+    of_slices,
+    of_windows,
+    written,
+)
 from stepnet.importers.placed import Placed
 from stepnet.importers.sizes import STEPS
 
@@ -29,7 +36,8 @@ SETTINGS = {
 
 
 def numbers_of(call: ReplayedNode, result: Any) -> list[float]:
-    """Returns the numbers in a node that may have been computed from the number of steps.
+    """Returns the numbers in a node of an exported graph that may have been computed from the example's
+    number of steps.
 
     result: what the node was evaluated to.
     """
@@ -45,29 +53,37 @@ def of_arguments(call: ReplayedNode) -> list[float]:
     return written(*(value for name, value in call.arguments.items() if name not in SETTINGS))
 
 
+def of_pooling(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns the size of windows of a pooling that are all steps. axes: not read."""
+    x, (size, *_) = call.arguments["self"], listed(call.arguments["kernel_size"])
+    return of_windows(x, [(len(x.axes) - 1, size)], call.replay.stated or {})
+
+
+def of_convolution(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns the size of a kernel of a convolution that is all steps. axes: not read."""
+    x, weight = call.arguments["input"], call.arguments["weight"]
+    return of_windows(x, [(len(x.axes) - 1, weight.features[-1])], call.replay.stated or {})
+
+
 def of_power(call: ReplayedNode, axes: Axes) -> list[float]:
     """Returns the exponent of a power that is neither a square nor a root, or the base that is a number."""
     return [number for number in of_arguments(call) if number not in ROOTS]
 
 
-def of_reshape(call: ReplayedNode, axes: Axes) -> list[float]:
-    """Returns the number of steps where a node makes an axis of features of that size, of a value without
-    steps.
-    """
-    x, steps = call.operands[0], (call.replay.stated or {}).get(STEPS)
-    is_made = steps in features_of(axes) and steps not in x.features and time_of(x.axes) is None
-    return written(steps) if is_made else []
+def reshaped_to(call: ReplayedNode, axes: Axes) -> list[float]:
+    """Returns the number of steps where a node makes an axis of features of that size."""
+    return of_reshape(call.operands[0], axes, steps_of(call))
 
 
-def of_copies(call: ReplayedNode, axes: Axes) -> list[float]:
-    """Returns how often a node repeats the features of its operand."""
-    before, after = prod(call.operands[0].features), prod(features_of(axes))
-    return written(after // before) if before else []
+def steps_of(call: ReplayedNode) -> int | None:
+    """Returns the number of steps that the file of a node states."""
+    return (call.replay.stated or {}).get(STEPS)
 
 
 def of_new(call: ReplayedNode, axes: Axes) -> list[float]:
-    """Returns the numbers with which a node makes a value: those in it, and its sizes, unless it is the
-    initial state of recurrent layers alone, whose sizes follow from the weights.
+    """Returns the numbers with which a node such as `full` makes a value: the number that fills it, and its
+    sizes, as these may follow from the number of steps. The sizes are left out for the initial state of
+    recurrent layers, where they follow from the weights. axes: the axes of the result.
     """
     number = written(call.arguments.get("fill_value"))
     if call.name.split(".")[0].endswith("_like") or any(map(is_time, axes)) or is_state(call):
@@ -87,21 +103,21 @@ def is_state(call: ReplayedNode) -> bool:
 
 
 def of_slice(call: ReplayedNode, axes: Axes) -> list[float]:
-    """Returns the bounds and the stride of a slice of steps, but for the end that is the number of steps."""
-    x = call.operands[0]
-    if not is_time(x.axes[int(call.arguments["dim"])]):
-        return []
-    steps = (call.replay.stated or {}).get(STEPS)
-    end = call.arguments["end"]
-    return written(call.arguments["start"], None if end == steps else end, call.arguments["step"])
+    """Returns the bounds and the stride of a slice of steps."""
+    own = (int(call.arguments["dim"]), *(call.arguments[name] for name in ("start", "end", "step")))
+    return of_slices(call.operands[0], [own], steps_of(call))
 
 
 def of_pad(call: ReplayedNode, axes: Axes) -> list[float]:
-    """Returns the numbers of entries that a node puts around steps, and what they are."""
+    """Returns the numbers of entries that a `pad` node puts around axes of steps, and the number that it puts
+    there: numbers that may follow from the example's number of steps. axes: not read.
+    """
     x, pads = call.operands[0], listed(call.arguments.get("pad"))
-    around = zip(x.axes[::-1], pads[::2], pads[1::2], strict=False)
-    counts = [count for axis, *both in around if is_time(axis) for count in both]
-    return written(*counts, call.arguments.get("value"))
+    last = range(len(x.axes))[::-1]
+    return [
+        *of_ends(x, zip(last, pads[::2], pads[1::2], strict=False)),
+        *written(call.arguments.get("value")),
+    ]
 
 
 def of_none(call: ReplayedNode, axes: Axes) -> list[float]:
@@ -113,11 +129,13 @@ Numbers = Callable[[ReplayedNode, Axes], list[float]]
 RULES: tuple[tuple[re.Pattern[str], Numbers], ...] = (
     (re.compile(r"(select|split\w*|chunk|narrow|unbind|index_select|gather|roll)[.]"), of_none),
     (re.compile(r"(gru|lstm|rnn_tanh|rnn_relu)[.]"), of_none),
-    (re.compile(r"(_unsafe_view|view\w*|reshape|flatten|unflatten|squeeze|unsqueeze)[.]"), of_reshape),
-    (re.compile(r"(expand|expand_as|repeat)[.]"), of_copies),
+    (re.compile(r"(_unsafe_view|view\w*|reshape|flatten|unflatten|squeeze|unsqueeze)[.]"), reshaped_to),
+    (re.compile(r"(expand|expand_as|repeat)[.]"), lambda call, axes: of_copies(call.operands[0], axes)),
     (re.compile(r"((new_)?(zeros|ones|full|empty)(_like)?|arange|eye)[.]"), of_new),
     (re.compile(r"slice(_scatter)?[.]"), of_slice),
     (re.compile(r"(constant_)?pad\w*[.]"), of_pad),
     (re.compile(r"pow[.]"), of_power),
+    (re.compile(r"(avg|max)_pool1d\w*[.]"), of_pooling),
+    (re.compile(r"conv1d[.]"), of_convolution),
 )
 """The rule of nodes whose numbers count otherwise than those of arithmetic, by their names."""

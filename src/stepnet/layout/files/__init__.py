@@ -44,7 +44,9 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name of this package, a key of `HOMES`, from its module when it is first used."""
+    """Imports a public name of this package, a key of `HOMES`, from its module when it is first used; raises
+    `AttributeError` for other names.
+    """
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with IMPORTS:

@@ -51,7 +51,7 @@ class Account:
     @classmethod
     def of(cls, model: FileContents, modules: Iterable[Module], taken: Others | None) -> "Account":
         """Returns the account of a conversion, which lists for each array and layer of the file `model` what
-        became of it: moved, copied, left out or not needed.
+        became of it: converted, moved (renamed or transposed), copied unchanged, left out or not needed.
 
         modules: the converted modules (recurrent layers). taken: the other arrays that are in the new file;
         None if all are left out.
@@ -61,14 +61,15 @@ class Account:
         sections = {name for module in chosen for name in module.parts}
         others = [module for module in model.modules if module.name not in sections]
         moved = taken.moved if taken else dict[str, RenamedArray]()
-        copied = tuple(name for name in model.rest if taken and name not in moved)
+        gone = optimiser_state_names(model.rest) if taken else model.rest.keys()
+        copied = tuple(name for name in model.rest if name not in gone and name not in moved)
         arrays = [*model.rest, *(name for module in others if module.names for name in module.stored)]
         return cls(
             converted,
             moved,
             copied,
             taken.foreign if taken and copied else "",
-            tuple(name for name in arrays if not taken or name not in model.rest),
+            tuple(name for name in arrays if name in gone or name not in model.rest),
             (*model.layers, *(f"{module.name} ({' or '.join(module.layouts)})" for module in others)),
             model.spare,
         )
@@ -92,14 +93,20 @@ class Account:
         return [*lines[: bool(moved)], *(["; ".join(copied)] if self.copied else []), *lines[bool(moved) :]]
 
 
-def listed(names: Collection[str]) -> str:
-    """Joins names by commas for a message; of many, only the first ones and the number of the others."""
-    shown = ", ".join(list(names)[:MOST_SHOWN])
-    return f"{shown} and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else shown
+def listed(names: Collection[str], most: int = MOST_SHOWN) -> str:
+    """Joins names by commas for a message; of more than `most`, the first ones and how many others there are.
+
+    >>> listed(["i", "f", "g", "o"]), listed(["i", "f", "g", "o"], most=2)
+    ('i, f, g, o', 'i, f and 2 more')
+    """
+    shown = ", ".join(list(names)[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def notes_on_infinities(module: Module) -> tuple[str, ...]:
-    """Returns a note that names the arrays of a module with NaN or infinite numbers; () if there are none."""
+    """Returns a note that names the arrays of a module (recurrent layer) with NaN or infinite numbers; () if
+    there are none.
+    """
     with np.errstate(invalid="ignore"):  # isfinite of a bfloat16 NaN warns
         odd = [name for name, array in module.arrays.items() if not np.isfinite(array).all()]
     names = [module.names.get(name, name) for name in odd]
@@ -122,7 +129,8 @@ def check_nothing_is_lost(
     model: FileContents, modules: Iterable[Module], drop: Collection[str] = (), copied: bool | None = None
 ) -> None:
     """Raises `LayoutError` if a conversion would lose arrays of a recurrent layer of the file `model`,
-    because the layer's layout does not have them. The state of an optimiser does not count.
+    because the layer's layout (arrangement of weights) does not have them. The state of an optimiser does not
+    count.
 
     modules: the modules to convert. drop: names of arrays that may be left out. copied: True if other arrays
     are copied to the new file; None if that is impossible. If they are copied, and the layer has no name,
@@ -190,8 +198,8 @@ def is_in_submodule(name: str) -> bool:
 
 
 def check_merges(modules: Iterable[Module]) -> None:
-    """Raises `LayoutError` if neither file nor user says how a bidirectional module merges its directions; a
-    model that is written must say it.
+    """Raises `LayoutError` if neither the file nor the user says how a bidirectional module (recurrent layer)
+    merges the outputs of its two directions, which a new model has to say.
     """
     for module in modules:
         if module.merge is None:

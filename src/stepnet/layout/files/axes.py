@@ -28,8 +28,8 @@ class Axes:
 
     @classmethod
     def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
-        """Returns axes that are named by one letter each: the letters of `letters`, in order. An axis that
-        has length 1 by `sizes`, {letter: length}, is named "" instead.
+        """Returns the axes of an array, each named by one letter of `letters`, in order. An axis that has
+        length 1 by `sizes`, {letter: length}, is named "" instead.
         """
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 

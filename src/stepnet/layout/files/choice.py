@@ -103,8 +103,9 @@ class LayoutChoice:
     def semantics_by_module(
         self, model: FileContents, other_models: Sequence[FileContents]
     ) -> dict[str, dict[str, Any]]:
-        """Returns the semantics that the user stated for single modules of the file `model`, as MODULE:FIELD:
-        {module: {field: value}}. Raises `LayoutError` for a name that no module has, in this file or in the
+        """Returns the settings of the cell's function, such as its activations, that the user stated for
+        single modules (recurrent layers) of the file `model`, as MODULE:FIELD. The result is {module: {field
+        of `Semantics`: value}}. Raises `LayoutError` for a name that no module has, in this file or in the
         files `other_models`.
         """
         by_module: dict[str, dict[str, Any]] = {}
@@ -118,14 +119,16 @@ class LayoutChoice:
         return by_module
 
     def is_of(self, module: Module) -> bool:
-        """Returns True if a module may have the layout that the user stated for all modules, or one of the
-        layouts of the framework that the user stated.
+        """Returns True if a module (recurrent layer) may have the layout (a framework's arrangement of
+        weights) that the user stated for all modules, or one of the layouts of the framework that the user
+        stated.
         """
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: FileContents) -> LayoutError:
-        """Returns the error for a file without recurrent layers: with the layers that it specifies, else with
-        the layout nearest to its arrays.
+        """Returns the error for a file without recurrent layers of a known layout (a framework's arrangement
+        of weights). Its message lists the layers that the file specifies or, if it specifies none or the user
+        states a layout, says which layout the arrays come nearest to, and what is missing.
         """
         if model.layers and not model.unspecified and self.layout is None:
             return LayoutError(
@@ -138,7 +141,8 @@ class LayoutChoice:
     def with_settings(
         self, module: Module, fields_elsewhere: Collection[str], own_semantics: Mapping[str, Any]
     ) -> Module:
-        """Returns a module with the layout, sizes and semantics that the user stated for it; raises
+        """Returns a module (recurrent layer) with the layout (a framework's arrangement of weights), sizes
+        and semantics (settings of its function, such as activations) that the user stated for it; raises
         `LayoutError` if the user states another merge of its directions than the file.
 
         fields_elsewhere: the fields of semantics that apply only to other modules. own_semantics: the
@@ -172,7 +176,7 @@ def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
     """Raises `LayoutError` if settings that the user stated contradict those that the file specifies. A file
     that specifies no whole model is not checked.
 
-    settled: the modules of `model` with the user's settings.
+    settled: the modules (recurrent layers) of `model` with the user's settings.
     """
     by_name = {module.name: module for module in model.modules} if not model.unspecified else {}
     for stated in settled:
@@ -193,16 +197,16 @@ def fields_of(module: Module) -> set[str]:
 
 
 def open_settings(module: Module) -> set[str]:
-    """Returns the names of the settings of a module, such as "reset", that the user may state, because
-    neither its layout nor its file fixes them.
+    """Returns the names of the settings of a module (recurrent layer), such as "reset", that the user may
+    state, because neither its layout (a framework's arrangement of weights) nor its file fixes them.
     """
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 
 def check_function(modules: Sequence[Module]) -> None:
-    """Raises `LayoutError` if the arrays of several modules leave the same field of semantics open, such as
-    an activation, because one value may not fit all of them. For a single module, the user is asked later,
-    where the value is needed.
+    """Raises `LayoutError` if the arrays of several modules (recurrent layers) leave the same setting of
+    their function open, such as an activation, because one value may not fit all of them. For a single
+    module, the user is asked later, where the value is needed.
     """
     modules_by_field: dict[str, list[str]] = {}
     for module in modules:

@@ -195,7 +195,7 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
     """Yields the operations of a block of a Core ML program and of the blocks in it, in order, without those
     that have no outputs.
 
-    depth: the number of blocks around this one, which is limited.
+    depth: the number of blocks around this one, which is limited: beyond it, `FileError` is raised.
     """
     if depth > DEPTH:
         raise FileError(f"its blocks nest deeper than {DEPTH}")
@@ -213,7 +213,7 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
 def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
     """Converts an LSTM operation of a Core ML program to a module (recurrent layer): its weights, settings
     and direction, and notes on its initial state and outputs. Raises `FileError` if weights are no constants,
-    or for settings that no layout can express.
+    or for settings that no layout (a framework's arrangement of weights) can express.
     """
     name = operation.outputs[0]
     weights = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
@@ -256,7 +256,8 @@ def module(program: CoreMLProgram, operation: CoreMLOperation) -> Module:
 def uses(program: CoreMLProgram, operation: CoreMLOperation, direction: object) -> Iterator[str]:
     """Yields notes for the user on how a Core ML model uses an LSTM other than by all its outputs in order.
 
-    direction: the constant of its direction; "reverse" for an LSTM that runs from the last step.
+    direction: the constant of its direction; "reverse" for an LSTM that runs from the last step. operation:
+    the LSTM.
     """
     if not returns_all_steps(program, operation):
         yield "its model uses only its last output"
@@ -405,7 +406,8 @@ def joined_bytes(proto: Message) -> bytes:
 
 def blob(program: CoreMLProgram, proto: Message) -> memoryview:
     """Returns the bytes of a Core ML constant in a file of weights, which `proto` names with the offset of a
-    header there. The file is read once, and kept in `program.blobs`.
+    header there. Raises `FileError` if the file is not below the model, or is cut off. It is read once, and
+    kept in `program.blobs`.
     """
     name, offset = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):

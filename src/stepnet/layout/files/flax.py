@@ -77,7 +77,9 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
     msgpacks.count(data, store)
 
     def extension(code: int, inner: bytes) -> Any:
-        """Decodes a Flax extension, `inner`, by its number `code`: a tuple, array or scalar; else None."""
+        """Decodes a Flax extension, `inner`, by its number `code`: a tuple, array or scalar; None for other
+        codes. Raises `FileError` for tuples that are nested too deep.
+        """
         if code == TUPLE and tuples < DEEPEST_TUPLE:
             return unpacked(inner, store, tuples + 1)
         if code == TUPLE:
@@ -132,7 +134,7 @@ def is_shape(value: Any, most: int) -> bool:
 def leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
     """Yields (name, array) for every array in a tree of dictionaries and lists from a Flax file. Other
     values, such as texts and numbers, are skipped. path: the keys that lead from the root to `tree`; their
-    joined names are the name of an array.
+    joined names are the name of an array. Raises `FileError` for a tree that is too deep.
     """
     if len(path) > DEEPEST:
         raise FileError(f"its tree is deeper than {DEEPEST}")
@@ -176,7 +178,9 @@ def joined_chunks(chunked: Mapping[Any, Any]) -> Array:
 
 
 def list_values(numbered: Any) -> list[Any] | None:
-    """Returns the values of a dictionary with keys "0", "1", ..., as Flax writes lists; None for others."""
+    """Returns the values, in order, of a dictionary with the keys "0", "1", ..., as which Flax writes a list;
+    None for any other value. numbered: the dictionary.
+    """
     if not isinstance(numbered, dict):
         return None
     values = cast("dict[Any, Any]", numbered)

@@ -7,7 +7,7 @@ its ending.
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -66,17 +66,29 @@ class Format:
             return import_module(f"stepnet.layout.files.{self.module}")
 
     def graph(self, path: Path, **stated: Any) -> Graph | None:
-        """Reads a model file as a graph of everything that it computes; None if its kind is not read whole,
-        or if it has a layer or operator for which there is no row.
+        """Reads a model file as a graph of everything that it computes. Returns None if files of this kind
+        are not read whole, or if the file has a layer or operator that stepnet does not have.
 
-        stated: what the user states of a file of torch.export: `any_steps`, whether no number in it depends
-        on the number of steps that it fixes, and `axes`, the axes of inputs by name.
+        stated: what the user states of the file: `any_steps`, whether no number in it depends on the number
+        of steps that it fixes, and of a file of torch.export `axes`, the axes of inputs by name.
         """
         if not self.whole:
             return None
         with IMPORTS:
             reader = import_module(f"stepnet.layout.files.{self.whole}")
         return reader.graph(path, **{name: value for name, value in stated.items() if value})
+
+    def unsupported(self, path: Path, names: Sequence[str]) -> list[str]:
+        """Lists the layers or operators of a model file for which there is no row; none for a file of a kind
+        that is not read whole, and for one that is not read whole for another reason.
+
+        names: all other layers than recurrent ones, by name and kind.
+        """
+        if not self.whole:
+            return []
+        with IMPORTS:
+            reader = import_module(f"stepnet.layout.files.{self.whole}")
+        return reader.unsupported(path, names) if hasattr(reader, "unsupported") else []
 
     @property
     def is_written(self) -> bool:
@@ -96,8 +108,8 @@ class Format:
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
         """Reads a model file of this kind as modules (recurrent layers) and other arrays, and marks the
-        modules as not ordered if such files do not keep their order. layout, layouts: the layout that the
-        user states, for all modules and for modules by name.
+        modules as not ordered if such files do not keep their order. layout, layouts: the layout (a
+        framework's arrangement of weights) that the user states, for all modules and for modules by name.
         """
         model = self.contents(path, layout, layouts)
         return model if self.ordered else replace(model, ordered=False)
@@ -106,7 +118,8 @@ class Format:
         """Reads a model file of this kind as modules (recurrent layers) and other arrays. Raises `FileError`
         for names that cannot be printed.
 
-        layout, layouts: the layout that the user states for all modules, and for modules by name.
+        layout, layouts: the layout (a framework's arrangement of weights) that the user states for all
+        modules, and for modules by name.
         """
         if not self.frameworks:
             model: FileContents = self.code.read(path, layout, layouts) if self.asks else self.code.read(path)
@@ -149,12 +162,12 @@ class Format:
         self.code.write(path, arrays, force)
 
     def front(self, module: Module) -> str:
-        """Returns the prefix of the names of a module's arrays in a new file: the module's name and a
-        separator; "" if it has no name.
+        """Returns the prefix of the names of the arrays of a module (recurrent layer) in a new file: the
+        module's name and a separator; "" if it has no name.
 
-        If the layout would read the last part of the name as the number of a layer or as a direction, that
-        part is changed: cells/0 becomes cells_0, 0 becomes layer_0, and both/forward becomes
-        both/forward_layer, the name that Keras uses.
+        If the layout (a framework's arrangement of weights) would read the last part of the name as the
+        number of a layer or as a direction, that part is changed: cells/0 becomes cells_0, 0 becomes layer_0,
+        and both/forward becomes both/forward_layer, the name that Keras uses.
         """
         sign = "." if any("." in name for name in module.arrays) else self.prefix
         name = WAY.sub(r"\1_layer", PLACE.sub(r"_\1", "_".join(module.bare)))
@@ -211,6 +224,7 @@ FORMATS = (
 )
 BY_TITLE = {file_format.title: file_format for file_format in FORMATS}
 PLACE, WAY = re.compile(r"/(\d+)$"), re.compile(r"(?<=/)(forward|backward)$")
+OF_MODELS = (".stepnet", ".pdmodel")  # of files that are read whole, and never as arrays
 NAME = 1000  # the most characters of a name
 
 
@@ -244,7 +258,8 @@ def by_ending(path: Path, new: bool = False) -> Format:
     if ".ckpt" in name or is_checkpoint(path):
         return BY_TITLE["TensorFlow checkpoint"]
     candidates = [file_format for file_format in FORMATS if not new or file_format.is_written]
-    known = ", ".join(ending for file_format in candidates for ending in file_format.endings)
+    endings = [*(() if new else OF_MODELS), *(each for one in candidates for each in one.endings)]
+    known = ", ".join(endings)
     raise FileError(f"{path}: no kind of {'new file' if new else 'file'} has this ending; there are {known}")
 
 
@@ -257,10 +272,10 @@ def read(
 ) -> FileContents:
     """Reads the recurrent modules of a model file, and its other arrays.
 
-    layout: the layout to look for, or the framework that wrote the file, if names and shapes fit several or
-    none. layouts: the layouts of single modules, by name. most: the bytes of memory that the file may take;
-    by default 64 MiB and 8 times its size. Raises `FileError`, with the path, for a file that is missing,
-    truncated or foreign.
+    layout: the layout (a framework's arrangement of weights) to look for, or the framework that wrote the
+    file, if names and shapes fit several or none. layouts: the layouts of single modules, by name. most: the
+    bytes of memory that the file may take; by default 64 MiB and 8 times its size. Raises `FileError`, with
+    the path, for a file that is missing, truncated or foreign.
 
     >>> read("model.pt")
     Traceback (most recent call last):
@@ -282,7 +297,7 @@ def read(
 def write(
     path: str | Path, modules: tuple[Module, ...], rest: Arrays | None = None, *, force: bool = False
 ) -> None:
-    """Writes modules to a new file, of the kind that its ending specifies.
+    """Writes modules (recurrent layers) to a new file, of the kind that its ending specifies.
 
     In a file of arrays, the names of arrays have the name of their module as a prefix if there are several
     modules or other arrays (`rest`). Raises `FileError` if the file exists, unless `force`.

@@ -19,6 +19,7 @@ from stepnet.layout.files.account import (
 from stepnet.layout.files.choice import LayoutChoice
 from stepnet.layout.files.formats import Format, kind, read, writable, write
 from stepnet.layout.files.model import Array, FileContents, Module, bare, family
+from stepnet.layout.files.optimisers import optimiser_state_names
 from stepnet.layout.files.others import Others, RenamedArray, others
 from stepnet.layout.files.stacks import stacked
 from stepnet.layout.files.verified import read_back, verify_file, weights
@@ -42,6 +43,7 @@ class Written:
         account: What became of everything in the old file.
         verdicts: The verdicts, if asked for: by module, or for the whole file under "" if it is a model.
         notes: What the new file does not express, by module.
+        prefix: What the names of the only module's arrays begin with in the old file, and not in the new one.
     """
 
     path: str
@@ -49,6 +51,7 @@ class Written:
     account: Account
     verdicts: Mapping[str, Verdict] = field(default_factory=dict[str, Verdict])
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    prefix: str = ""
 
 
 def convert_file(
@@ -65,7 +68,8 @@ def convert_file(
     dtype: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Written:
-    """Converts the recurrent modules of a file to another layout, writes them to `output`, and reports on it.
+    """Converts the recurrent modules of a file to another layout (a framework's arrangement of weights),
+    writes them to `output`, and reports on it.
 
     The file appears under its name only when it is complete.
 
@@ -76,7 +80,8 @@ def convert_file(
         choice: What the user states about the source.
         exact: Whether to refuse a conversion that rounds numbers.
         rest: "copy" also writes the other arrays: those of layers that are recognised with certainty by the
-            conventions of the target framework, all others unchanged. "drop" leaves them out.
+            conventions of the target framework, all others unchanged, but not the state of an optimiser.
+            "drop" leaves them out.
         strip: A prefix that is removed from names.
         force: Whether to replace an existing file.
         check: Whether to run the new file and compare its outputs.
@@ -128,17 +133,18 @@ def convert_file(
         for old, new in zip(modules, new_modules, strict=True)
     }
     account = Account.of(model, modules, copied_others)
-    return Written(
-        str(output), reports, account, verified(modules, written, output, file_format) if check else {}, notes
-    )
+    is_alone = file_format.of_arrays and len(written) == 1 and not (copied_others and copied_others.arrays)
+    verdicts = verified(modules, written, output, file_format) if check else {}
+    prefix = file_format.front(written[0]) if is_alone else ""
+    return Written(str(output), reports, account, verdicts, notes, prefix)
 
 
 def without_prefix(
     strip: str, modules: tuple[Module, ...], other_arrays: Others | None
 ) -> tuple[tuple[Module, ...], Others | None]:
-    """Removes the prefix `strip`, which the user states, from the names of modules and of other arrays;
-    returns both. Arrays that only lose the prefix are recorded as moved, for the report. Raises `LayoutError`
-    if no name has the prefix, or if two arrays would get the same name.
+    """Removes the prefix `strip`, which the user states, from the names of modules (recurrent layers) and of
+    other arrays; returns both. Arrays that only lose the prefix are recorded as moved, for the report. Raises
+    `LayoutError` if no name has the prefix, or if two arrays would get the same name.
 
     other_arrays: the other arrays of the new file; None if it has none.
     """
@@ -170,9 +176,10 @@ def without_prefix(
 def converted_others(
     model: FileContents, new_modules: tuple[Module, ...], modules: tuple[Module, ...], file_format: Format
 ) -> Others:
-    """Renames and transposes the arrays of a model that are in no module by the conventions of the new
-    framework, where it is certain what they are. It is never certain if the old or the new file has layouts
-    of several frameworks.
+    """Renames and transposes the arrays of a model that belong to no recurrent layer (module) by the
+    conventions of the new framework, where it is certain what they are. It is never certain if the old or the
+    new file has layouts of several frameworks. The state of an optimiser is no part of the model, and is left
+    out.
 
     new_modules, modules: the converted and the original modules, whose layouts name the frameworks.
     file_format: the kind of the new file.
@@ -180,20 +187,22 @@ def converted_others(
     source, target = (
         sorted({module.layout.partition(".")[0] for module in side}) for side in (modules, new_modules)
     )
+    states = optimiser_state_names(model.rest)
+    rest = {name: array for name, array in model.rest.items() if name not in states}
     if len(source) != 1 or len(target) != 1:
-        return Others(model.rest, foreign=" and ".join(target))
+        return Others(rest, foreign=" and ".join(target))
     suffix = kind(Path(model.path)).suffix
     # MXNet's save_parameters, which writes unfused layers, separates names by points, not by underscores.
     sign = "." if all(module.layout.endswith("_unfused") for module in new_modules) else file_format.prefix
-    return others(model.rest, model.stated, source[0], target[0], sign, suffix)
+    return others(rest, model.stated, source[0], target[0], sign, suffix)
 
 
 def verified(
     modules: tuple[Module, ...], new_modules: tuple[Module, ...], output: str | Path, file_format: Format
 ) -> dict[str, Verdict]:
-    """Compares the outputs of new modules with the original ones; returns the verdict for each module by
-    name, or under "" for a file that is a whole model. new_modules: as written to `output`, of kind
-    `file_format`.
+    """Compares the outputs of converted modules (recurrent layers) with those of the original ones on random
+    sequences; returns the verdict for each module by name, or under "" for a file that is a whole model.
+    new_modules: as written to `output`, of kind `file_format`.
     """
     if not file_format.of_arrays:
         return {"": verify_file(modules, new_modules, output)}
@@ -218,8 +227,8 @@ def check_order(modules: tuple[Module, ...], output: str | Path, file_format: Fo
 
 
 def notes_on_overrides(model: FileContents, module: Module) -> Iterator[str]:
-    """Yields a note for each semantic field of a module for which the user states another value than its file
-    `model`.
+    """Yields a note for each setting of a module (recurrent layer), such as an activation, of which the user
+    states another value than its file `model`.
     """
     for part in model.modules:
         for name, value in part.semantics.items() if part.name in module.parts else ():
@@ -229,8 +238,8 @@ def notes_on_overrides(model: FileContents, module: Module) -> Iterator[str]:
 
 
 def notes_on_losses(module: Module, file_format: Format, is_model: bool) -> tuple[str, ...]:
-    """Returns notes for the user on properties of a module that a new file of the format `file_format` cannot
-    express.
+    """Returns notes for the user on properties of a module (recurrent layer) that a new file of the format
+    `file_format` cannot express.
 
     is_model: True if the file describes how its layers run, and does not only hold arrays.
     """
@@ -248,9 +257,9 @@ def notes_on_losses(module: Module, file_format: Format, is_model: bool) -> tupl
 
 
 def targets(target: str, module: Module) -> list[Record]:
-    """Returns the layouts (formats of weights) to try for a module, in order: the layout named `target`, or
-    all layouts of the framework `target` for the module's cell (GRU, LSTM, ...). Raises `LayoutError` if the
-    framework has none.
+    """Returns the layouts (formats of weights) to try for a module (recurrent layer), in order: the layout
+    named `target`, or all layouts of the framework `target` for the module's cell (GRU, LSTM, ...). Raises
+    `LayoutError` if the framework has none.
     """
     if target in records() or "." in target:
         return [record(target)]
@@ -261,8 +270,9 @@ def targets(target: str, module: Module) -> list[Record]:
 
 
 def converted(module: Module, target: str, exact: bool, dtype: str | None = None) -> Conversion:
-    """Converts a module to the first layout of `target` that can express it. Raises `ConversionError` if
-    there is none, or if `exact` is True and numbers would be rounded.
+    """Converts a module (recurrent layer) to the first layout (a framework's arrangement of weights) of
+    `target` that can express it. Raises `ConversionError` if there is none, or if `exact` is True and numbers
+    would be rounded.
 
     target: a layout, or a framework, of which all layouts are tried. dtype: of the new arrays; None for the
     module's own.
@@ -282,15 +292,15 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
 
 
 def with_computed_arrays(conversion: Conversion, module: Module) -> Conversion:
-    """Returns a conversion of a module, whose report also lists the arrays that were computed when the file
-    was read.
+    """Returns the conversion of a module (recurrent layer) with a report that also lists the arrays which
+    were computed when the file was read.
     """
     return replace(conversion, report=replace(conversion.report, made=module.made))
 
 
 def converted_module(module: Module, conversion: Conversion) -> Module:
-    """Returns a module after its conversion: the arrays and layout of `conversion`, and all other facts of
-    the old module.
+    """Returns a module (recurrent layer) after its conversion: the arrays and layout (arrangement of weights)
+    of `conversion`, and all other facts of the old module.
     """
     report = conversion.report
     return Module(
@@ -313,7 +323,8 @@ def converted_module(module: Module, conversion: Conversion) -> Module:
 
 
 def compare(module: Module, other: Module) -> Verdict:
-    """Measures how far the outputs of an original and a converted module differ, if stepnet runs them and if
-    the frameworks of their layouts do.
+    """Measures how far the outputs of an original and a converted module (recurrent layer) differ on random
+    sequences: run by stepnet, and each by the framework of its layout (arrangement of weights) where that is
+    installed.
     """
     return verify(weights(module), weights(other), frameworks=True)

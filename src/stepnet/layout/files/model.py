@@ -94,21 +94,23 @@ class Module:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the modules in the file that were stacked to this one; only its own name if it was not
-        stacked.
+        """The names of the modules (recurrent layers) in the file that were stacked to this one; only its own
+        name if it was not stacked.
         """
         return self.stack or (self.name,)
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """The names of the modules in the file that were stacked to this one, without separators at their
-        ends.
+        """The names of the modules (recurrent layers) in the file that were stacked to this one, without
+        separators at their ends.
         """
         return tuple(map(bare, self.parts))
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The names of the file's arrays from which the module's arrays were read or computed."""
+        """The names of the file's arrays from which the arrays of this module (recurrent layer) were read or
+        computed.
+        """
         sources = {array.name: array.of for array in self.made}
         names = self.names.values() or self.arrays
         return tuple(source for name in names for source in sources.get(name, (name,)))
@@ -120,8 +122,9 @@ class Module:
 
     @property
     def match(self) -> Match:
-        """The module's name, the names of its arrays and the layouts that fit these, in the form in which
-        `stepnet.layout.find` returns them. Its `layout` raises an error if several fit.
+        """The name of this module (recurrent layer), the names of its arrays and the layouts (arrangements of
+        weights) that fit these, in the form in which `stepnet.layout.find` returns them. Its `layout` raises
+        an error if several fit.
         """
         return Match(self.name, self.names or dict.fromkeys(self.arrays, ""), self.layouts)
 
@@ -187,7 +190,8 @@ class FileContents:
         return {**self.problems, **{layer.prefix: damage_text(layer) for layer in layers}}
 
     def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
-        """Returns the modules in the order in which each takes the outputs of the module before it.
+        """Returns the modules (recurrent layers) in the order in which each takes the outputs of the module
+        before it.
 
         If the file does not keep that order, it follows from names that differ in one number: rnns.2 is
         before rnns.10, and gru before gru_1. Raises `LayoutError` for other names.
@@ -207,9 +211,9 @@ class FileContents:
         )
 
     def called(self, name: str) -> list[Module]:
-        """Returns the modules that a name given by the user may mean: the module of that name, else those
-        whose names differ from it only by wrappers of the model: `rnn` may mean state_dict.model.rnn and
-        ema_model.rnn.
+        """Returns the modules (recurrent layers) that a name given by the user may mean: the module of that
+        name, else all whose names differ from it only by the names of wrappers, such as "state_dict" and
+        "model": `rnn` may mean state_dict.model.rnn and ema_model.rnn.
         """
         for module in self.modules:
             if name in (module.name, *([module.name[:-1]] if module.name.endswith((".", "/")) else [])):
@@ -217,7 +221,8 @@ class FileContents:
         return [module for module in self.modules if unwrapped(module.name) == unwrapped(name)]
 
     def chosen(self, name: str, question: str = "module", **about: str) -> Module:
-        """Returns the module that a name given by the user means; raises `LayoutError` if none or several do.
+        """Returns the module (recurrent layer) that a name given by the user means; raises `LayoutError` if
+        none or several do.
 
         question, about: the key and the values of the option by which the user names the module, for the
         message.
@@ -239,7 +244,8 @@ class FileContents:
 
 
 def bare(name: str) -> str:
-    """Returns a module's name for messages: without the separator between it and the names of its arrays.
+    """Returns the name of a module (recurrent layer) for messages: without the separator between it and the
+    names of its arrays.
 
     >>> bare("rnn_."), bare("lstm0_"), bare("0/GRUCell_0/")
     ('rnn_', 'lstm0', '0/GRUCell_0')
@@ -262,7 +268,8 @@ def numbered(names: Sequence[str]) -> list[int]:
 
 
 def unwrapped(name: str) -> str:
-    """Removes the parts that stand for wrappers of the model from a module's name, to compare it with others.
+    """Removes the parts that stand for wrappers of the model from the name of a module (recurrent layer), to
+    compare it with others.
 
     >>> unwrapped("state_dict.model._orig_mod.encoder._fsdp_wrapped_module.rnn.")
     'encoder.rnn'
@@ -288,7 +295,8 @@ def among(
     optimiser is no layer, unless `layouts` names it.
 
     path: the file, for messages.
-    frameworks: those whose layouts are preferred, because files of this kind usually have them.
+    frameworks: those whose layouts (arrangements of weights) are preferred, because files of this kind
+        usually have them.
     layout: the layout or the framework of all layers that it fits, if the user states it.
     layouts: the layouts of single modules, by name.
     suffix: a suffix that array names may have.
@@ -374,10 +382,10 @@ def module_of(
 def without_copies(
     modules: tuple[Module, ...], arrays: Mapping[str, Array]
 ) -> tuple[tuple[Module, ...], dict[str, str]]:
-    """Removes each module of a Paddle file whose arrays all belong to another module as well; of two such
-    modules, the one with more arrays or, if equal, with the shorter name is kept. Returns the remaining
-    modules in order, and {second name of an array: the reason why it is not needed}. arrays: all arrays of
-    the file, by name.
+    """Removes each module (recurrent layer) of a Paddle file whose arrays all belong to another module as
+    well; of two such modules, the one with more arrays or, if equal, with the shorter name is kept. Returns
+    the remaining modules in order, and {second name of an array: the reason why it is not needed}. arrays:
+    all arrays of the file, by name.
 
     Paddle stores the weight of a cell under two names, weight_ih_l0 and 0.cell.weight_ih. In files of other
     frameworks, an array with two names is used in two places of the model, and neither is spare.
@@ -396,9 +404,9 @@ def without_copies(
 
 
 def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
-    """Finds second names of a module's arrays in the file: names of arrays that begin with the module's name
-    and are the same memory. Returns {second name: the reason to ignore it}. arrays: all arrays of the file,
-    by name.
+    """Finds second names of the arrays of a module (recurrent layer) in the file: names of arrays that begin
+    with the module's name and are the same memory. Returns {second name: the reason to ignore it}. arrays:
+    all arrays of the file, by name.
     """
     first = {memory_of(array): module.names[own] for own, array in module.arrays.items()}
     behind = {name: array for name, array in arrays.items() if name.startswith(module.name)}
@@ -417,8 +425,8 @@ def matches_of(
     shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Match, ...]:
     """Finds the recurrent layers among the arrays of a file, given as {name: shape}. The modules in
-    `layouts`, {module: layout}, have the layouts stated there, and must exist; the others have `layout` if it
-    fits.
+    `layouts`, {module: layout}, have the layouts (arrangements of weights) stated there, and must exist; the
+    others have `layout` if it fits.
 
     frameworks: the frameworks whose layouts are preferred if several fit.
     """
@@ -444,10 +452,10 @@ def matches_of(
 
 
 def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Match, ...]:
-    """Finds the recurrent layers among arrays, given as {name: shape}, if the user states a layout or a
-    framework (`layout`) for them. Every layer that the layout fits gets it. If the layout has a mark, a
-    pattern of names by which its layers differ from others with the same arrays, and some names match the
-    mark, only those layers get it.
+    """Finds the recurrent layers among arrays, given as {name: shape}, if the user states a layout (a
+    framework's arrangement of weights) or a framework (`layout`) for them. Every layer that the layout fits
+    gets it. If the layout has a mark, a pattern of names by which its layers differ from others with the same
+    arrays, and some names match the mark, only those layers get it.
 
     frameworks: the frameworks whose layouts are preferred for other layers. A part of a layer that is
     recognised by names is no layer by itself, although the gates of a GRU have a kernel and a bias as well.
@@ -467,7 +475,9 @@ def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str
 
 
 def family(layout: str) -> list[Record]:
-    """Returns the record of a layout such as "torch.gru", or all records of a framework such as "torch"."""
+    """Returns the record of a layout such as "torch.gru", or all records of a framework such as "torch";
+    raises `LayoutError` for an unknown name. A record describes where each number of the weights lies.
+    """
     if "." in layout:
         return [record(layout)]
     of_framework = [

@@ -81,7 +81,8 @@ def read(path: str | Path) -> dict[str, Array]:
 
 def arrays_of(source: ByteReader) -> dict[str, Array]:
     """Reads the list of arrays that a .params file consists of, and returns the arrays by name, without those
-    that have no numbers. Raises `FileError` for a list without names, and for two of the same name.
+    that have no numbers. Raises `FileError` for a list without names, and for two of the same name. source: a
+    reader at the start of the file.
     """
     kind, _, count = source.numbers("QQQ") if len(source.data) >= 24 else (0, 0, 0)
     if kind != LIST:
@@ -110,7 +111,8 @@ def arrays_of(source: ByteReader) -> dict[str, Array]:
 
 def array_of(source: ByteReader) -> Array | None:
     """Reads the next array of a .params file, in any of MXNet's formats; None for an array that was saved
-    without numbers. Raises `FileError` for sparse arrays and unknown dtypes.
+    without numbers. Raises `FileError` for sparse arrays and unknown dtypes. source: a reader at the array,
+    which is left behind it.
     """
     (magic,) = source.numbers("I")
     if magic in (SECOND, THIRD):

@@ -106,7 +106,7 @@ def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Arr
 def header(member_name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
     """Reads the header of an .npy array: returns its shape, True for Fortran order, and its dtype as text.
 
-    member_name: the array's name, for messages.
+    member_name: the array's name, for messages. Raises `FileError` unless it is as NumPy writes headers.
     """
     start = stream.read(len(MAGIC) + 2)
     if len(start) != len(MAGIC) + 2 or not start.startswith(MAGIC) or start[-2] not in (1, 2, 3):

@@ -125,8 +125,8 @@ def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def full_weight_name(layer: str, weight: str, parts: Mapping[str, str], arrays: Arrays) -> str:
-    """Returns the full name of a weight that a layer computes: the layer's prefix and the weight's name, with
-    "module." between them if WeightDropout wraps the layer.
+    """Returns the full name of a weight that a PyTorch layer computes when it runs: the layer's prefix and
+    the weight's name, with "module." between them if WeightDropout wraps the layer.
 
     parts: the names of the arrays that the weight is computed from, by part ("raw", "g", ...). arrays: all
     arrays of the file.

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
 
 from stepnet.compiler.values.arguments import file_path
+from stepnet.compiler.values.entry_points import imported
 from stepnet.compiler.values.renaming import IN_USE, MAPPED, replace_file
 from stepnet.errors import FileError, pip_command
 from stepnet.layout.options import option
@@ -91,7 +91,7 @@ def library(module: str, what: str, extra: str) -> Any:
     stepnet.errors.FileError: a .zzz file needs no_such_library: pip install "stepnet[zzz]"
     """
     try:
-        return import_module(module)
+        return imported(module)
     except ImportError as error:
         name = module.partition(".")[0]
         raise FileError(f"{what} needs {name}: {pip_command(f'stepnet[{extra}]')}") from error

@@ -35,8 +35,9 @@ DTYPES = {
 
 
 def read(path: Path) -> FileContents:
-    """Reads a raw buffer, given by its .json or .bin file, as contents with one module (recurrent layer);
-    raises `FileError` for an unknown layout, or sizes and settings that cannot be.
+    """Reads a raw buffer (the weights of one layer as the bytes that cuDNN or oneDNN takes), given by its
+    .json or .bin file, as contents with one module (recurrent layer); raises `FileError` for an unknown
+    layout (arrangement of weights), and for sizes or settings that are not numbers or words by name.
     """
     arrays, description = buffers(path)
     layout: Any = description.get("layout")
@@ -60,8 +61,9 @@ def is_flat(value: Any, kind: Any) -> bool:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes one module (recurrent layer) as a raw buffer: `weights.json`, and `weights.bin` beside it;
-    raises `FileError` for several modules, and for other arrays (`rest`), which it cannot hold.
+    """Writes one module (recurrent layer) as a raw buffer, the bytes that cuDNN or oneDNN takes:
+    `weights.json`, and `weights.bin` beside it. Raises `FileError` for several modules, and for other arrays
+    (`rest`), which it cannot hold.
     """
     for question, is_needed in (("module", len(modules) != 1), ("rest", bool(rest))):
         if is_needed:
@@ -80,7 +82,8 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Reads the arrays of a raw buffer by name, and its description; path: of the .json or the .bin file.
+    """Reads the arrays of a raw buffer, a .bin file of the bytes of weights, by name, and its description in
+    a .json file; path: of the .json or the .bin file.
 
     Raises `FileError`, with the path, for a description that does not fit the .bin file, or that names a file
     in another folder.
@@ -142,8 +145,8 @@ def description(path: Path) -> dict[str, Any]:
 
 
 def parsed_entry(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tuple[str, tuple[int, ...], int]:
-    """Returns the name, shape and offset of an array in a raw buffer; raises `FileError` if the array does
-    not lie in the buffer.
+    """Returns the name, shape and offset of an array in a raw buffer, a file of the bytes of weights; raises
+    `FileError` if the array does not lie in the buffer.
 
     path: of the description, for messages. entry: the array's entry in it. size: the buffer's bytes. dtype:
     of the array.
@@ -164,8 +167,8 @@ def parsed_entry(path: Path, entry: Any, size: int, dtype: np.dtype[Any]) -> tup
 def write_buffers(
     path: str | Path, arrays: Mapping[str, Array], description: Mapping[str, Any], force: bool = False
 ) -> None:
-    """Writes a raw buffer: `weights.bin` with the bytes of the arrays and, last, `weights.json` with the
-    description, to which names, shapes and offsets of the arrays are added.
+    """Writes a raw buffer: `weights.bin` with the bytes of the arrays, one after the other, and last
+    `weights.json` with the description, to which names, shapes and offsets of the arrays are added.
 
     path: that of either file. Raises `FileError`, with the path, for arrays of several dtypes or of a dtype
     that is not in `DTYPES`, and if one of the files exists, unless `force`.

@@ -71,8 +71,8 @@ class RecurrentLayer:
         """Runs the layer over a value per step; returns its outputs and its final states.
 
         states: the initial states, direction by direction; none for zeros. last_only: whether to return only
-        the last output. returned: whether the final states are returned. mask: a bool per step; None for
-        none. masked: the output at masked steps, "repeat" or "zero".
+        the last output. returned: whether the final states are returned; else their list is empty. mask: a
+        bool per step; None for none. masked: the output at masked steps, "repeat" or "zero".
         """
         outputs, final = self.layer(
             x, initial=self.memories(states), last_only=last_only, mask=mask, masked=masked
@@ -122,8 +122,8 @@ class RecurrentLayer:
 
 
 def in_row(layer: Layer, rows: Sequence[Traced]) -> tuple[list[Any], Any, Any]:
-    """Computes the steps of a layer over values in a row, from zeros: returns its outputs in the order of the
-    values, its last output, and its final memory.
+    """Computes the steps of a recurrent layer over values one after another, without a loop, from a memory of
+    zeros: returns its outputs in the order of the values, its last output, and its final memory.
     """
     if isinstance(layer, Stack):
         made, last, finals = list(rows), None, list[Any]()

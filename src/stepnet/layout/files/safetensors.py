@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from mmap import ACCESS_READ
 from pathlib import Path
@@ -39,6 +40,7 @@ DESCRIPTION = 100_000_000  # the most bytes of it: the library's limit
 PARSED = 4  # memory of the parsed description, in times its length
 COPIES = 2  # copies of an array in memory while it is read
 METADATA = "__metadata__"  # a reserved key among the names of arrays
+OF_SYSTEM = re.compile(r"I/O error: (.+?) \(os error \d+\)")  # in a message of the library
 
 
 def read(path: str | Path) -> dict[str, Array]:
@@ -55,7 +57,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Reads the arrays of a .safetensors file by name, and its metadata: texts by name."""
+    """Reads the arrays of a .safetensors file by name, and its metadata: texts by name. Raises `FileError`,
+    with the path, for what `read` refuses.
+    """
     path = existing(path)
     try:
         store = Store(path, path.stat().st_size)
@@ -63,6 +67,20 @@ def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
         with cast(Any, safe_open(path, framework="numpy")) as file:
             arrays = {name: array_of(file, name, path, store) for name in sorted(file.keys())}
             return arrays, dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise incomplete(path, error) from error
+    except OSError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
+
+
+def metadata_of(path: Path) -> dict[str, str]:
+    """Returns the metadata of a .safetensors file, texts by name; raises `FileError` for what `read` refuses
+    without its arrays.
+    """
+    try:
+        Store(path, path.stat().st_size).take(PARSED * description_length(path), "its description")
+        with cast(Any, safe_open(path, framework="numpy")) as file:
+            return dict(file.metadata() or {})
     except SafetensorError as error:
         raise incomplete(path, error) from error
     except OSError as error:
@@ -187,5 +205,9 @@ def incomplete(path: Path, error: Exception) -> FileError:
 
 
 def reason(error: Exception) -> str:
-    """Returns an error message of the safetensors library in one line, for a message of stepnet."""
-    return " ".join(str(error).removeprefix("Error while deserializing header: ").split())
+    """Returns an error message of the safetensors library in one line, for a message of stepnet; where the
+    system refused, only its reason.
+    """
+    text = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
+    refused = OF_SYSTEM.search(text)
+    return refused[1] if refused else text

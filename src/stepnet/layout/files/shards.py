@@ -61,7 +61,9 @@ def index_of(path: Path) -> Path | None:
 
 
 def indices_in(folder: Path) -> list[Path]:
-    """Returns the index files in a folder, each of which maps a model's arrays to the files they are in."""
+    """Returns the index files in a folder, each of which maps a model's arrays to the files that they are in;
+    [] if there is no such folder. Raises `FileError` if the folder cannot be read.
+    """
     try:
         return sorted(path for path in folder.iterdir() if is_index(path)) if os.path.isdir(folder) else []
     except OSError as error:

@@ -11,8 +11,8 @@ from stepnet.layout.files.model import Array, Module
 
 
 def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
-    """Joins consecutive modules (recurrent layers) to one module of several layers, where their layout can
-    store them so.
+    """Joins consecutive modules (recurrent layers) to one module of several layers, where their layout (a
+    framework's arrangement of weights) can store them so.
 
     A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
 
@@ -29,10 +29,10 @@ def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module,
 
 
 def is_next(below: Module, module: Module, assumed: bool) -> bool:
-    """Returns True if `module` can be stored as the next layer of the module `below`: it takes the outputs of
-    the last layer of `below`, both have the same layout, settings, names of weights and sizes (but for the
-    inputs), and neither has notes or other facts that would be lost. Only forward and concatenated layers
-    can.
+    """Returns True if `module` (a recurrent layer) can be stored as the next layer of the module `below`: it
+    takes the outputs of the last layer of `below`, both have the same layout (arrangement of weights),
+    settings, names of weights and sizes (but for the inputs), and neither has notes or other facts that would
+    be lost. A layer that runs in reverse alone, or whose two directions are not concatenated, cannot.
 
     assumed: True if a module whose input the file does not specify is assumed to take the module before it.
     """
@@ -60,8 +60,8 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
 
 
 def with_layer(below: Module, module: Module) -> Module:
-    """Returns a module of several layers: those of `below`, and the one layer of `module` on top, which takes
-    their outputs.
+    """Returns a module of several recurrent layers: those of `below`, and the one layer of `module` on top,
+    which takes their outputs.
     """
     layout_record, sizes = below.record, below.solved_sizes()
     sizes = replace(sizes, layers=sizes.layers + 1)
@@ -88,7 +88,9 @@ def renamed(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
 
 
 def layer_arrays(module: Module) -> list[dict[str, Array]]:
-    """Returns the arrays of each layer of a module, by the names that they have in a module of one layer."""
+    """Returns the arrays of each layer of a module (one or more recurrent layers), by the names that they
+    have in a module of one layer.
+    """
     layers = module.solved_sizes().layers
     if layers == 1:
         return [dict(module.arrays)]

@@ -39,7 +39,7 @@ class Store:
     >>> store.take(1 << 40, "tensor 'r'")
     Traceback (most recent call last):
     stepnet.errors.FileError: model.onnx: with tensor 'r' it would fill more than 67116864 bytes of memory,
-    far more than the file has; --most BYTES (Python: most=BYTES) allows more
+    far more than the file has; --most BYTES ahead of the command (Python: most=BYTES) allows more
     """
 
     def __init__(self, path: Path | None, size: int) -> None:

@@ -45,8 +45,8 @@ def weights(module: Module) -> Weights:
 
 
 def in_a_row(modules: Sequence[Module]) -> Layer:
-    """Builds one stack of runnable layers from modules, in float64, to compare its outputs with another's;
-    each layer takes the outputs of the layer before it.
+    """Builds one stack of runnable layers from modules (recurrent layers), in float64, to compare its outputs
+    with another's; each layer takes the outputs of the layer before it.
     """
     layers = [weights(module).layers(np.float64) for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)
@@ -55,8 +55,8 @@ def in_a_row(modules: Sequence[Module]) -> Layer:
 def verify_file(
     originals: Sequence[Module], written_modules: tuple[Module, ...], output: str | Path, seed: int = 0
 ) -> Verdict:
-    """Measures how far outputs of a written model are from the original modules', on random sequences; also
-    runs the file in its own runtime, if that is installed.
+    """Measures how far outputs of a written model are from those of the original modules (recurrent layers),
+    on random sequences; also runs the file in its own runtime, if that is installed.
 
     originals: the original modules, in order. written_modules: the converted modules in the file `output`.
     seed: of the sequences.
@@ -93,9 +93,9 @@ def verify_file(
 
 
 def read_back(output: str | Path, originals: tuple[Module, ...]) -> list[Module]:
-    """Reads the modules of a newly written file, to compare them with `originals`, the modules that were
-    written; returns them in the order of these. Settings and sizes that the file does not have are taken from
-    `originals`. Raises `LayoutError` if there are more or fewer.
+    """Reads the modules (recurrent layers) of a newly written file, to compare them with `originals`, the
+    modules that were written; returns them in the order of these. Settings and sizes that the file does not
+    have are taken from `originals`. Raises `LayoutError` if there are more or fewer.
     """
     file_format, several = kind(Path(output)), len(originals) > 1
     by_name = (
@@ -184,12 +184,12 @@ def compared_with_runtime(
     outputs: Sequence[Array],
     module_weights: Sequence[Weights],
 ) -> FrameworkResult | None:
-    """Compares the outputs of stepnet with those of the runtime of the file's format, such as onnxruntime;
-    None if the format has none.
+    """Compares the outputs of stepnet for a new model file with those of the runtime of the file's format,
+    such as onnxruntime; None if the format has none.
 
-    path: the file. written: the modules in it. sequences: the inputs. outputs: stepnet's outputs for each
-    sequence, at all steps, or only the last if the file returns that. module_weights: the weights of the
-    original and of the written modules, for the tolerance.
+    path: the file. written: the modules (recurrent layers) in it. sequences: the inputs. outputs: stepnet's
+    outputs for each sequence, at all steps, or only the last if the file returns that. module_weights: the
+    weights of the original and of the written modules, for the tolerance.
     """
     runtime = next((row for row in RUNTIMES if path.name.lower().endswith(row.ending)), None)
     if runtime is None:

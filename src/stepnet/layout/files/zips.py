@@ -98,7 +98,7 @@ def directory(stream: BufferedIOBase, size: int) -> tuple[int, int, int]:
 
 def entry(listed: bytes, position: int) -> tuple[Member, int]:
     """Parses the entry at `position` of a zip's list of members; returns the member and the position of the
-    next entry. listed: the bytes of the list.
+    next entry. listed: the bytes of the list. Raises `FileError` if the list is damaged.
     """
     if listed[position : position + 4] != b"PK\1\2" or len(listed) < position + ENTRY.size:
         raise FileError("its zip's list of members is broken")

@@ -60,7 +60,7 @@ def lstm(values: dict[str, str], gates: str | None) -> dict[str, Any]:
 def of_version(
     framework: str, values: dict[str, str], gates: str | None, evidence: Evidence
 ) -> tuple[Record, ...]:
-    """Returns the layouts of the layers of Keras 2 or 3.
+    """Returns the layouts (arrangements of weights) of the layers of Keras 2 or 3.
 
     framework: the first part of the layouts' names. values: Keras' names of activations by stepnet's.
     gates: the usual activation of gates, None if the user must state it. evidence: the source of the layouts,

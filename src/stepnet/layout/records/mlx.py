@@ -8,7 +8,7 @@ FIRST_STEP = "MLX up to 0.31 leaves bhn out in the first step unless it is given
 
 
 def records(framework: str, weights: str, recurrent: str, evidence: Evidence) -> tuple[Record, ...]:
-    """Returns the layouts of MLX's three layers.
+    """Returns the layouts (arrangements of weights) of MLX's three layers.
 
     framework: the first part of their names. weights, recurrent: the axes of the inputs' and the recurrent
     matrices, such as "gates x" and "gates k": "gates" stands for the axis of gates and hidden units, x for

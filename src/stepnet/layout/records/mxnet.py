@@ -68,14 +68,15 @@ def vector(kind: str) -> dict[str, str]:
 
 
 def evidence_for(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
-    """Returns where the layout of a kind of layer was read and how it was verified: `evidence`, or `UNRUN`
-    for LSTMs with a projection, which MXNet runs only on a GPU.
+    """Returns where the layout (arrangement of weights) of a kind of layer was read and how it was verified:
+    `evidence`, or `UNRUN` for LSTMs with a projection, which MXNet runs only on a GPU.
     """
     return UNRUN if kind == "lstm_projection" else evidence
 
 
 def of_cells(name: str, kind: str, front: str, semantics: dict[str, Any], evidence: Evidence) -> Record:
-    """Returns the layout of a cell, or of a layer whose arrays have the names of its cells' arrays.
+    """Returns the layout (arrangement of weights) of a cell, or of a layer whose arrays have the names of its
+    cells' arrays.
 
     name: that of the layout, without "mxnet.". kind: a key of `KINDS`. front: the prefix of the arrays'
     names. semantics: values or settings by field of `Semantics`. evidence: where the layout was read, and how

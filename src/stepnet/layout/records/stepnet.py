@@ -9,8 +9,9 @@ EVIDENCE = Evidence("stepnet/cells", "the tests compare with PyTorch, Keras and 
 
 
 def record(name: str, cell: str, semantics: dict[str, Any], further: dict[str, str] | None = None) -> Record:
-    """Returns the layout of one of stepnet's named cells: W of the inputs x, R of the previous h (axis k) and
-    the optional biases b and d, each with its gates side by side, in the order of `GATES`.
+    """Returns the layout (arrangement of weights) of one of stepnet's named cells: W of the inputs x, R of
+    the previous h (axis k) and the optional biases b and d, each with its gates side by side, in the order of
+    `GATES`.
 
     name: the layout's, without "stepnet.". cell: the kind of cell, such as "gru".
     semantics: values by field of `Semantics`. further: the layout text of other arrays, by name.

@@ -11,7 +11,8 @@ REVERSE = ("", "_reverse")
 
 
 def arrays(gates: str) -> dict[str, str]:
-    """Returns, for the records of PyTorch's layers, the notation of each array (its parameter and its axes),
+    """Returns, for the table of how PyTorch's layers store weights, the notation of each array (its parameter
+    and its axes),
     by the template of its name: {L} is the number of the layer in a stack, {D} the direction.
 
     "W[(g:rzn h) x]" is the inputs' weights W with the axes (gates g times hidden h) and inputs x; R the

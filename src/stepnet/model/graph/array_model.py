@@ -20,7 +20,7 @@ from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import InputError, ModelError, StepError, StepnetError, printable
 from stepnet.importers.axes import FEATURE, LETTERS, AxesError, MixingError, axes_of, axis_names
-from stepnet.importers.example_steps import only_at
+from stepnet.importers.example_steps import FEWEST, only_at
 from stepnet.importers.padding import MISFITS
 from stepnet.importers.placed import LENGTHS, Placed, Unusable, check_apart
 from stepnet.importers.shaping import as_turned
@@ -40,10 +40,8 @@ APART: tuple[Apart, ...] = ("", "stated", "each")
 which the file states other numbers of steps, or each.
 """
 
-ANY_STEPS = (
-    "may depend on it: export with dynamic shapes (dynamic_shapes= or dynamic_axes=), or load it with "
-    "steps='any' if no number in it depends on the steps"
-)
+EXPORT = "export with dynamic shapes (dynamic_shapes= or dynamic_axes=)"
+"""The way to write a file of PyTorch with an open number of steps."""
 FITS = "the file does not say which axes are the sequences; the model runs if its inputs are"
 REMEDY = (
     "axes= says what the axes of the inputs are, as axes={'x': 'NT'}, or 'N_T' for [batch, features, time]"
@@ -90,17 +88,20 @@ class ModelInput:
         return Spec(self.features, self.dtype, axis=own_name(self.steps) if self.has_steps else "")
 
     def taking(self, value: Any) -> "ModelInput":
-        """Returns this input of a model with the axis of the steps of a value that a call gives for it.
+        """Returns this input of a model with the name of its axis of steps taken from a value that a call
+        gives for it.
 
-        Raises `AxesError` for steps of its own if the file packs them with those of all sequences.
+        Raises `AxesError` for a value with other steps than other inputs, if the file has the steps of all
+        sequences end to end.
         """
         if not self.has_steps or not isinstance(value, Traced) or value.type.extent[-1] == self.steps:
             return self
         return self.with_steps(value.type.extent[-1])
 
     def with_steps(self, axis: str) -> "ModelInput":
-        """Returns this input of a model with steps of its own, at an axis; raises `AxesError` if it has no
-        axis for them alone.
+        """Returns this input of a model with steps of its own, whose number differs from that of other
+        inputs; `axis` is the name of their axis. Raises `AxesError` if the steps of all its sequences lie end
+        to end.
         """
         if "S" in self.axes:
             raise AxesError(
@@ -119,14 +120,18 @@ class ArrayModel:
     any_steps: whether the user states that no number of the file depends on the number of its steps.
     numbers: the numbers that may depend on it (`importers.example_steps`), with the operators that have them;
     filled in when the model is traced.
+    output_names: those of its outputs, filled in when it is traced.
     has_dtypes: whether a call has the dtypes of the file, since its format has no casts of inputs.
+    open_steps: how a file of the format is written with an open number of steps, for messages.
     """
 
     has_dtypes: ClassVar[bool] = False
+    open_steps: ClassVar[str]
     path: str
     inputs: tuple[ModelInput, ...]
     any_steps: bool = field(default=False, kw_only=True)
     numbers: list[str] = field(default_factory=list[str], kw_only=True)
+    output_names: list[str] = field(default_factory=list[str], kw_only=True)
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
         """Computes the outputs of the model, by name if there are several.
@@ -136,7 +141,12 @@ class ArrayModel:
         statics: the inputs without steps, by name if there are several.
         """
         self.numbers.clear()
-        return outputs_of(self.path, self.computed(self.placed(x, statics), params or {}))
+        if any(count < FEWEST for _, count in self.counted) and not self.any_steps:
+            self.numbers.append("any number in it, even 0 or 1,")
+        inputs = self.placed(x, statics)
+        computed = self.only_at_steps(self.computed(inputs, params or {}), inputs)
+        self.output_names[:] = computed
+        return outputs_of(self.path, computed)
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> Mapping[str, Placed]:
         """Computes the outputs of the model by name, operator by operator, from its inputs by name.
@@ -154,6 +164,11 @@ class ArrayModel:
     def sequences(self) -> list[ModelInput]:
         """The inputs of the model that have steps, which a call passes as sequences."""
         return [input_ for input_ in self.inputs if input_.has_steps]
+
+    @property
+    def file_names(self) -> dict[str, list[str]]:
+        """The names of inputs with steps ("sequence") and of outputs ("output"), once the model is traced."""
+        return {"sequence": [each.name for each in self.sequences], "output": self.output_names}
 
     @property
     def statics(self) -> list[ModelInput]:
@@ -177,9 +192,21 @@ class ArrayModel:
         """
         return next((count for _, count in self.counted), None) if not self.any_steps else None
 
-    def note(self, where: str, numbers: Iterable[float]) -> None:
-        """Records the numbers of an operator that may depend on the number of steps. where: the operator."""
-        self.numbers.extend(f"the number {number:.6g} of {where}" for number in numbers)
+    def note(self, where: str, numbers: Callable[[], Iterable[float]]) -> None:
+        """Records the numbers of an operator that may depend on the number of steps, if the file states it.
+
+        where: the operator. numbers: finds them.
+        """
+        if self.steps is not None:
+            self.numbers.extend(f"the number {number:.6g} of {where}" for number in numbers())
+
+    @property
+    def advice(self) -> str:
+        """The number that may depend on the number of steps, and what the user can do, for messages."""
+        return (
+            f"{self.numbers[0]} may depend on it: {self.open_steps}, or load it in Python with steps='any' "
+            "if no number in it depends on the steps"
+        )
 
     @property
     def only_steps(self) -> int | None:
@@ -200,9 +227,17 @@ class ArrayModel:
             others = np.flatnonzero(lengths != count)
             if len(others):
                 raise InputError(
-                    f"{self.path} was exported with {count} steps, and sequence {others[0]} has "
-                    f"{lengths[others[0]]}; {self.numbers[0]} {ANY_STEPS}"
+                    f"{self.path} was written for {of_steps(count)}, and sequence {others[0]} has "
+                    f"{lengths[others[0]]}; {self.advice}"
                 )
+
+    def check_any_steps(self) -> None:
+        """Raises `InputError` if the model is for one number of steps alone, as a stream has any number."""
+        if self.only_steps is not None:
+            raise InputError(
+                f"{self.path} was written for {of_steps(self.only_steps)}, and a stream has any number of "
+                f"them; {self.advice}"
+            )
 
     def check_dtypes(self, sequences: Any, statics: Any) -> None:
         """Raises `InputError` for inputs of a call of other dtypes than those of the file, if its format
@@ -228,8 +263,8 @@ class ArrayModel:
         for name, value in values.items():
             if isinstance(value.value, Traced) and not value.value.type.is_float:
                 raise ModelError(
-                    f"{self.path} was exported with {steps} steps, and its output {name!r} is "
-                    f"{value.value.dtype}, without a NaN for others; {self.numbers[0]} {ANY_STEPS}"
+                    f"{self.path} was written for {of_steps(steps)}, and its output {name!r} is "
+                    f"{value.value.dtype}, without a NaN for others; {self.advice}"
                 )
         counted = {
             inputs[each.name].value.type.extent[-1]: (inputs[each.name].value, count)
@@ -274,6 +309,11 @@ class ArrayModel:
         return inputs[self.sequences[0].name].value
 
 
+def of_steps(count: int) -> str:
+    """Returns a number of steps in words, as "1 step"."""
+    return "1 step" if count == 1 else f"{count} steps"
+
+
 def graph_of(model: ArrayModel, params: Mapping[str, np.ndarray] | None = None) -> Graph:
     """Makes a `Graph` of a model with array inputs; raises `AxesError` if their axes do not fit it.
 
@@ -295,10 +335,9 @@ def fitting_graph(
 ) -> Graph:
     """Returns the graph of a model for the first usual axes of its inputs that fit its operators.
 
-    path: the file, for messages.
-    inputs: the name of each input, the sizes of its axes, 0 for one that is not stated, and its dtype.
-    make: makes the model for one choice of the axes.
-    usual: lists the axes to try for an input of these sizes, most usual first; None for `axes_of_sizes`.
+    path: the file, for messages. inputs: the name of each input, the sizes of its axes, 0 for one that is not
+    stated, and its dtype. make: makes the model for one choice of the axes. usual: takes the sizes of an
+    input and lists the axes to try for it, most usual first; None for `axes_of_sizes`.
     """
 
     def build(chosen: Sequence[str], apart: Apart) -> Graph:
@@ -317,7 +356,8 @@ def first_fitting(
     remedy: str = REMEDY,
 ) -> Graph:
     """Returns the graph for the first combination of axes that fits the operators of the model in a file. If
-    none fits, inputs have steps of their own: those for which the file states other numbers, then each.
+    none fits, inputs have steps of their own, of other numbers than the first input's: those for which the
+    file states other numbers, then each.
 
     Raises `ModelError` if none fits, with the reason why the first that mixes sequences does not, or else the
     first; and if axes fit only with the steps of an input where those tried before had its sequences, which
@@ -326,7 +366,8 @@ def first_fitting(
 
     path: the file, for messages.
     ways: combinations of the axes of all inputs, in order of preference; at most `MOST_WAYS` are tried.
-    make: makes the graph for one combination, or raises `AxesError`; its second argument is that of `agreed`.
+    make: makes the graph for one combination, or raises `AxesError`; its second argument names the inputs
+        with steps of their own.
     remedy: what the user can do if none fits, for the message.
     """
     problem: Exception | None = None
@@ -356,7 +397,7 @@ def first_fitting(
 
 
 def takes_place(axes: str, others: str) -> bool:
-    """Tells whether an input has its steps where another choice of its axes has the sequences.
+    """Tells whether one choice of an input's axes has the sequences where another choice has the steps.
 
     >>> takes_place("NT_", "TN_"), takes_place("N_", "T_"), takes_place("NT_", "N__"), takes_place("", "")
     (True, True, False, False)
@@ -413,12 +454,12 @@ def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelIn
 
 
 def agreed(inputs: Sequence[ModelInput], apart: Apart) -> tuple[ModelInput, ...]:
-    """Returns the inputs of a model with the steps that they have: all the same ones; if "stated", their own
-    for inputs of which the file states another number than of the first; if "each", their own for all but the
-    first.
+    """Decides which inputs of a model have the same steps, and which have steps of their own, of other
+    numbers; returns the inputs so. By default all have the same steps. If `apart` is "stated", those have
+    their own for which the file states another number than for the first; if "each", all but the first.
 
     Raises `AxesError` if the file states different numbers of sequences; if it states different numbers of
-    steps for the same ones; and if no input has steps of its own, unless all are to have the same.
+    steps for the same ones; and if `apart` leaves all inputs with the same steps.
     """
     first_stated, taken = dict[str, tuple[int, str]](), list[ModelInput]()
     own = dict[int, str]()
@@ -441,8 +482,9 @@ def agreed(inputs: Sequence[ModelInput], apart: Apart) -> tuple[ModelInput, ...]
 
 
 def outputs_of(path: str, values: Mapping[str, Placed]) -> Any:
-    """Returns the outputs of a model by name to build its graph from; of one output, that alone. Raises
-    `ModelError` for an output that is a placeholder or a number of steps, and for one with joined axes.
+    """Returns the outputs of a model by name, as the function of its graph returns them; a single output
+    alone. Raises `ModelError` for an output that is a placeholder or a number of steps, and for one with
+    joined axes.
 
     path: the file, for messages. values: the outputs by name.
     """
@@ -459,11 +501,11 @@ def outputs_of(path: str, values: Mapping[str, Placed]) -> Any:
 
 @contextmanager
 def located(where: str, inner: str | None = None) -> Generator[None]:
-    """Context manager that adds to errors of an operator's rule where the operator stands, and makes those of
-    NumPy, for operands that do not fit, to `ModelError`s.
+    """Context manager for the computation of an operator: adds to its errors where the operator stands in the
+    file, and converts NumPy's errors, for operands that do not fit, to `ModelError`s.
 
-    where: the operator, by the names of the file, and the file. inner: the beginning of the places of
-    operators inside this one, whose errors keep them; None if there are none.
+    where: the operator, by the names of the file, and the file. inner: the first words of the places of
+    operators inside this one, whose errors keep their places; None if there are none.
     """
     where = printable(where)
     try:
@@ -477,24 +519,6 @@ def located(where: str, inner: str | None = None) -> Generator[None]:
         raise kind(f"{reason}\n  at {where}") from error
     except MISFITS as error:
         raise ModelError(f"its operands or attributes do not fit: {error}\n  at {where}") from error
-
-
-def check_factor(value: np.ndarray, inputs: Iterable[ModelInput]) -> None:
-    """Raises `ModelError` for a factor that may be the number of steps for which a model was exported.
-
-    Exporters fold it into a mean over the steps: it would be wrong for sequences of other lengths. value: the
-    factor; nothing is checked if it is several numbers. inputs: those whose declared sizes may fix the number
-    of steps.
-    """
-    if value.size != 1 or value.dtype.kind not in "fiu":
-        return
-    factor = float(value.reshape(()))
-    for steps in {size for each in inputs for symbol, size in each.stated if symbol == STEPS}:
-        if np.isclose(factor, [steps, 1 / steps], rtol=1e-6, atol=0).any():
-            raise ModelError(
-                f"it has the factor {factor:.6g}, and the file fixes the number of steps to {steps}, from "
-                "which that may be computed: export the model with a dynamic number of steps"
-            )
 
 
 def is_any(steps: str | None) -> bool:

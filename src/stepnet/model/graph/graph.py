@@ -1,8 +1,9 @@
 """`Graph`: a model of whole sequences."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -10,9 +11,11 @@ import numpy as np
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.step import specs
+from stepnet.compiler.trace.traced import Traced, builder_of
 from stepnet.compiler.values.arguments import check_signature, flag, function
+from stepnet.compiler.values.dtypes import computed
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.compiler.values.structure import named_leaves, skeleton
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError, named
 from stepnet.model.batch import LENGTHS_ADVICE, Batch, Statics
 from stepnet.model.control import Controls, UncheckedCall
@@ -75,7 +78,7 @@ class Graph(Model):
     def __init__(
         self, model: ModelFunction, params: Any = None, *, inputs: Any = None, statics: Any = None
     ) -> None:
-        """Checks and stores the arguments; traces the model if `inputs` is given."""
+        """Checks and stores the arguments of a graph; traces the model function if `inputs` is given."""
         check_signature(
             function(model, "model is a function model(x, params)"), ("x", "params"), ("statics",)
         )
@@ -91,10 +94,12 @@ class Graph(Model):
         return self.programs.program
 
     def unprepared(self, form: Form | None, call: UncheckedCall) -> Any:
-        """Runs a call that was not prepared; returns the outputs of the model, in its structure.
+        """Runs a call of the graph that no earlier call prepared (compiled code with arrays of its own);
+        returns the outputs of the model, in its structure.
 
-        With `initial`, `mask` or `begun` the graph runs as one recurrence, whose outputs are those of a
-        stream: a value that a sequence has once is that of its last step.
+        form: the key under which the call is prepared for later ones; None not to. With `initial`, `mask` or
+        `begun` the graph runs as one recurrence, whose outputs are those of a stream: a value that a sequence
+        has once is that of its last step.
         """
         sequences, statics, lengths, control = call.sequences, call.statics, call.lengths, call.control
         names = given_stepwise(call)
@@ -119,8 +124,17 @@ class Graph(Model):
         return with_ends(outputs, ends, reading.program.axes, reading.batch) if any(ends) else outputs
 
     def in_model(self, sequences: Any, statics: Any) -> Any:
-        """Calls the model inside another one that is being traced, on values of it; returns such values."""
-        return self.model(sequences, self.params, **({} if statics is None else {"statics": statics}))
+        """Calls the model inside another one that is being traced, on values of it; returns such values. The
+        parameters are constants there, with their names.
+        """
+        builder = builder_of([*leaves(sequences), *leaves(statics)])
+        title = getattr(self.model, "__name__", type(self.model).__name__)
+        values = [
+            Traced(builder, builder.constant(computed(array), f"{title}.{name}".rstrip(".")))
+            for name, array in named_leaves(self.params)
+        ]
+        params = rebuild(self.params, values)
+        return self.model(sequences, params, **({} if statics is None else {"statics": statics}))
 
     def as_layers(
         self, sequences: Any, initial: Any, statics: Any, engine: Order, time_major: bool = False
@@ -136,7 +150,7 @@ class Graph(Model):
         return step.recurrence(batch, Statics.of(statics, batch.count), initial)
 
     def step_for(self, engine: Order) -> "GraphStep":
-        """Returns the graph as the step of a recurrence, made once for these engines."""
+        """Returns the whole graph as the step of a recurrence; made once for each choice of engines."""
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.graph.stream import GraphStep
 
@@ -150,6 +164,23 @@ class Graph(Model):
         return getattr(self.model, "__name__", type(self.model).__name__)
 
     # ---- members of every model
+
+    def meant(self) -> Mapping[str, str]:
+        """Returns advice for arguments of a module that are given by name, and are statics of the graph."""
+        names: Sequence[str] = getattr(self.model, "static_names", ())
+        one = len(names) == 1
+        return {
+            name: f"it is a static, {f'statics={name}' if one else f'statics={{{name!r}: {name}}}'}, "
+            "with the batch as its first axis"
+            for name in names
+        }
+
+    @property
+    def file_names(self) -> Mapping[str, Sequence[str]]:
+        """The names of inputs ("sequence") and outputs ("output") in the file of the graph; none if it has no
+        file.
+        """
+        return getattr(self.model, "file_names", {})
 
     @property
     def declaration(self) -> Declaration:
@@ -178,6 +209,8 @@ class Graph(Model):
             from stepnet.model.streams.composed import check_stream
             from stepnet.model.streams.layers import StreamedRecurrence
 
+        if (check := getattr(self.model, "check_any_steps", None)) is not None:
+            check()
         if (known := self.programs.latest) is not None:
             check_stream(known.net)
         return StreamedRecurrence(self.step_for(engine))
@@ -286,7 +319,14 @@ class Graph(Model):
         return [self.name, f"params={skeleton(self.params)}"]
 
     def __str__(self) -> str:
-        return str(self.net)
+        """Returns the layers of the model, with the shapes of their outputs and their parameters, as at most
+        one screen of text; the net is `graph.net`. Before inputs are known it is what `repr` returns.
+        """
+        if self.programs.latest is None:
+            return repr(self)
+        with IMPORTS:  # by name: it takes time, and few calls print
+            summary: Any = import_module("stepnet.explain.summary")
+        return summary.short_text(self.name, summary.summary_of(self))
 
 
 def given_stepwise(call: UncheckedCall) -> list[str]:

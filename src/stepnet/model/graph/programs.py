@@ -33,7 +33,8 @@ class GraphProgram(Program):
     """The program of a graph; its schedule depends on the requested engines."""
 
     def __init__(self, traced: TracedModel, params: Any) -> None:
-        """Makes the program of a traced model; the schedules for engines are made at first use.
+        """Makes the program of a traced model; the schedules (the net cut into parts) for engines are made at
+        first use.
 
         The caller of a graph passes and gets no memories, so it has none.
 
@@ -109,12 +110,11 @@ def has_lengths(sequences: Any, steps: int | None, time_major: Any) -> bool:
 
 
 def with_ends(outputs: Any, ends: Sequence[bool], axes: Sequence[str], batch: Batch) -> Any:
-    """Returns outputs of which some are reduced to the value of each sequence at its last step, zeros for an
-    empty sequence.
+    """Returns outputs, of which some are replaced by their value at the last step of each sequence, zeros for
+    an empty sequence.
 
-    ends: for each output whether it is reduced; it then has a value per step.
-    axes: the axis of the steps of each output.
-    batch: the sequences of the call.
+    outputs: in any structure. ends: for each output whether it is replaced; it then has a value per step.
+    axes: the axis of the steps of each output. batch: the sequences of the call.
     """
 
     def end(output: Any, axis: str) -> np.ndarray:
@@ -147,7 +147,8 @@ class GraphPrograms(Programs[GraphProgram]):
     ) -> None:
         """Stores what a graph was made with, and traces the model if `inputs` is given.
 
-        inputs, statics: the declared `Spec`s (features and dtypes), or None.
+        inputs, statics: the declared `Spec`s (features and dtypes) of the sequences and of values that each
+            sequence has once, or None.
         precisions: the precision of each recurrence, as `quantize` chose them; empty for none.
         """
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
@@ -165,17 +166,22 @@ class GraphPrograms(Programs[GraphProgram]):
 
     @computed_once
     def own_axes(self) -> dict[str, str]:
-        """The names of the axes of inputs that are declared to have steps of their own, by the input."""
+        """The names of the axes of those inputs that are declared to have steps of their own, of other
+        numbers than the first; by the name of the input.
+        """
         if self.inputs is None:
             return {}
         return {name: spec.axis for name, spec in named_leaves(self.inputs) if spec.axis}
 
     def program_of(self, inputs: Any, statics: Any) -> GraphProgram:
-        """Returns the program for inputs and statics of these `Spec`s (features, dtypes); traces it once."""
+        """Returns the program of the graph for inputs and statics (values that each sequence has once) of
+        these `Spec`s (features and dtypes); traces the model at the first call for them.
+        """
 
         def made() -> GraphProgram:
-            """Traces the model for inputs and statics of these kinds, with its recurrences in their
-            precisions, and makes its program; raises `InputError` for those that do not fit.
+            """Traces the model for inputs and statics (values that each sequence has once) of these kinds,
+            with its recurrences in their precisions, and makes its program; raises `InputError` for those
+            that do not fit.
             """
             besides = "" if self.statics is None else f", with statics={skeleton(self.statics)}"
             check_inputs(self.inputs, inputs, owner="graph", besides=besides)
@@ -222,7 +228,8 @@ class GraphPrograms(Programs[GraphProgram]):
     def prepared(
         self, sequences: Any, initial: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
     ) -> tuple[Form | None, Any]:
-        """Runs a call if it was prepared; returns its cache key, and its outputs or None.
+        """Runs a call if an earlier call of its shapes and dtypes prepared one (compiled code with arrays of
+        its own); returns (the key of such calls in the cache, the outputs or None).
 
         Calls with `initial` are not prepared. With `last_only` all outputs are computed. The arguments are
         those of the call. Sequences of lengths that the model of a file does not have are left to `read`,
@@ -248,7 +255,9 @@ class GraphPrograms(Programs[GraphProgram]):
             check()
 
     def with_params(self, params: Any) -> "GraphPrograms":
-        """Returns a copy with other parameters of the model, which shares plans and machine code."""
+        """Returns a copy of a graph's programs with other parameters of the model; both share the compiled
+        code.
+        """
         return self.with_changes(
             params,
             self.precisions,
@@ -256,7 +265,9 @@ class GraphPrograms(Programs[GraphProgram]):
         )
 
     def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
-        """Returns a copy whose recurrences run in these precisions, which `quantize` chose."""
+        """Returns a copy of a graph's programs in which the recurrences run in these precisions, one for each
+        in order, which `quantize` chose.
+        """
         return self.with_changes(
             self.params,
             precisions,
@@ -269,11 +280,11 @@ class GraphPrograms(Programs[GraphProgram]):
         precisions: tuple[Precision, ...],
         change: Callable[[GraphProgram], GraphProgram],
     ) -> "GraphPrograms":
-        """Returns a copy with other parameters and precisions, and a changed copy of each program so far.
+        """Returns a copy of a graph's programs with other parameters and precisions, and a changed copy of
+        each program traced so far.
 
-        params: the parameters of the copy.
-        precisions: the precision of each recurrence, in the order of the net; empty for float32.
-        change: makes the copy's program from a program of the original.
+        params: the parameters of the copy. precisions: the precision of each recurrence, in the order of the
+        net; empty for float32. change: makes the copy's program from a program of the original.
         """
         made = GraphPrograms(self.model, params, None, None, precisions)
         made.inputs, made.statics = self.inputs, self.statics

@@ -125,12 +125,12 @@ def quantize(
 
 
 def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
-    """Returns a graph of the outputs of layers, on which `quantize` tries precisions.
+    """Returns a `Graph` whose outputs are those of some layers, on which `quantize` tries precisions.
 
     In it no step ends sequences early, so that outputs in all precisions have the same steps.
 
-    layers: the layers.
-    statics: the statics of each sample; None for layers without statics.
+    layers: the layers. statics: the statics (values that each sequence has once) of each sample; None for
+    layers without statics.
     """
     tried = without_end(layers)
 

@@ -76,7 +76,7 @@ def remade(
 ) -> QuantizedGraph:
     """Rebuilds an unpickled quantized graph.
 
-    made: makes a graph from the model and its parameters.
-    precisions, report, engines: the choices of `quantize`, its report, and the engines that it was asked for.
+    made: a function that makes a graph from the model and its parameters. precisions, report, engines: the
+    choices of `quantize`, its report, and the engines that it was asked for.
     """
     return QuantizedGraph.of(made(model, params), precisions, report, engines)

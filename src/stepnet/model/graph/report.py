@@ -48,7 +48,9 @@ class OutputError:
 
     @property
     def relative(self) -> float:
-        """An output's rms error divided by the output's rms, to compare with the bound; 0 for no error."""
+        """Root mean square of an output's error divided by that of the output, to compare with the user's
+        bound; 0 for no error, infinity for an error of an output of zeros.
+        """
         return (
             0.0 if self.rms == 0 else float(np.divide(self.rms, self.scale)) if self.scale else float("inf")
         )
@@ -88,7 +90,9 @@ class QuantizedRecurrence:
     reasons: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Returns the choice as lines of the report: the dtype, the errors, and reasons against others."""
+        """Returns the precision chosen for a recurrence as lines of the report: the dtype, the errors, and
+        reasons against others.
+        """
         lines = [f"recurrence {self.number} in {self.dtype}: {self.what}"]
         lines += [f"    alone in {dtype}: {100 * error:.2g}% away" for dtype, error in self.alone.items()]
         lines += [f"    not {dtype}: {reason}" for dtype, reason in self.reasons.items()]
@@ -114,7 +118,7 @@ class Quantization:
     within: float
 
     def __str__(self) -> str:
-        """Returns the report as text: the samples, then each recurrence and each output."""
+        """Returns the report of `quantize` as text: the samples, then each recurrence and each output."""
         bound = "no bound" if isinf(self.within) else f"within {100 * self.within:.2g}%"
         head = f"{self.samples} samples of {self.steps} steps, {bound}"
         return "\n".join([head, *map(str, self.recurrences), *map(str, self.outputs)])

@@ -29,13 +29,11 @@ Array = np.ndarray
 
 
 def model_scopes(model: ModelFunction, params: Any, reading: Reading[GraphProgram], statics: Any) -> Scopes:
-    """Runs a graph on the arguments of a call; returns every named value at every step.
+    """Runs a graph on the arguments of a call by the interpreter; returns every named value at every step.
+    Values per step of static sequences (statics that are sequences) are left out.
 
-    Static sequences are left out.
-
-    model, params: those of the graph.
-    reading: the checked call.
-    statics: its statics.
+    model, params: those of the graph. reading: the checked call. statics: its statics (values that each
+    sequence has once).
     """
     names, builder = named_values(model, params, reading.program.traced)
     numbers = {name: leaf.number for name, leaf in names.items() if not is_static_extent(leaf.type.extent)}
@@ -57,16 +55,16 @@ def model_scopes(model: ModelFunction, params: Any, reading: Reading[GraphProgra
 
 def named_values(model: ModelFunction, params: Any, traced: TracedModel) -> tuple[dict[str, Traced], Builder]:
     """Traces a model function while the local variables of its functions are recorded, to show its values by
-    name; returns the values by name, and the builder of their net. Unnamed layers get the names of their
-    variables for the while (`NamingLine`).
+    name; returns the values by name, and the builder of their net. Meanwhile, unnamed layers have the names
+    of the variables that they are assigned to.
 
-    params: the parameters.
-    traced: the model, traced before for the same inputs and statics.
+    params: the parameters. traced: the model, traced before for the same inputs and statics (values that each
+    sequence has once).
     """
     builder = Builder(is_model=True)
-    x = declared(builder, traced.inputs, "x", STEPS)
+    x = declared(builder, traced.inputs, "input", STEPS)
     still = declared(builder, traced.statics, "static", ROWS)
-    parameters = declared(builder, params, "param", CONST)
+    parameters = declared(builder, params, "parameter", CONST)
     code = code_of(model)
     with NamingLine(model):
         extras = statics_argument(model, traced.statics, still)
@@ -83,9 +81,9 @@ def named_values(model: ModelFunction, params: Any, traced: TracedModel) -> tupl
 def at_steps(type_: Type, array: Array, offsets: tuple[Array, ...], beside: Mapping[str, Array]) -> Ragged:
     """Returns a value of a graph as a Ragged over the steps; one that is the same at each step is repeated.
 
-    array: the value, with the entries of all sequences end to end.
-    offsets: those of the sequences, and of the inner sequences of their steps.
-    beside: those of inputs with steps of their own, by the name of their axis.
+    array: the value, with the entries of all sequences end to end. offsets: those of the sequences, and of
+    the inner sequences of their steps. beside: the offsets of inputs with other numbers of steps, by the name
+    of their axis.
     """
     total = int(offsets[0][-1])
     if type_.extent == CONST:

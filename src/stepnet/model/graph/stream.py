@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from stepnet.compiler.net.ir import Builder, ancestors
 from stepnet.compiler.plan.passes.narrow import any_low
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced, builder_of
 from stepnet.compiler.values.once import computed_once, entry_of
-from stepnet.compiler.values.structure import leaves, rebuild
+from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, arranged_as, check_inputs
 from stepnet.model.control import UncheckedCall
@@ -44,7 +45,9 @@ class ComposedStep:
         return self.name
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """Runs the step; returns the output and the next memory."""
+        """Adds the operations of one step of a whole graph to the net of its arguments; returns the output
+        and the next memory. The arguments are values of a net that is traced, in their structures.
+        """
         body, carried = self.traced.body, memory if leaves(self.traced.memory) else ()
         given = [*leaves(x), *leaves(carried), *leaves(statics), *leaves(params)]
         builder = builder_of(given)
@@ -75,7 +78,9 @@ class ComposedProgram:
 
     @computed_once
     def recurrence(self) -> RNN:
-        """The graph as one recurrence, whose outputs and memory are the outputs and the state of a stream."""
+        """The graph as one recurrence, an `RNN` whose outputs and memory are the outputs and the state of a
+        stream.
+        """
         traced = self.step.traced
         return RNN(
             ComposedStep(traced, self.name),
@@ -85,9 +90,25 @@ class ComposedProgram:
             statics=traced.statics,
         )
 
+    @property
+    def read_at_the_beginning(self) -> list[str]:
+        """The names of the statics (values that each sequence has once) that the initial memories of the
+        graph are computed from; none if these are zeros.
+        """
+        traced, builder = self.step.traced, Builder()
+        if self.step.begin is None:
+            return []
+        inputs = [
+            builder.input(traced.body.type_of(n), traced.body.nodes[n].name) for n in traced.body.inputs
+        ]
+        read = ancestors(builder.nodes, self.step.begin.add_to(builder, inputs).values())
+        names = [name for name, _ in named_leaves(traced.statics)]
+        first = len(inputs) - len(traced.params) - len(names)
+        return [name for place, name in enumerate(names, first) if inputs[place] in read]
+
     @computed_once
     def differentiable(self) -> "ComposedProgram":
-        """The program of a step that has a gradient, with the same memory."""
+        """A copy of this program of a graph's step that has a gradient, with the same memory."""
         traced, whole = self.step.traced, self.whole
         schedule = whole.schedule_for(self.engine)
         given = traced.inputs, traced.statics, whole.params, whole.output
@@ -95,7 +116,8 @@ class ComposedProgram:
 
     def gradient_reading(self, call: UncheckedCall, ends: tuple[bool, ...]) -> Reading[Program]:
         """Checks the arguments of a call whose gradient is taken; returns them with the program whose net is
-        differentiated: of the graph as one recurrence.
+        differentiated: the whole graph written as one loop over steps, with the recurrent states of all its
+        layers as memories.
 
         Without `initial` that net computes the memories with which the graph begins, so that these have
         gradients too. Raises `InputError` for arguments that do not fit, and for a quantized graph.
@@ -147,14 +169,20 @@ class GraphStep:
         """The parameters of the graph, in their structure."""
         return self.programs.params
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of inputs, memory and parameters in messages; inputs of a graph have none."""
+        return "", "memory", "params"
+
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the order of the declared inputs, so that their leaves
-        correspond.
+        """Returns inputs with their dicts in the order of the declared inputs, so that their arrays
+        correspond in order.
         """
         return arranged_as(inputs, self.inputs)
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """Returns the program of a step for inputs and statics of these `Spec`s (features and dtypes).
+        """Returns the program of a step for inputs and statics (values that each sequence has once) of these
+        `Spec`s (features and dtypes).
 
         It is made at first use. Raises `InputError` if the model has no stream, or if the engine of the step
         is not that of calls.
@@ -162,15 +190,17 @@ class GraphStep:
         return self.composed_for(inputs, statics).step
 
     def composed_for(self, inputs: Any, statics: Any) -> ComposedProgram:
-        """Returns the program of the graph for inputs and statics of these kinds, with the recurrence whose
-        step is one step of the whole graph; made once. Raises an error if that would run on another engine
-        than the calls do.
+        """Returns the program of the graph for inputs and statics (values that each sequence has once) of
+        these `Spec`s (features and dtypes), with the recurrence whose step is one step of the whole graph;
+        made once. Raises an error if that would run on another engine than the calls do.
         """
         self.programs.check_model()
         program = self.programs.program_of(inputs, statics)
 
         def make() -> ComposedProgram:
-            """Makes the program of a step of the graph's program."""
+            """Makes the program of one step of the whole graph; raises `InputError` if it would run on
+            another engine than a call on whole sequences.
+            """
             schedule = program.schedule_for(self.engine)
             step = composed(schedule, inputs, statics, program.params, program.traced.output)
             check_engines(schedule, step.schedule_for(self.engine), self.engine)
@@ -183,7 +213,7 @@ class GraphStep:
 
         Raises `InputError` as `program_of` does.
 
-        batch, statics: the sequences and statics of the call.
+        batch, statics: the sequences and statics (values that each sequence has once) of the call.
         initial: its argument; None for the memory with which the graph itself begins.
         """
         check_inputs(self.inputs, batch.specs, owner=self.noun)

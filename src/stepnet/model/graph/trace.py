@@ -32,8 +32,8 @@ ModelFunction = Callable[..., Any]
 SMALL = 16
 """The largest size of a captured array that stays a constant of the net, and so a part of its code.
 
-Parameters of recurrences are captured by name, and none of them stays. Zeros that memories begin with stay,
-however many they are: a recurrence needs no array for them.
+Parameters of recurrences are captured by name, and none of them stays. Zeros that are repeated stay, however
+many they are and whatever else reads them: a recurrence needs no array for the zeros that it begins with.
 """
 
 
@@ -56,8 +56,8 @@ class TracedModel:
 def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
     """Traces a model to its net. Raises `StepError` with the user's line.
 
-    The inputs of the net are the sequences, the statics, the parameters, and the arrays that the model
-    captures.
+    The inputs of the net are the sequences, the statics (values that each sequence has once), the parameters,
+    and the arrays that the model captures.
 
     model: the user's function.
     inputs, statics: the structures of its sequences and statics, with a `Spec` (features and dtype) for each.
@@ -74,14 +74,15 @@ def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
     Outputs are rounded to the dtype of the inputs and parameters where that is only for storage, as bfloat16.
 
     model: the user's function.
-    inputs, statics: the structures of its sequences and statics, with a `Spec` (features and dtype) for each.
+    inputs, statics: the structures of its sequences and statics (values that each sequence has once), with a
+        `Spec` (features and dtype) for each.
     params: its parameters.
     """
     builder = Builder(is_model=True)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
-    x = declared(builder, inputs, "x", STEPS)
+    x = declared(builder, inputs, "input", STEPS)
     still = declared(builder, statics, "static", ROWS)
-    parameters = declared(builder, params, "param", CONST)
+    parameters = declared(builder, params, "parameter", CONST)
     with NamingLine(model):
         extras = statics_argument(model, statics, still)
         output = model(x, parameters, **extras)
@@ -98,8 +99,8 @@ def traced_once(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
 
 
 def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[str, Any]:
-    """Returns the keyword argument `statics` for a model that has one, as a dict; raises `InputError` if the
-    call does not fit.
+    """Returns the keyword argument `statics` (values that each sequence has once) for a model that has one,
+    as a dict; raises `InputError` if the call does not fit.
 
     statics: the `Spec`s of the caller's statics, or None.
     values: the statics as values of the net.
@@ -119,23 +120,27 @@ def statics_argument(model: ModelFunction, statics: Any, values: Any) -> dict[st
 def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:
     """Replaces a net's named and larger constants by further inputs; returns the new net and these constants.
 
-    So nets that differ only in them share machine code. Constants of at most `SMALL` elements stay, and zeros
-    that are only repeated, if they have no name.
+    So nets that differ only in these constants share machine code. Constants of at most `SMALL` elements
+    stay if they have no name. Zeros stay where they are repeated, also if a parameter has the same zeros: a
+    net has equal constants once.
     """
     builder, places = Builder(is_model=True), dict[int, int]()
     for number in net.inputs:
         places[number] = builder.input(net.type_of(number), net.nodes[number].name)
-    captured, users = list[Array](), net.users()
+    captured, users, repeated = list[Array](), net.users(), set[int]()
     for number, node in enumerate(net.nodes):
         literal: Literal | None = node.attributes.get("value") if node.operation == "constant" else None
-        if literal is None:
+        if literal is None or (literal.value.size <= SMALL and not node.name):
             continue
-        spread = all(net.nodes[user].operation == "expand" for user in users[number])
-        small = literal.value.size <= SMALL or (spread and not literal.value.any())
-        if node.name or not small:
+        readers = users[number]
+        zeros = {u for u in readers if net.nodes[u].operation == "expand" and not literal.value.any()}
+        repeated |= zeros
+        if zeros != {*readers} or number in net.results:
             places[number] = builder.input(node.type, node.name or f"captured{len(captured)}")
             captured.append(literal.value)
     for number, node in enumerate(net.nodes):
-        if number not in places:
+        if number in repeated:
+            places[number] = builder.copy(node, [builder.copy(net.nodes[node.inputs[0]], ())])
+        elif number not in places:
             places[number] = builder.copy(node, [places[operand] for operand in node.inputs])
     return builder.net(places[number] for number in net.results), tuple(captured)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.encodings import ENCODINGS, Precision
+from stepnet.compiler.net.encodings import PRECISIONS, Precision
 from stepnet.compiler.net.ir import Net, without_unused
 from stepnet.compiler.net.types import is_derived
 from stepnet.compiler.plan.groups import flat_recurrences
@@ -66,7 +66,8 @@ class Trials:
         them.
 
         graph: the model.
-        samples, statics: the inputs of each call, and the statics of each; None for a model without statics.
+        samples, statics: the inputs of each call, and the statics (values that each sequence has once) of
+            each; None for a model without statics.
         engines: the engines that may run the model, in order.
         keep: the share of the inputs that the scales must represent without clipping.
 
@@ -147,10 +148,10 @@ class Trials:
         """Returns the implementation of a recurrence in a precision (such as int8) by the first engine that
         has one.
 
-        Returns the reasons, as a text, if none has one.
+        Returns the reasons of all engines as a text, if none has one.
 
-        number: the number of the recurrence among those that can have a precision.
-        precision: the precision that it should run in.
+        number: the number of the recurrence among those that can have a precision. precision: the precision
+        that it should run in.
         """
         plan = self.plans.get(number)
         if plan is None:
@@ -166,9 +167,10 @@ class Trials:
         return tuple(chosen.get(n, Precision("float32", n)) for n in range(self.count))
 
     def of_all(self, precisions: Sequence[Precision]) -> list[Precision | None]:
-        """Returns the precisions of all recurrences of the net; None for nested ones, which cannot have one.
+        """Returns a precision for each recurrence of the net, in order; None for nested ones, which run in
+        float32.
 
-        precisions: those of the flat recurrences, in order.
+        precisions: those of the recurrences that are not nested, in order.
         """
         net, flat_precisions = self.program.net, iter(precisions)
         flat = flat_recurrences(net)
@@ -176,7 +178,7 @@ class Trials:
         return [next(flat_precisions) if number in flat else None for number in recurrences]
 
     def in_precisions(self, chosen: Mapping[int, Precision]) -> Schedule:
-        """Returns the schedule (parts with plans) of the model with some recurrences in low precision.
+        """Returns the schedule (a net cut into parts) of the model with some recurrences in low precision.
 
         chosen: their precisions, by the number of the recurrence.
         """
@@ -218,7 +220,7 @@ class Trials:
         tried = {dtype: error for (n, dtype), error in alone.items() if n == number}
         reasons = {
             dtype: reason
-            for dtype in ENCODINGS
+            for dtype in PRECISIONS
             if (reason := self.reason(number, self.precision(number, dtype))) is not None
         }
         if precision is None:
@@ -232,7 +234,8 @@ def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) ->
 
     graph: the model.
     samples: the inputs of each sample.
-    statics: the statics of each sample; None for a model without statics.
+    statics: the statics (values that each sequence has once) of each sample; None for a model without
+        statics.
     """
     if not isinstance(samples, list | tuple) or not samples:
         raise InputError(
@@ -294,8 +297,8 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
 
     Returns the reasons of all engines, as a text, if none has one.
 
-    plan: the operations of a recurrence, in order.
-    engines: the engines in order of preference.
+    plan: the operations of a recurrence in the order they run, with its precision. engines: the engines in
+    order of preference.
     """
     reasons: list[str] = []
     for engine in engines_of(engines):
@@ -307,8 +310,8 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
 
 
 def number_of(plan: Plan) -> int | None:
-    """Returns the number of the model's recurrence that a plan runs: its precision has it as a mark. None if
-    it has no precision.
+    """Returns the number of the model's recurrence that a plan runs, which its precision records; None if it
+    has no precision.
 
     plan: the operations of a recurrence in order.
     """
@@ -362,7 +365,8 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """Compiles the parts of a net, and binds them to a program's parameters, to run them on samples.
+    """Compiles the parts of a net, and packs a program's parameters for the code; returns the object that
+    runs them on samples.
 
     engines: the engines in order of preference.
     """

@@ -23,7 +23,9 @@ class Collected:
     arrays: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def add(self, array: Array, name: str) -> str:
-        """Adds an array; returns its name in the file: `name`, with a number if an earlier array has it."""
+        """Adds an array to those of a model's file; returns its name in the file: `name`, with a number if an
+        earlier array has it.
+        """
         chosen, count = name, 1
         while chosen in self.arrays:
             count += 1
@@ -42,7 +44,8 @@ class Found:
     arrays: Mapping[str, Array]
 
     def get(self, name: Any, what: str) -> Array:
-        """Returns an array by its name; raises `ModelError` if the file has none or one of a foreign dtype.
+        """Returns an array of a model's file by its name; raises `ModelError` if the file has none or one of
+        a foreign dtype.
 
         what: the word for the array in messages, such as "a parameter".
         """

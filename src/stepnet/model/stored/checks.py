@@ -23,8 +23,8 @@ def unchecked(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_slices(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for a `slice` of a file that is not one (start, stop, step) for each feature axis,
-    or reaches beyond one.
+    """Raises `ModelError` for an operation `slice` of a file whose attribute "slices" is not one (start,
+    stop, step) for each feature axis, or reaches beyond an axis.
     """
     (operand,) = operands
     slices: tuple[tuple[int, ...], ...] = attributes["slices"]
@@ -41,8 +41,9 @@ def check_slices(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_shape(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` unless `rank` is the operand's number of feature axes (those after the rows), and
-    `shape`, the axes that they become, has as many numbers.
+    """Raises `ModelError` for an operation `reshape` of a file whose attributes do not fit: `rank` is the
+    operand's number of feature axes (those after the rows), and `shape`, the sizes that they become, has as
+    many numbers in all.
     """
     (operand,), rank, shape = operands, attributes["rank"], attributes["shape"]
     if rank != len(operand.shape) or prod(shape) != operand.size:
@@ -50,8 +51,9 @@ def check_shape(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_broadcast(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` unless `rank` is the operand's number of feature axes (those after the rows), and
-    `shape`, to which they are repeated, has at least as many axes and at most `MOST_FEATURES` numbers.
+    """Raises `ModelError` for an operation `broadcast` of a file whose attributes do not fit: `rank` is the
+    operand's number of feature axes (those after the rows), and `shape`, to which they are repeated, has at
+    least as many axes and at most `MOST_FEATURES` numbers.
     """
     (operand,), rank, shape = operands, attributes["rank"], attributes["shape"]
     if rank != len(operand.shape) or len(shape) < rank or prod(shape) > MOST_FEATURES:
@@ -65,8 +67,8 @@ def check_order(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_axes(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for an operation of a file whose axes (attribute "axes" or "axis") are not
-    different feature axes, counted from the end.
+    """Raises `ModelError` for an operation of a file whose axes (attribute "axes" or "axis") are not all
+    different feature axes, counted from the end (-1 is the last). operands: the types of its operands.
     """
     axes: tuple[int, ...] = attributes.get("axes", (attributes.get("axis"),))
     rank = min(len(operand.shape) for operand in operands)
@@ -84,7 +86,7 @@ def check_single_axis(operands: list[Type], attributes: Mapping[str, Any]) -> No
 
 
 def check_taken(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for a `take` of a file with indices outside its axis."""
+    """Raises `ModelError` for an operation `take` of a file with indices that its axis does not have."""
     check_axes(operands, attributes)
     axis: int = attributes["axis"]
     size, indices = operands[0].shape[axis], np.array(attributes["indices"], np.int64)
@@ -93,8 +95,8 @@ def check_taken(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_joined(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for a `concatenate` of a file whose values (`operands`) have different dtypes or
-    numbers of axes.
+    """Raises `ModelError` for a `concatenate` in a saved net whose values (`operands`) have different dtypes
+    or numbers of axes.
     """
     check_axes(operands, attributes)
     if len({(operand.dtype, len(operand.shape)) for operand in operands}) > 1:

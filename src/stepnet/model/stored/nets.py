@@ -90,7 +90,9 @@ STORED: dict[str, Attributes] = {
 
 
 def net_data(net: Net, arrays: Collected) -> Object:
-    """Returns a traced net as JSON, and adds its constants to `arrays`. The user's lines are left out."""
+    """Converts a traced net to JSON for a file, and adds its constants to `arrays`. The lines of the user's
+    code that nodes record are left out.
+    """
     return {
         "nodes": [node_data(node, arrays) for node in net.nodes],
         "inputs": list(net.inputs),
@@ -99,7 +101,9 @@ def net_data(net: Net, arrays: Collected) -> Object:
 
 
 def node_data(node: Node, arrays: Collected) -> Object:
-    """Returns a node as JSON; raises `ModelError` for an operation that is not stored."""
+    """Converts a node of a net to JSON for a file, and adds its constants to `arrays`; raises `ModelError`
+    for an operation that files do not have.
+    """
     if node.operation not in STORED:
         raise ModelError(f"the operation {node.operation!r} is not stored in a file")
     pairs = {name: attribute_data(value, node, arrays) for name, value in node.pairs}
@@ -107,8 +111,8 @@ def node_data(node: Node, arrays: Collected) -> Object:
 
 
 def attribute_data(value: Any, node: Node, arrays: Collected) -> Any:
-    """Returns the value of a node's attribute as JSON, nets and tuples in it included; arrays are added to
-    `arrays`, and their names returned.
+    """Converts the value of a node's attribute to JSON for a file, nets and tuples in it included; arrays are
+    added to `arrays`, and their names returned.
     """
     if isinstance(value, tuple):
         return [attribute_data(item, node, arrays) for item in cast("tuple[Any, ...]", value)]
@@ -135,10 +139,10 @@ PRECISION_FIELDS = ("dtype", "recurrence", "scale", "shift")
 
 
 def net_of(data: Any, arrays: Found, depth: int = 0) -> Net:
-    """Returns the net that `net_data` wrote, checked; raises `ModelError` for one that is ill-formed.
+    """Reads a net from JSON that `net_data` wrote to a file, and checks it; raises `ModelError` for one that
+    is ill-formed.
 
-    arrays: the arrays of the file, with the constants.
-    depth: the number of nets around it, which is limited.
+    arrays: the arrays of the file, with the constants. depth: the number of nets around it, which is limited.
     """
     if depth > DEEPEST_NET:
         raise ModelError(f"its recurrences are nested more than {DEEPEST_NET} deep")
@@ -160,11 +164,10 @@ def net_of(data: Any, arrays: Found, depth: int = 0) -> Net:
 
 
 def node_of(data: Any, nodes: Sequence[Node], arrays: Found, depth: int) -> Node:
-    """Returns a node of a file; raises `ModelError` or `NetError` if it does not fit its operands.
+    """Reads a node of a net from JSON (`data`); raises `ModelError` or `NetError` if it does not fit its
+    operands.
 
-    nodes: the nodes before it.
-    arrays: the arrays of the file.
-    depth: the number of nets around its own.
+    nodes: the nodes before it. arrays: the arrays of the file. depth: the number of nets around its own.
     """
     given = keyed(data, "an operation", "op", "of", "with", "name")
     operation = text(given["op"], "the name of an operation")
@@ -193,8 +196,8 @@ def check_number(operation: str, given: int) -> None:
 
 
 def operands_of(name: str) -> int | None:
-    """Returns how many operands an operation takes, to check nets of files; None if it may take any
-    number.
+    """Returns how many operands the operation `name` of a net takes, to check nets of files; None if it may
+    take any number.
     """
     if name in ("concatenate", "recur"):
         return None
@@ -214,8 +217,8 @@ OPERANDS = {name: operands_of(name) for name in STORED}
 
 
 def types_of(operation: str, operands: list[Type], attributes: Mapping[str, Any]) -> tuple[Type, ...]:
-    """Returns the types of an operation's results by its type rule; raises `NetError` or `ModelError` for
-    operands that do not fit.
+    """Computes the types (axes, features, dtype) of an operation's results from those of its operands; raises
+    `NetError` or `ModelError` for operands that do not fit.
     """
     if operation == "result" and attributes["of"] >= len(operands):
         raise ModelError(f"result {attributes['of']} is read of an operation that has {len(operands)}")
@@ -256,15 +259,17 @@ def attributes_of(data: Any, operation: str, arrays: Found, depth: int) -> dict[
 
 
 def dtype_of(value: Any, what: str) -> str:
-    """Returns the name of a dtype of values; raises `ModelError` for another text."""
+    """Returns the name of a dtype from JSON; raises `ModelError` for a text that names no dtype of values.
+    what: its name in messages.
+    """
     if text(value, what) not in DTYPES:
         raise ModelError(f"{what} is one of {', '.join(DTYPES)}, not {short_repr(value)}")
     return value
 
 
 def extent_of(value: Any, what: str) -> Extent:
-    """Returns an extent, the axes along which a value has entries, from JSON (`value`); raises `ModelError`
-    for other axes. what: its name, for messages.
+    """Reads an extent, the axes along which a value has entries (such as sequences and steps), from JSON
+    (`value`); raises `ModelError` for other axes. what: its name, for messages.
     """
     axes = several(text, value, what)
     if axes == AXES[: len(axes)] or (axes[:1] == ROWS and len(axes) == 2 and is_axis(axes[1])):
@@ -280,7 +285,9 @@ def is_axis(name: str) -> bool:
 
 
 def steps_of(value: Any, what: str) -> str:
-    """Returns the name of an axis of a model's sequences; raises `ModelError` for other axes."""
+    """Returns the name of an axis of steps from JSON; raises `ModelError` for the name of another axis. what:
+    its name in messages.
+    """
     own = text(value, what).removeprefix(WHOLE)
     if own not in AXES[1:] and not is_derived_name(own):
         raise ModelError(f"{what} is not an axis of steps: {short_repr(value)}")
@@ -369,27 +376,23 @@ READ: dict[str, Callable[[Any, str], Any]] = {
 def copied(net: Net, builder: Builder, operands: Sequence[int]) -> list[int]:
     """Adds the operations of a net to another one; returns the numbers of its results there.
 
-    Inputs of storage dtypes come in the dtypes in which they are computed, and results go out in these: the
-    trace around casts them.
+    Two casts are left out, as the trace around the net makes them: of an input from a storage dtype, as
+    bfloat16, to the one in which it is computed, and of a result to a storage dtype. Other casts stay: those
+    of the model itself, as to float16 and back, round.
 
-    operands: the numbers of its inputs there.
+    operands: the numbers of its inputs there, which have the dtypes in which they are computed.
     """
     places = dict(zip(net.inputs, operands, strict=True))
     for place, node in enumerate(net.nodes):
         if place in places:
             continue
-        if is_entry(net, node) or is_exit(net, node):
-            places[place] = places[node.inputs[0]]
-        else:
-            places[place] = builder.copy(node, [places[operand] for operand in node.inputs])
-    return [places[result] for result in net.results]
+        given = [places[operand] for operand in node.inputs]
+        cast_before = node.operation == "cast" and builder.type_of(given[0]).dtype == node.type.dtype
+        places[place] = given[0] if cast_before else builder.copy(node, given)
+    return [places[uncast(net, result)] for result in net.results]
 
 
-def is_entry(net: Net, node: Node) -> bool:
-    """Tells whether a node casts an input of a storage dtype to the dtype in which it is computed."""
-    return node.operation == "cast" and DTYPES[net.type_of(node.inputs[0]).dtype].is_stored
-
-
-def is_exit(net: Net, node: Node) -> bool:
-    """Tells whether a node casts a result to a storage dtype."""
-    return node.operation == "cast" and DTYPES[node.type.dtype].is_stored
+def uncast(net: Net, result: int) -> int:
+    """Returns the number of a net's result, or of the value before a cast of it to a storage dtype."""
+    node = net.nodes[result]
+    return node.inputs[0] if node.operation == "cast" and DTYPES[node.type.dtype].is_stored else result

@@ -15,13 +15,13 @@ from stepnet.compiler.values.structure import DEEPEST, leaves, named_leaves
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError, ModelError, NetError, StepError, named
 from stepnet.layout.files.jsons import parsed
-from stepnet.layout.files.safetensors import mapped
+from stepnet.layout.files.safetensors import is_safetensors, mapped, metadata_of
 from stepnet.layout.files.store import Store
 from stepnet.model.compose import Bidirectional, Layer, Stack
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.recurrence import RNN
-from stepnet.model.stored import KEY, VERSION
+from stepnet.model.stored import ENDING, KEY, VERSION
 from stepnet.model.stored.arrays import Found
 from stepnet.model.stored.fields import Object, entries, flag, integer, keyed, mapping, several, text
 from stepnet.model.stored.nets import net_of, precision_of
@@ -53,8 +53,17 @@ def load_stored(path: Path) -> Graph | Layer:
             raise ModelError(str(error).partition("\n")[0]) from None  # without the line of the caller
 
 
+def is_stored(path: Path) -> bool:
+    """Returns whether a path is that of a file that `model.save` wrote, whatever its ending."""
+    if path.suffix == ENDING:
+        return True
+    return path.is_file() and is_safetensors(path) and KEY in metadata_of(path)
+
+
 def check_version(document: Object, path: Path) -> None:
-    """Raises `FileError` for a file whose version of the format is later than this one, or no number."""
+    """Raises `FileError` for a model file whose version of the format is later than this stepnet reads, or is
+    not a whole number from 1.
+    """
     version = document.get("version")
     if type(version) is not int or version < 1:
         raise FileError(
@@ -88,7 +97,9 @@ class FileReader:
         return structure_of(data, lambda leaf: blank_of(leaf, "the output"), "the output")
 
     def params(self, data: Any) -> Any:
-        """Returns the parameters of a model in a file, arrays in their structure, from JSON."""
+        """Reads the parameters of a model in a file from JSON: a nested structure, in which each leaf names
+        an array of the file; returns it with the arrays.
+        """
 
         def leaf(given: Any) -> Any:
             """Returns the array of one parameter."""
@@ -98,7 +109,7 @@ class FileReader:
 
 
 def model_of(data: Any, reader: FileReader, depth: int = 0) -> Graph | Layer:
-    """Returns the model that `model_data` wrote; raises `StepnetError`s for other data.
+    """Reads the model that `model_data` wrote to a file as JSON; raises `StepnetError`s for other data.
 
     depth: the number of layers around it, which is limited.
     """
@@ -113,7 +124,7 @@ def model_of(data: Any, reader: FileReader, depth: int = 0) -> Graph | Layer:
 
 def layers_of(data: Any, kind: str, reader: FileReader, depth: int) -> Stack | Bidirectional:
     """Reads a `Stack` or a `Bidirectional` of a file from JSON, with the layers in it. kind: the name of the
-    class. reader: has the arrays of the file. depth: the number of layers around it.
+    class. reader: the reader of the file, which has its arrays. depth: the number of layers around it.
     """
     if depth > DEEPEST:
         raise ModelError(f"layers are nested more than {DEEPEST} deep")
@@ -130,8 +141,8 @@ def layers_of(data: Any, kind: str, reader: FileReader, depth: int) -> Stack | B
 
 
 def rnn_of(data: Any, reader: FileReader) -> RNN:
-    """Reads a recurrence of a file from JSON: its step is the stored net. reader: has the arrays of the file.
-    Raises `ModelError` for parts that do not fit each other.
+    """Reads a recurrence of a file from JSON: its step is the stored net. reader: the reader of the file,
+    which has its arrays. Raises `ModelError` for parts that do not fit each other.
     """
     given = keyed(
         data,
@@ -171,8 +182,8 @@ def rnn_of(data: Any, reader: FileReader) -> RNN:
 
 
 def graph_of(data: Any, reader: FileReader) -> Graph:
-    """Reads a `Graph` of a file from JSON: its model is the stored net. reader: has the arrays of the file.
-    Raises `ModelError` for parts that do not fit each other.
+    """Reads a `Graph` of a file from JSON: its model is the stored net. reader: the reader of the file, which
+    has its arrays. Raises `ModelError` for parts that do not fit each other.
     """
     given = keyed(
         data,
@@ -206,10 +217,11 @@ def graph_of(data: Any, reader: FileReader) -> Graph:
 
 
 def check_fits(net: Net, parts: list[tuple[str, Any, Extent | None]]) -> None:
-    """Raises `ModelError` unless the inputs of a net are those of the structures, in order.
+    """Raises `ModelError` unless the inputs of a net in a file have the types of the model's declared inputs,
+    memories, statics and parameters, in order.
 
     parts: for each kind of inputs its name, the structure of `Spec`s or arrays, and the extent of a value
-        without inner levels; None for memories, which enter a step in the dtype of computing.
+    without inner sequences; None for memories, which enter a step in the dtype of computing.
     """
     named_parts = [(kind, name, leaf, at) for kind, part, at in parts for name, leaf in named_leaves(part)]
     if len(named_parts) != len(net.inputs):
@@ -221,7 +233,10 @@ def check_fits(net: Net, parts: list[tuple[str, Any, Extent | None]]) -> None:
 
 
 def type_of(leaf: Any, at: Extent | None) -> Type:
-    """Returns the type of a leaf, a `Spec` or an array, as the input of a net. at: as for `check_fits`."""
+    """Returns the type (axes, features, dtype) that an input of a net has, from its `Spec` or array. at: the
+    axes of a value without inner sequences, such as sequences and steps; None for a memory, which enters a
+    step in the dtype of computing.
+    """
     dtype = str(leaf.dtype)
     if not isinstance(leaf, Spec):
         return Type(CONST, leaf.shape, dtype)

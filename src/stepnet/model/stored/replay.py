@@ -5,11 +5,14 @@ So a loaded model is traced, checked, planned and differentiated as one that is 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import Parameter, Signature
+from keyword import iskeyword
 from typing import Any
 
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.trace.lines import written_at
+from stepnet.compiler.trace.step import ARGUMENTS
 from stepnet.compiler.trace.traced import Traced, builder_of, lifted
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
@@ -40,12 +43,14 @@ class StoredNet:
         return self.name
 
     def results(self, parts: Sequence[Part], captured: Sequence[tuple[Any, str]] = ()) -> list[Traced]:
-        """Adds the operations of the net to the one that is traced; returns its results there.
+        """Adds the operations of the net of a model's file to the net that is traced; returns its results
+        there.
 
         Raises `InputError` for values of other kinds than those for which the model was saved.
 
-        parts: the arguments, in the order of the net's inputs.
-        captured: further inputs of the net, constants with their names.
+        parts: the arguments, in the order of the net's inputs, each as (the word for it in messages, the
+        values, the structure in which the model was saved). captured: further inputs of the net, constants
+        with their names.
         """
         given = [value for part in parts for value in self.checked(*part)]
         builder = builder_of(given)
@@ -63,10 +68,10 @@ class StoredNet:
         return [Traced(builder, number) for number in copied(self.net, builder, numbers)]
 
     def checked(self, kind: str, given: Any, like: Any) -> list[Any]:
-        """Lists the values of a kind of arguments; raises `InputError` for another structure.
+        """Lists the values of one kind of a model's arguments, in order; raises `InputError` for another
+        structure. kind: the word for it in messages.
 
-        given: the values.
-        like: the structure in which the model was saved.
+        given: the values. like: the structure in which the model was saved.
         """
         given = arranged(given, like)
         if skeleton(given) != skeleton(like):
@@ -101,18 +106,47 @@ class StoredStep(StoredNet):
     params: Any
     output: Any
 
+    @property
+    def __signature__(self) -> Signature:
+        """The parameters of the step that was saved, whose names the inputs of its net have, for messages."""
+        places = iter([self.net.nodes[place].name for place in self.net.inputs])
+        parts = (self.inputs, self.memory, self.statics, self.params)
+        x, memory, _, params = (
+            own_argument(part, [next(places) for _ in leaves(part)], usual)
+            for part, usual in zip(parts, ("x", "memory", "statics", "params"), strict=True)
+        )
+        names = (x, memory, params) if len({x, memory, params, "statics", "index"}) == 5 else ARGUMENTS
+        still = Parameter("statics", Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        return Signature([*(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names), still])
+
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """Runs the step; returns the output and the next memory."""
+        """Adds the operations of a step from a model's file to the net that is traced; returns the output and
+        the next memory. The arguments are values of that net, in their structures.
+        """
+        own = [*self.__signature__.parameters]
         results = self.results(
             [
-                ("input", x, self.inputs),
-                ("memory", memory, self.memory),
+                (f"input `{own[0]}`", x, self.inputs),
+                (f"memory `{own[1]}`", memory, self.memory),
                 ("static", statics, self.statics),
-                ("parameter", params, self.params),
+                (f"parameter `{own[2]}`", params, self.params),
             ]
         )
         count = len(leaves(self.output))
         return rebuild(self.output, results[:count]), rebuild(self.memory, results[count:])
+
+
+def own_argument(structure: Any, names: Sequence[str], usual: str) -> str:
+    """Returns the name of the argument of a saved step that has a structure, from the names of its values;
+    the usual one where these do not tell, as those of a dict, and where it is no name in Python.
+
+    names: those of the values, which the file gives.
+    """
+    paths = [name for name, _ in named_leaves(structure)]
+    if not paths or not names[0].endswith(ending := f".{paths[0]}" if paths[0] else ""):
+        return usual
+    own = names[0].removesuffix(ending)
+    return own if own.isidentifier() and not iskeyword(own) else usual
 
 
 @dataclass(frozen=True)
@@ -146,7 +180,9 @@ class StoredModel(StoredNet):
     captured: tuple[tuple[Any, str], ...]
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Runs the model; returns its outputs."""
+        """Adds the operations of a model from a file to the net that is traced; returns its outputs. The
+        arguments are values of that net, in their structures.
+        """
         results = self.results(
             [
                 ("input", x, self.inputs),

@@ -9,7 +9,7 @@ from stepnet.model.stored.nets import precision_data, precision_of
 
 
 def report_data(report: Quantization | None) -> Object | None:
-    """Returns the report of `stepnet.quantize` as JSON; None for a model that it did not make."""
+    """Converts the report of `stepnet.quantize` to JSON for a file; None for a model that it did not make."""
     if report is None:
         return None
     recurrences = [
@@ -29,7 +29,9 @@ def report_data(report: Quantization | None) -> Object | None:
 
 
 def report_of(data: Any) -> Quantization | None:
-    """Returns the report that `report_data` wrote; raises `ModelError` for other data."""
+    """Reads the report of `stepnet.quantize` from JSON that `report_data` wrote; None for None. Raises
+    `ModelError` for other data.
+    """
     if data is None:
         return None
     given = keyed(data, "a report", "recurrences", "outputs", "samples", "steps", "within")
@@ -59,7 +61,9 @@ def recurrence_of(data: Any, what: str) -> QuantizedRecurrence:
 
 
 def output_of(data: Any, what: str) -> OutputError:
-    """Returns the error of one output. what: its name in messages."""
+    """Reads the error of one output in a report of quantization from JSON, [name, three numbers]; raises
+    `ModelError` for other data. what: its name in messages.
+    """
     name, *numbers = several(lambda item, _: item, data, what) or (None,)
     if len(numbers) != 3:
         raise ModelError(f"{what} has a name and three numbers")

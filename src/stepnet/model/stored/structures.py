@@ -18,9 +18,11 @@ from stepnet.model.stored.fields import Object, count, entries, keyed, mapping, 
 
 
 def structure_data(structure: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Returns a structure as JSON. Raises `InputError` for keys of dicts other than texts and whole numbers.
+    """Converts a nested structure (dicts, tuples, lists, named tuples) to JSON. Raises `InputError` for keys
+    of dicts other than texts and whole numbers.
 
-    leaf: returns a leaf as a JSON object; it is called from left to right.
+    leaf: converts a value of the structure, such as an array, to a JSON object; it is called from left to
+    right.
     """
     if structure is None:
         return None
@@ -43,11 +45,11 @@ def structure_data(structure: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def structure_of(data: Any, leaf: Callable[[Any], Any], what: str, depth: int = 0) -> Any:
-    """Returns the structure that `structure_data` wrote; raises `ModelError` for other data.
+    """Converts JSON back to the nested structure (dicts, tuples, lists, named tuples) from which
+    `structure_data` made it; raises `ModelError` for other data.
 
-    leaf: returns a leaf from a JSON object, or raises `ModelError`.
-    what: the name of the structure in messages.
-    depth: the number of structures around it, which is limited.
+    leaf: makes a value of the structure, such as an array, from a JSON object, or raises `ModelError`. what:
+    the name of the structure in messages. depth: the number of structures around it, which is limited.
     """
     if data is None:
         return None
@@ -120,7 +122,8 @@ def spec_data(spec: Spec) -> Object:
 
 
 def spec_of(data: Any, what: str) -> Spec:
-    """Returns the `Spec` that `spec_data` wrote; raises `ModelError` for other data.
+    """Reads a `Spec` (features and dtype of a value) from JSON that `spec_data` wrote; raises `ModelError`
+    for other data.
 
     what: the name of the values in messages.
     """

@@ -32,7 +32,8 @@ from stepnet.model.stored.structures import spec_data, structure_data
 
 
 def save(model: Model, path: str | Path, force: bool) -> None:
-    """Writes a model to a file, which `Model.save` documents.
+    """Writes a model to a .stepnet file, as `Model.save` documents. Raises `InputError` for a path with
+    another ending and for a model that a file cannot hold.
 
     force: whether to replace an existing file.
     """
@@ -66,10 +67,11 @@ def model_data(model: Model, arrays: Collected) -> Object:
 
 
 def layers_data(model: Combined, programs: Iterator[StepProgram], prefix: str, arrays: Collected) -> Object:
-    """Returns layers or directions as JSON.
+    """Returns a stack of layers, or a pair of directions, as JSON for a file; adds their parameters and
+    constants to `arrays`.
 
-    programs: the programs of their recurrences, in the order they run.
-    prefix: what precedes the names of their arrays.
+    programs: the programs of their recurrences, in the order they run. prefix: the text in front of the names
+    of their arrays.
     """
     parts = list[Object]()
     directions = isinstance(model, Bidirectional)
@@ -93,10 +95,10 @@ def layers_data(model: Combined, programs: Iterator[StepProgram], prefix: str, a
 
 
 def rnn_data(rnn: RNN, program: StepProgram, prefix: str, arrays: Collected) -> Object:
-    """Returns a recurrence as JSON.
+    """Returns a recurrence as JSON for a file; adds its parameters and constants to `arrays`.
 
-    program: its program for the inputs for which it is stored.
-    prefix: what precedes the names of its arrays.
+    program: its program for the inputs for which it is stored. prefix: the text in front of the names of its
+    arrays.
     """
     traced = program.traced
     return {
@@ -158,10 +160,10 @@ def graph_data(graph: Graph, arrays: Collected) -> Object:
 
 
 def params_data(params: Any, prefix: str, arrays: Collected) -> Any:
-    """Returns the structure of parameters as JSON, with their names in the file as leaves, and adds them to
-    `arrays`.
+    """Returns the structure of parameters as JSON, in which the name in the file stands for each array, and
+    adds the arrays to `arrays`.
 
-    prefix: what precedes these names.
+    prefix: the text in front of these names.
     """
     names = iter([name for name, _ in named_leaves(params)])
 

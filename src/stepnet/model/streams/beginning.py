@@ -12,7 +12,7 @@ import numpy as np
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.structure import leaves
-from stepnet.errors import InputError
+from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics, check_inputs
 from stepnet.model.streams.called import CalledStep, in_sequences, step_inputs
 from stepnet.model.streams.layers import CalledRecurrence, Stepped
@@ -23,6 +23,8 @@ from stepnet.ragged import Ragged
 
 Array = np.ndarray
 LayerStep = PreparedStep | CalledStep
+AN_AXIS = "a step of a stream takes [rows, features...], without an axis of steps, and an input is "
+"""The beginning of messages where an input may have such an axis, of one step."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class New:
     statics: list[Any] | None
 
     def of(self, rows: Array) -> "New":
-        """Returns the memories and statics of some of these rows, such as those that were not dropped since.
+        """Returns the memories and statics (values that each sequence has once) of some of these rows, such
+        as those that were not dropped since.
 
         rows: the indices of the rows.
         """
@@ -47,12 +50,12 @@ class New:
         return New(memory, first, None if self.statics is None else rows_of(self.statics, rows))
 
     def put(self, step: LayerStep, slots: Array, side: int, begun: Array) -> None:
-        """Writes the memories and statics of these new rows of a stream to slots (array positions).
+        """Writes the memories and statics (values that each sequence has once) of these new rows (sequences)
+        of a stream into the arrays of a layer.
 
-        step: the prepared step of the layer, which has the arrays.
-        slots: the slot of each row.
-        side: the side of the memories to write, 0 or 1.
-        begun: the number of steps that each row has taken.
+        step: the prepared step of the layer, which has the arrays. slots: the position of each row in the
+        arrays. side: the one of each row's two memories to write, 0 or 1; a step reads one and writes the
+        other. begun: the number of steps that each row has taken.
         """
         step.memories.put(slots, side, self.memory, begun)
         step.memories.put_first(slots, self.first)
@@ -77,21 +80,24 @@ class AddedRows:
     kept: Array
 
     def new(self, index: int, step: LayerStep, engine: Order) -> New:
-        """Returns the checked memories and statics of the rows for one layer, also of rows dropped since.
+        """Returns the checked initial memories and statics (values that each sequence has once) of the added
+        rows (sequences) for one layer, also of rows dropped since.
 
-        index: the position of the layer.
-        step: its prepared step; raises `InputError` if the arguments for the rows do not fit it.
-        engine: the engines that compute initial memories, in order of preference.
+        index: the position of the layer. step: its prepared step; raises `InputError` if the arguments for
+        the rows do not fit it. engine: the engines that compute initial memories, in order of preference.
         """
         statics = step.checked_statics(self.statics[index], self.count)
-        memories = step.memories.initial(
-            self.initial[index], self.count, computed_memories(step, statics, self.count, engine)
+        computed, argument = (
+            computed_memories(step, statics, self.count, engine),
+            step.kind.traced.arguments[1],
         )
+        memories = step.memories.initial(self.initial[index], self.count, argument, computed)
         return New(memories, memories, statics)
 
 
 def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: Order) -> list[Array] | None:
-    """Returns the initial memories of `count` rows, if the model computes some from statics; else None.
+    """Returns the initial memories of `count` rows, if the model computes some from statics (values that each
+    sequence has once); else None.
 
     The memories that it does not compute are zeros.
 
@@ -108,22 +114,23 @@ def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: O
 
 
 def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows, ...]:
-    """Appends rows to those added before the first step; leaves out groups of which all were dropped.
+    """Appends a group of rows, those that one call added to a stream before its first step, to the groups so
+    far; leaves out groups of which all rows were dropped. Returns the groups.
 
     A group without rows is appended too if it has any arrays, as the first step checks their shapes.
 
-    pieces: the groups so far. A group is the rows that one call added.
-    piece: the new group.
+    pieces: the groups so far. piece: the new group.
     """
     has = bool(piece.count or leaves(list(piece.initial)) or leaves(list(piece.statics)))
     return (*(own for own in pieces if len(own.kept)), *([piece] if has else []))
 
 
 def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
-    """Removes rows from those added before the first step; leaves out groups of which all were dropped.
+    """Removes rows from those that were added to a stream before its first step; leaves out groups of which
+    all rows were dropped. Returns the groups.
 
-    pieces: the groups; each has the rows that one call added.
-    rows: the indices of the rows, counted through all groups.
+    pieces: the groups; each has the rows that one call added. rows: the indices of the rows, counted through
+    all groups.
     """
     remaining: list[AddedRows] = []
     first = 0
@@ -137,43 +144,46 @@ def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
 def prepare_step(
     rnn: Stepped, x: Any, rows: int, some: bool, statics: Any, count: int, capacity: int, engine: Order
 ) -> LayerStep:
-    """Traces and prepares the step of a layer for its first inputs.
+    """Traces the step of a stream's layer for its first inputs, and allocates the arrays that it reads and
+    writes.
 
-    rnn: the recurrence of the layer.
-    x: the inputs of `rows` rows.
-    some: whether other rows of the stream wait, for messages.
-    statics: statics of `count` rows, which fix the features and dtypes for all rows of the stream.
-    capacity: the number of rows that the arrays have room for.
-    engine: the engines in order of preference.
+    rnn: the recurrence of the layer. x: the inputs of `rows` rows. some: whether other rows of the stream
+    wait, for messages. statics: the statics (values that each sequence has once) of `count` rows, which fix
+    the features and dtypes for all rows of the stream. capacity: the number of rows that the arrays have room
+    for. engine: the engines in order of preference.
     """
     if any(isinstance(leaf, Ragged) for leaf in leaves(x)):
-        x = step_inputs(x, rows, some)
+        x = step_inputs(x, rows, some, rnn.arguments[0])
     else:
-        x = step_inputs(rnn.as_declared(x), rows, some)
+        x = step_inputs(rnn.as_declared(x), rows, some, rnn.arguments[0])
     batch = Batch.of(in_sequences(x, rows), None)
-    kind = kind_for(rnn, batch.specs, Statics.of(statics, count).specs)
+    shapes: list[tuple[int, ...]] = [spec.shape for spec in leaves(batch.specs) if not spec.levels]
+    longer = [[rows, *shape] for shape in shapes if len(shape) > 1 and shape[0] == 1]
+    with named(*[f"{AN_AXIS}{shape}" for shape in longer[:1]]):
+        kind = kind_for(rnn, batch.specs, Statics.of(statics, count).specs)
     return step_for(rnn, kind, capacity, engine)
 
 
 def kind_for(rnn: Stepped, inputs: Any, statics: Any) -> StepKind:
-    """Traces a layer's step for given inputs and statics; raises `InputError` if the inputs are not as
-    declared.
+    """Traces a layer's step for inputs and statics (values that each sequence has once) of these features and
+    dtypes; raises `InputError` if the inputs are not as declared.
 
-    rnn: the recurrence of the layer.
-    inputs, statics: the structures, with a `Spec` (features and dtype) for each value.
+    rnn: the recurrence of the layer. inputs, statics: the structures, with a `Spec` (features and dtype) for
+    each value.
     """
-    check_inputs(rnn.inputs, inputs, owner=rnn.noun)
+    check_inputs(rnn.inputs, inputs, owner=rnn.noun, argument=rnn.arguments[0])
     program = rnn.program_of(inputs, statics)
     return StepKind(program.traced, inputs, program.traced.statics, program.begin)
 
 
 def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> LayerStep:
-    """Prepares the traced step of a layer, with memories of zeros for up to `capacity` rows.
+    """Makes the step of a stream's layer from its traced step, with memories of zeros for up to `capacity`
+    rows (sequences).
 
-    A step with inputs or statics that are sequences runs as a separate call each time.
+    A step with inputs or statics (values that each sequence has once) that are sequences runs as a separate
+    call each time.
 
-    rnn, kind: the recurrence of the layer, and its traced step.
-    engine: the engines in order of preference.
+    rnn, kind: the recurrence of the layer, and its traced step. engine: the engines in order of preference.
     """
     memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):

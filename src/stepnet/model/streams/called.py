@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import Order
-from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
+from stepnet.compiler.values.structure import arranged, leaves, rebuild, skeleton, titled_leaves, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import checked_array
 from stepnet.model.streams.layers import CalledRecurrence
@@ -26,27 +26,30 @@ class CalledStep:
     """Runs the steps of one layer of a stream as separate calls, for up to `capacity` rows."""
 
     def __init__(self, rnn: CalledRecurrence, kind: StepKind, engine: Order, memories: Memories) -> None:
-        """Allocates statics for as many rows as the memories have room for.
+        """Sets up a step that runs as a separate call of a recurrence, and allocates statics (values that
+        each sequence has once) for as many rows (sequences) as the memories have room for.
 
-        rnn: the recurrence whose calls are the steps.
-        kind: its step, as traced for the inputs and statics of the stream.
+        rnn: the recurrence whose calls are the steps. kind: its step, as traced for the inputs and statics of
+        the stream.
         """
         self.rnn, self.kind, self.engine, self.memories = rnn, kind, engine, memories
         self.capacity = memories.capacity
         self.statics: list[Any] = empty_slots(kind.statics, self.capacity)
 
     def grown(self, capacity: int, slots: Array) -> "CalledStep":
-        """Returns a copy with arrays for more rows, and with the present statics of the rows in `slots`.
+        """Returns a copy of this step of a layer with arrays for more rows (sequences), and with the statics
+        (values that each sequence has once) of the present rows.
 
-        capacity: the number of rows that it has room for.
-        slots: the positions of the present rows in the arrays.
+        capacity: the number of rows that it has room for. slots: the positions of the present rows in the
+        arrays.
         """
         larger = CalledStep(self.rnn, self.kind, self.engine, self.memories.grown(capacity))
         larger.put_statics(slots, self.statics_of(slots))
         return larger
 
     def checked_statics(self, statics: Any, count: int) -> list[Any]:
-        """Checks the statics of `count` new rows; returns them as arrays and Raggeds.
+        """Checks the statics (values that each sequence has once) of `count` new rows of a stream; returns
+        them as arrays and Raggeds.
 
         Raises `InputError` unless they have the structure, features and dtypes of those of earlier rows.
         """
@@ -68,11 +71,12 @@ class CalledStep:
         return rows_of(self.statics, slots)
 
     def step_rows(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
-        """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
+        """Runs a step of some rows (sequences) of a stream; writes their next memories and returns the
+        outputs.
 
-        x: the inputs of these rows.
-        side: the memories to read, 0 or 1; the step writes the others, so that it can be undone.
-        some: whether other rows of the stream wait, for messages.
+        x: the inputs of these rows. slots: their positions in the arrays of memories. side: the one of each
+        row's two memories to read, 0 or 1; the step writes the other, so that it can be undone. some: whether
+        other rows of the stream wait, for messages.
         """
         sequences = in_sequences(self.checked(x, len(slots), some), len(slots))
         memories, specs = self.memories, self.kind.traced.memory
@@ -91,12 +95,13 @@ class CalledStep:
         count: the number of rows that take the step.
         some: whether other rows of the stream wait, for messages.
         """
-        x = step_inputs(arranged(x, self.kind.inputs), count, some)
+        argument = self.kind.traced.arguments[0]
+        x = step_inputs(arranged(x, self.kind.inputs), count, some, argument)
         if skeleton(x) != skeleton(self.kind.inputs):
             raise InputError(
                 f"a step's inputs are {skeleton(x)}; those before were {skeleton(self.kind.inputs)}"
             )
-        for (name, leaf), spec in zip(named_leaves(x), leaves(self.kind.inputs), strict=True):
+        for (name, leaf), spec in zip(titled_leaves(x, argument), leaves(self.kind.inputs), strict=True):
             features, levels = (
                 (leaf.features, leaf.levels) if isinstance(leaf, Ragged) else (leaf.shape[1:], 0)
             )
@@ -108,16 +113,17 @@ class CalledStep:
         return x
 
 
-def step_inputs(x: Any, count: int, some: bool = False) -> Any:
+def step_inputs(x: Any, count: int, some: bool, argument: str) -> Any:
     """Checks the inputs of one step of a stream (sequences, its rows, that get one step per call); returns
     each as a `Ragged` or an array.
 
     x: the inputs.
     count: the number of rows that take the step.
     some: whether other rows of the stream wait, for messages.
+    argument: the name of the step's argument for the inputs, for messages; "" for none.
     """
     inputs: list[Any] = []
-    for name, leaf in named_leaves(x):
+    for name, leaf in titled_leaves(x, argument):
         if isinstance(leaf, Ragged):
             if len(leaf) != count:
                 has = f"rows= names {count}" if some else f"the stream has {count} rows"
@@ -153,7 +159,9 @@ def in_sequences(x: Any, count: int) -> Any:
 
 
 def of_the_step(output: Any) -> Any:
-    """Converts the output of a call over sequences of length 1 to the output of a step."""
+    """Converts an output of a call over sequences of length 1, an array [rows, 1, ...] or a `Ragged`, to that
+    of a single step, without the axis of steps.
+    """
     if isinstance(output, Ragged):
         return output.inner() if output.levels > 1 else output.values
     return output[:, 0]

@@ -139,7 +139,9 @@ class Composition:
 
     @property
     def inputs_by_kind(self) -> dict[Any, list[int]]:
-        """The inputs of the model by extent (per step, row or constant), as numbers in the net of a step."""
+        """The inputs of the model by extent (a value per step, per row, or a constant): lists of their node
+        numbers in the net of one step.
+        """
         by_extent: dict[Any, list[int]] = {STEPS: [], ROWS: [], CONST: []}
         for number in self.net.inputs:
             by_extent[self.net.type_of(number).extent].append(self.values[number])
@@ -147,9 +149,10 @@ class Composition:
 
     @computed_once
     def repeats(self) -> bool:
-        """True if the model repeats a value at every step: the net of one step then needs more barriers.
+        """True if the model repeats a value at every step: the net of one step then needs more barriers
+        (nodes across which the compiler moves nothing).
 
-        Without them, passes could add up sums there in another order than in a call of whole sequences.
+        Without them, the compiler could add up sums there in another order than in a call of whole sequences.
         """
         return any(n.operation == "expand" and n.type.extent == STEPS for n in self.net.nodes)
 
@@ -164,7 +167,8 @@ class Composition:
         return self.values[number]
 
     def value(self, number: int) -> int:
-        """Returns the number of a model's value in the net of one step; copies the value at first use.
+        """Returns the number of a model's value in the net of one step; at first use it copies the operations
+        that compute the value into that net.
 
         number: the number of the value in the model's net.
         """
@@ -184,8 +188,8 @@ class Composition:
         return self.values[number]
 
     def window(self, value: int, window: Window) -> int:
-        """Adds the window of a step that reaches no later steps to the net of one step; returns its number.
-        The earlier steps that it reads are a memory, which begins with zeros.
+        """Adds a window (this step and earlier ones, which a convolution reads) to the net of one step;
+        returns the number of its node. The earlier steps that it reads are a memory, which begins with zeros.
 
         value: the number of the value of this step there.
         """
@@ -214,7 +218,8 @@ class Composition:
         return self.builder.type_of(number).extent == CONST
 
     def add(self, part: Part, plan: Plan) -> None:
-        """Adds a part of the model (operations that run together) to the net of one step, with its memories.
+        """Adds a part of the model (operations that run together, as a recurrence) to the net of one step;
+        records its memories and where they begin.
 
         Raises `InputError` for a part that cannot run one step at a time.
 
@@ -245,7 +250,7 @@ class Composition:
         """Lists the operands of a part of the model by their numbers in the net of one step, in plan order.
 
         part: operations of the model that run together. A negative number in `part.reads` stands for zeros. A
-            part of kind "plain" has no recurrence: its plan has a dummy memory, which gets zeros.
+        part of kind "plain" has no recurrence: its plan has a memory that is not used, which gets zeros.
         plan: the operations of the part, in order.
         """
         ends, net = plan.ends, plan.net
@@ -276,7 +281,8 @@ def begins_at_zeros(builder: Builder, number: int) -> bool:
 
 
 def memory_specs(nodes: Sequence[Node]) -> Any:
-    """Returns the structure of a recurrence's memory with `Spec`s: one, or a dict by the names of its arrays.
+    """Returns the structure of a recurrence's memory, with a `Spec` (features and dtype) in place of each
+    array: a single one, or a dict by the names of the arrays.
 
     nodes: the inputs of the step that are memories. Without unique names the structure is a tuple.
     """
@@ -301,7 +307,8 @@ class ComputedBeginning:
     places: tuple[int, ...]
 
     def add_to(self, builder: Builder, inputs: Sequence[int]) -> dict[int, int]:
-        """Adds the computation to a net; returns {memory position: number of its value}.
+        """Adds the operations that compute initial memories from statics (values that each sequence has once)
+        and parameters to a net; returns {position of the memory: number of its value in the net}.
 
         inputs: the numbers of values of the net, of which the last are the statics and the parameters.
         """
@@ -313,7 +320,8 @@ class ComputedBeginning:
         return {place: made[result] for place, result in zip(self.places, net.results, strict=True)}
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
-        """Computes initial memories of `count` sequences from statics; returns {memory position: array}.
+        """Computes initial memories of `count` sequences from statics (values that each sequence has once);
+        returns {position of the memory: array}.
 
         engine: the engines in order of preference.
         """
@@ -323,13 +331,13 @@ class ComputedBeginning:
 
 
 def composition(schedule: Schedule, differentiable: bool = False) -> Composition:
-    """Lays the parts of a model end to end in the net of one step, to run the model in a stream.
+    """Adds all parts of a model, one after the other, to the net of one step, to run the model in a stream.
 
     Raises `InputError` for a model that has no stream.
 
-    schedule: the parts of the model in the order they run, with their plans.
-    differentiable: makes a net that has a gradient: of the operations as they are before the passes, without
-        barriers. Its memories are the same.
+    schedule: the parts of the model in the order they run, with their plans (which operation runs when).
+    differentiable: makes a net that has a gradient: of the operations as they are before the compiler's
+    optimisations. Its memories are the same.
     """
     check_stream(schedule.traced)
     composed_net = Composition(schedule.net, not differentiable)
@@ -352,7 +360,7 @@ def composed(
 ) -> StepProgram:
     """Makes the program of one step of a whole model; raises `InputError` if the model has no stream.
 
-    schedule: the parts of the model in the order they run, with their plans.
+    schedule: the parts of the model in the order they run, with their plans (which operation runs when).
     inputs, statics: the structures of the model's inputs, with a `Spec` (features and dtype) for each.
     params: its parameters, in the order of the net.
     output: the structure of its outputs.
@@ -387,7 +395,7 @@ def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepP
     Returns None for layers that do not run as one step with the same bits: on another engine than those of a
     call, or with memories that a call begins in another way.
 
-    program: the program of the layers, for flat inputs without statics.
+    program: the program of the layers, for flat inputs without statics (values that each sequence has once).
     inputs: the `Spec`s (features and dtypes) of the inputs.
     engine: the engines in order of preference.
     """
@@ -438,7 +446,7 @@ def check_engines(schedule: Schedule, step: Schedule, asked: Order) -> None:
     """Raises `InputError` if a stream's step runs on another engine than a call's parts, so that the two
     would not be bitwise identical.
 
-    schedule: the parts of the model with their plans.
+    schedule: the parts of the model with their plans (which operation runs when).
     step: the whole model as one step.
     asked: the engines that were requested, in order of preference.
     """

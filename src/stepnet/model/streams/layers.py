@@ -25,13 +25,18 @@ class Stepped(Protocol):
         ...
 
     @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the step's own parameters for inputs, memory and parameters, for messages."""
+        ...
+
+    @property
     def params(self) -> Any:
         """The parameters of the recurrence, in their structure."""
         ...
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the order of the declared inputs, so that their leaves
-        correspond.
+        """Returns inputs with their dicts in the order of the declared inputs, so that their arrays
+        correspond in order.
         """
         ...
 
@@ -79,7 +84,7 @@ class StreamedRecurrence:
     def split(self, value: Any, what: str) -> list[Any]:
         """Returns an argument of a stream as a list with one entry, as there is one recurrence.
 
-        what: the name of the argument, which has no use here.
+        what: the name of the argument; not read.
         """
         return [value]
 
@@ -106,7 +111,7 @@ class Layers:
 
     @property
     def named_recurrences(self) -> list[tuple[Names, Stepped]]:
-        """All recurrences, each with the names of the layers that it is in, outermost first."""
+        """All recurrences of the layers, each with the names of the layers that it is in, outermost first."""
         return [
             ((f"layer {index}", *names), rnn)
             for index, layer in enumerate(self.layers)

@@ -29,7 +29,10 @@ class Memories:
     """
 
     def __init__(self, specs: Any, capacity: int) -> None:
-        """Allocates memories of zeros for `capacity` slots (positions for rows)."""
+        """Allocates memories of zeros for `capacity` rows (sequences) of a stream: two for each row, of which
+        a step reads one and writes the other; those with which rows began; and counts of steps. specs: the
+        features and dtype of each memory, in their structure.
+        """
         self.specs, self.capacity = specs, capacity
         self.sides = self.zeros(capacity), self.zeros(capacity)
         self.first = self.zeros(capacity)
@@ -40,7 +43,7 @@ class Memories:
         """Returns the memories of several layers as those of one, in the same arrays, for a step of all
         layers.
 
-        No steps are counted in them, as such a step does not read its index.
+        They keep no counts of steps of their own, as such a step does not read its index.
         """
         joined_memories = object.__new__(cls)
         joined_memories.specs, joined_memories.capacity = (
@@ -57,7 +60,7 @@ class Memories:
         return [np.zeros((count, *spec.shape), spec.dtype) for spec in leaves(self.specs)]
 
     def grown(self, capacity: int) -> "Memories":
-        """Returns a copy with more slots (positions for rows): `capacity` in all."""
+        """Returns a copy of a stream's memories with room for more rows (sequences): `capacity` in all."""
         larger = Memories(self.specs, capacity)
         pairs = zip(larger.arrays, self.arrays, strict=True)
         for new, old in pairs:
@@ -69,12 +72,15 @@ class Memories:
         """A layer's arrays of memories and step counts, to copy; each has an entry for each slot (a row)."""
         return [*self.sides[0], *self.sides[1], *self.first, *self.begun]
 
-    def initial(self, initial: Any, count: int, default: list[Array] | None = None) -> list[Array]:
+    def initial(
+        self, initial: Any, count: int, argument: str, default: list[Array] | None = None
+    ) -> list[Array]:
         """Returns the argument `initial` for `count` rows as checked arrays, one per memory.
 
+        argument: the name of the step's argument for the memory, for messages.
         default: the memories where none are given; None for zeros.
         """
-        arrays = initial_arrays(initial, self.specs, count)
+        arrays = initial_arrays(initial, self.specs, count, argument)
         others = self.zeros(count) if default is None else default
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
@@ -89,12 +95,12 @@ class Memories:
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories of a stream's rows and their step counts to the sides that are not in use.
+        """Writes memories and step counts of a stream's rows to those of their two memories that are not in
+        use.
 
-        A slot has two sides: a step reads the memory on one and writes that on the other.
+        A step reads one of a row's two memories and writes the other.
 
-        slots: the positions of the rows in the arrays.
-        sides: the side of each row that is in use, 0 or 1.
+        slots: the positions of the rows in the arrays. sides: the memory of each row that is in use, 0 or 1.
         memory, begun: the memories of the rows, and the number of steps that each has taken.
         """
         for side in (0, 1):
@@ -116,7 +122,8 @@ class Memories:
     def of(self, moment: Moment) -> list[Array]:
         """Returns copies of the memories of all rows, after the steps that they have taken.
 
-        moment: the state of the stream, with each row's position in the arrays and side (0 or 1).
+        moment: the state of the stream, with each row's position in the arrays, and which of its two memories
+        is in use.
         """
         if moment.sides is None:
             return [array[moment.slots] for array in self.sides[moment.side]]
@@ -136,18 +143,20 @@ class Memories:
         return rebuild(self.specs, self.of(moment))
 
     def carry(self, slots: Array, side: int) -> None:
-        """Copies memories and step counts of the rows in these slots (array positions) from their other side.
+        """Copies memories and step counts of some rows from one of their two memories to the other. slots:
+        the positions of the rows in the arrays.
 
-        side: the side to copy to, 0 or 1.
+        side: the memory to copy to, 0 or 1.
         """
         for here, there in zip(self.sides[side], self.sides[1 - side], strict=True):
             here[slots] = there[slots]
         self.begun[side][slots] = self.begun[1 - side][slots]
 
     def move(self, moment: Moment, rows: Array) -> None:
-        """Writes the memory of row rows[i] to row i, on the side (0 or 1) that is not in use.
+        """Writes the memory and step count of row rows[i] of a stream to row i: into that of its two memories
+        which is not in use.
 
-        moment: the state of the stream, in which all rows must be on one side.
+        moment: the state of the stream, in which all rows must use the same one of their two memories.
         """
         before, after = moment.side, 1 - moment.side
         old = *self.sides[before], self.begun[before]

@@ -38,7 +38,8 @@ class Moment:
         sides: the one of the two, 0 or 1, that the next step of the row reads.
         begun: the number of steps that the row has taken.
 
-        The field `number`, whose parity is the side of all rows, becomes that side; 0 if they differ.
+        The field `number`, whose parity says which memory the next step of all rows reads, becomes that 0 or
+        1; 0 if the rows differ.
         """
         mixed = len(sides) > 0 and bool((sides != sides[0]).any())
         number = int(sides[0]) if len(sides) and not mixed else 0
@@ -46,9 +47,8 @@ class Moment:
 
     @property
     def side(self) -> int:
-        """The one of each slot's two memories, 0 or 1, that is the present one, for all rows of the stream.
-
-        If `sides` has a side for each row, that counts instead.
+        """The one of each row's two memories, 0 or 1, that the next step reads, for all rows of the stream;
+        where `sides` has one for each row, that counts instead.
         """
         return self.number & 1
 
@@ -76,9 +76,9 @@ class Moment:
     def reordered(self, sources: Array) -> "Moment":
         """Returns the stream's state after row i took over the memory of row sources[i].
 
-        Each slot has two memories; the other one was written, and the parity of `number` tells which. So
-        `number` grows by one as in a step; `ahead`, a row's steps beyond `number`, falls by one, as no step
-        was taken.
+        Each row has two memories; the other one was written, and the parity of `number` tells which is in
+        use. So `number` grows by one as in a step; `ahead`, a row's steps beyond `number`, falls by one, as
+        no step was taken.
         """
         return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
 
@@ -98,7 +98,7 @@ class Moment:
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
         """Returns the stream's state with new rows after the others.
 
-        slots: the positions of their memories in the arrays, on the side `self.side` of the two.
+        slots: the positions of their memories in the arrays, in the one of two arrays that `self.side` says.
         begun: the number of steps that each new row has taken.
         """
         all_slots = np.concatenate([self.slots, slots])
@@ -109,11 +109,11 @@ class Moment:
         return Moment(self.number, all_slots, sides, ahead, is_in_order(all_slots))
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
-        """Returns the stream's state after the memories of some rows were written to other slots.
+        """Returns the stream's state after the memories of some rows were written to other positions of the
+        arrays.
 
-        rows: the indices of these rows.
-        slots: their new positions in the arrays, where the memories lie on the side `self.side` of the two.
-        begun: the number of steps that each of these rows has taken.
+        rows: the indices of these rows. slots: their new positions in the arrays; the memories are in the one
+        of two arrays that `self.side` says. begun: the number of steps that each of these rows has taken.
         """
         all_slots, sides, steps = self.slots.copy(), self.all_sides.copy(), self.begun
         all_slots[rows], sides[rows], steps[rows] = slots, self.side, begun

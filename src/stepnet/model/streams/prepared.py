@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.compiler.targets import Bound, Call, Results
 from stepnet.compiler.trace.step import TracedStep
-from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton
+from stepnet.compiler.values.structure import arranged, leaves, rebuild, skeleton, titled_leaves
 from stepnet.errors import InputError
 from stepnet.model.batch import checked_array
 from stepnet.model.program import Beginning
@@ -70,7 +70,10 @@ class PreparedStep:
     """
 
     def __init__(self, kind: StepKind, bind: Callable[[], Bound], memories: Memories) -> None:
-        """Allocates the inputs, statics and outputs of all rows that `memories` has room for."""
+        """Allocates the inputs, statics (values that each sequence has once) and outputs of a layer's step,
+        for all rows (sequences) that `memories` has room for. kind: the traced step. bind: compiles the step,
+        when it is first run.
+        """
         self.kind, self.bind, self.memories = kind, bind, memories
         self.sides: list[Any] | None = None
         capacity = self.capacity = memories.capacity
@@ -87,9 +90,9 @@ class PreparedStep:
 
     @property
     def steps(self) -> list[Any]:
-        """The prepared steps of the engine, one for each side of the memories that it reads.
+        """The compiled steps of the layer, one for each of the two memories of a row that it may read.
 
-        The first reads memories of side 0 and writes side 1, the other the reverse.
+        The first reads memories 0 and writes memories 1, the other the reverse.
         """
         # No `cached_property`: writing to `__dict__` would slow down each attribute of a step.
         if self.sides is None:
@@ -97,12 +100,13 @@ class PreparedStep:
         return self.sides
 
     def steps_from(self, side: int) -> Any:
-        """Binds the compiled step to the arrays of all slots, so that the rows of some slots can take single
+        """Binds the compiled step to the arrays of all rows (sequences), so that some rows can take single
         steps.
 
-        Returns the engine's object for these steps, whose `of(slots)` returns a function that runs one.
+        Returns the engine's object for these steps; its `of(slots)` returns a function that runs one step of
+        the rows at these positions of the arrays.
 
-        side: the side of the memories that the steps read, 0 or 1; they write the other one.
+        side: the one of each row's two memories that the steps read, 0 or 1; they write the other.
         """
         memories, capacity = self.memories, self.capacity
         positions = Positions.end_to_end(np.arange(capacity + 1))
@@ -112,24 +116,28 @@ class PreparedStep:
         return self.bind().steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":
-        """Returns a copy with arrays for more rows, and with the present statics of the rows in `slots`.
+        """Returns a copy of this step of a layer with arrays for more rows (sequences), and with the statics
+        (values that each sequence has once) of the present rows.
 
-        capacity: the number of rows that it has room for.
-        slots: the positions of the present rows in the arrays.
+        capacity: the number of rows that it has room for. slots: the positions of the present rows in the
+        arrays.
         """
         larger = PreparedStep(self.kind, self.bind, self.memories.grown(capacity))
         larger.put_statics(slots, [array[slots] for array in self.statics])
         return larger
 
     def checked_statics(self, statics: Any, count: int) -> list[Array]:
-        """Checks the statics of `count` new rows; returns them as arrays.
+        """Checks the statics (values that each sequence has once) of `count` new rows of a stream; returns
+        them as arrays.
 
         Raises `InputError` unless they have the structure, features and dtypes of those of earlier rows.
         """
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Array]) -> None:
-        """Writes the statics of the rows in these slots (array positions); prepared steps then read them."""
+        """Writes the statics (values that are the same at all steps) of some rows of a stream, and tells the
+        compiled steps to read them anew. slots: the positions of the rows in the arrays.
+        """
         for kept, new in zip(self.statics, statics, strict=True):
             kept[slots] = new
         if statics:
@@ -149,11 +157,12 @@ class PreparedStep:
         return rebuild(self.kind.traced.output, arrays)
 
     def step_rows(self, x: Any, slots: Array, side: int, some: bool = False) -> Any:
-        """Runs a step of the rows in these slots (positions of rows in the arrays); returns the outputs.
+        """Runs a compiled step of some rows (sequences) of a stream; writes their next memories and returns
+        copies of the outputs.
 
-        x: the inputs of these rows.
-        side: the memories to read, 0 or 1; the step writes the others, so that it can be undone.
-        some: whether other rows of the stream wait, for messages.
+        x: the inputs of these rows. slots: their positions in the arrays. side: the one of each row's two
+        memories to read, 0 or 1; the step writes the other, so that it can be undone. some: whether other
+        rows of the stream wait, for messages.
         """
         chosen = self.chosen[side]
         if chosen.slots is not slots:
@@ -175,9 +184,10 @@ class PreparedStep:
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
 
     def choose(self, slots: Array, side: int) -> Chosen:
-        """Prepares the step of the rows in these slots (positions in the arrays), caches it and returns it.
+        """Prepares a step of some rows (sequences) of a stream, to be run several times; caches it and
+        returns it. slots: the positions of the rows in the arrays.
 
-        side: the one of the two memories of each slot, 0 or 1, that the step reads; it writes the other.
+        side: the one of each row's two memories that the step reads, 0 or 1; it writes the other.
         """
         self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # in case of an error below
         count = len(slots)
@@ -199,7 +209,7 @@ class PreparedStep:
         x = arranged(x, kind.inputs)
         if skeleton(x) != skeleton(kind.inputs):
             raise InputError(f"a step's inputs are {skeleton(x)}; those before were {skeleton(kind.inputs)}")
-        for (name, leaf), kept in zip(named_leaves(x), inputs, strict=True):
+        for (name, leaf), kept in zip(titled_leaves(x, kind.traced.arguments[0]), inputs, strict=True):
             array = checked_array(leaf, titled(name))
             check_rows(name, array, count, some)
             if array.shape != kept.shape or array.dtype != kept.dtype:

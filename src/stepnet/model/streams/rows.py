@@ -44,10 +44,10 @@ def chosen_once(rows: Any, count: int) -> Array:
 
 
 def sources(rows: Any, count: int) -> Array:
-    """Returns the argument `rows` of `reorder` as indices; raises `InputError` if it does not fit.
+    """Returns the argument `rows` of a stream's method `reorder` as int64 indices; raises `InputError` if it
+    does not fit.
 
-    rows: for each row, the row whose memory it takes over.
-    count: the number of rows of the stream.
+    rows: for each row, the row whose memory it takes over. count: the number of rows of the stream.
     """
     order = array_of(rows, "rows")
     if not count and order.shape == (0,):

@@ -68,10 +68,9 @@ def write(
 ) -> None:
     """Writes the rows of a stream to a file; raises `FileError` if that is not possible.
 
-    path: the file.
-    recurrences, steps: the recurrence of each layer, and its prepared step with the names of the layer.
-    moment: the rows to write, with the positions of their memories.
-    force: whether to replace an existing file.
+    path: the file. recurrences, steps: the recurrence of each layer, and (the names of the layer, its
+    prepared step). moment: the rows to write, with the positions of their memories in the arrays. force:
+    whether to replace an existing file.
     """
     arrays: dict[str, Array] = {BEGUN: moment.begun}
     layers: list[dict[str, Any]] = []
@@ -94,8 +93,8 @@ def write(
 
 
 def parts(statics: Sequence[Any]) -> Iterator[Array]:
-    """Yields the arrays with which statics are saved, in the order of their names: a Ragged has two, its
-    values and its offsets.
+    """Yields the arrays with which statics (values that each sequence has once) of a stream are saved, in the
+    order of their names: a Ragged has two, its values and its offsets.
     """
     for value in statics:
         yield from (value.values, value.offsets[0]) if isinstance(value, Ragged) else (value,)
@@ -113,8 +112,8 @@ class LayerNames:
 def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
     """Returns the names of all arrays in a saved stream, layer by layer, such as "layer.0.memory.h".
 
-    They are those of the memories, of the memories for `reset`, and of the statics. A repeated name gets a
-    number.
+    They are those of the memories, of the memories for `reset`, and of the statics (values that each sequence
+    has once). A repeated name gets a number.
 
     kinds: pairs of the names of a layer and its step.
     """
@@ -247,12 +246,12 @@ def begun_of(arrays: Mapping[str, Array]) -> Array:
 
 
 def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) -> StepKind:
-    """Traces a step for the inputs that a saved stream has; raises `FileError` unless it is the saved step.
+    """Traces a layer's step for the inputs of a saved stream; raises `FileError` unless it is the saved step.
 
     rnn: the recurrence of the layer.
     layer: the description of the layer in the file.
     running: the step that the stream runs; None before its first step. It has the structures of inputs and
-        statics where the file cannot hold them.
+        statics (values that each sequence has once) where the file cannot hold them.
     """
     inputs, statics = (specs_of(layer.get(what), what) for what in ("inputs", "statics"))
     if running is not None and (inputs is False or statics is False):
@@ -355,13 +354,13 @@ def dict_of(inner: list[Any], what: str, depth: int) -> Any:
 
 
 def new_rows(arrays: Mapping[str, Array], kinds: Sequence[tuple[Names, StepKind]], count: int) -> list[New]:
-    """Returns a saved stream's rows for each layer; raises `FileError` for missing, unknown or wrong arrays.
+    """Returns, for each layer, the memories and statics (values that each sequence has once) of the rows
+    (sequences) in a saved stream's file; raises `FileError` for missing, unknown or wrong arrays.
 
-    Memories for `reset` that are missing are zeros, as `write` leaves out those.
+    Missing memories to which `reset` returns are zeros, as `write` leaves these out.
 
-    arrays: the arrays in the file, by name.
-    kinds: pairs of the names of a layer and its step.
-    count: the number of rows.
+    arrays: the arrays in the file, by name. kinds: pairs of the names of a layer and its step. count: the
+    number of rows.
     """
     left = {name: array for name, array in arrays.items() if name != BEGUN}
 

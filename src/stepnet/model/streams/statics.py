@@ -13,7 +13,8 @@ Array = np.ndarray
 
 
 def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
-    """Checks the statics of `count` new rows; returns them as arrays and Raggeds.
+    """Checks the statics (values that each sequence has once) of `count` new rows of a stream; returns them
+    as arrays and Raggeds.
 
     Raises `InputError` unless they have the structure, features and dtypes of those of earlier rows.
 
@@ -41,11 +42,12 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
 
 
 def kinds(specs: Any) -> list[tuple[Any, ...]]:
-    """Returns the properties that the statics of all rows of a stream must share, to compare them.
+    """Returns the properties that the statics (values that each sequence has once) of all rows of a stream
+    must share, to compare them.
 
     They are the features, the dtype, and whether a static is a sequence.
 
-    specs: the `Spec`s of the statics.
+    specs: the `Spec`s (features and dtypes) of the statics.
     """
     return [(spec.shape, np.dtype(spec.dtype), bool(spec.axis)) for spec in leaves(specs)]
 
@@ -56,7 +58,7 @@ def text_of(value: Any) -> str:
 
 
 def rows_of(values: list[Any], rows: Array) -> list[Any]:
-    """Returns copies of the statics of some rows.
+    """Returns copies of the statics (values that each sequence has once) of some rows of a stream.
 
     values: the statics of all rows, as arrays and Raggeds.
     rows: the indices of the rows.
@@ -65,7 +67,10 @@ def rows_of(values: list[Any], rows: Array) -> list[Any]:
 
 
 def empty_slots(specs: Any, capacity: int) -> list[Any]:
-    """Returns statics for `capacity` rows that do not exist yet: zeros, and sequences without steps."""
+    """Allocates statics (values that each sequence has once) for `capacity` rows (sequences) of a stream, as
+    a list: arrays of zeros and, for statics that are sequences, sequences without steps. specs: their
+    features and dtypes.
+    """
     arrays: list[Any] = []
     for spec in leaves(specs):
         values = np.zeros((0 if spec.axis else capacity, *spec.shape), spec.dtype)
@@ -74,11 +79,11 @@ def empty_slots(specs: Any, capacity: int) -> list[Any]:
 
 
 def with_slots(kept: Ragged, slots: Array, new: Ragged) -> Ragged:
-    """Returns a copy of the static sequences of a stream in which those of some slots are replaced.
+    """Returns a copy of one static of a stream (here a sequence that each row has once), in which those of
+    some rows are replaced.
 
-    kept: the present sequences, one for each slot (position of a row).
-    slots: the slots to replace.
-    new: their new sequences.
+    kept: the present sequences, one for each position that a row may have in the arrays. slots: the positions
+    to replace. new: their new sequences.
     """
     values = np.concatenate([kept.values, new.values])
     offsets = np.concatenate([kept.offsets[0], new.offsets[0][1:] + kept.total])

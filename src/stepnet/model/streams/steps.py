@@ -31,7 +31,7 @@ def named_layer(names: Names) -> AbstractContextManager[Any]:
 
 
 def first_moment(pieces: Sequence[AddedRows]) -> Moment:
-    """Returns the state of a stream before its first step, in which row i lies in slot i of the arrays.
+    """Returns the state of a stream before its first step, in which row i lies at position i of the arrays.
 
     pieces: the groups of rows that were added so far.
     """
@@ -40,8 +40,9 @@ def first_moment(pieces: Sequence[AddedRows]) -> Moment:
 
 
 def put_pieces(pieces: Sequence[AddedRows], index: int, step: LayerStep, engine: Order) -> None:
-    """Writes the first memories and statics of a stream's rows (sequences) to the arrays of a layer, when the
-    stream takes its first step. The rows get the slots of the arrays in the order in which they were added.
+    """Writes the first memories and statics (values that each sequence has once) of a stream's rows
+    (sequences) to the arrays of a layer, when the stream takes its first step. The rows get positions in the
+    arrays in the order in which they were added.
 
     pieces: the rows that were added before that step, in the groups in which `Stream.add` got them. Rows that
         were dropped since are left out.
@@ -68,7 +69,8 @@ def first_step(
     """Runs the first step of a stream; returns the prepared steps of all layers, and the outputs.
 
     layers: the recurrences of the stream.
-    pieces: the rows that were added so far, in groups. The statics of the first group fix the dtypes for all.
+    pieces: the rows that were added so far, in groups. The statics (values that each sequence has once) of
+        the first group fix the dtypes for all.
     moment: the state of the rows before the step.
     x: the inputs of the rows that take the step.
     row_indices: the indices of the rows that take the step.
@@ -110,7 +112,8 @@ class WholeStep:
 def whole_step(layers: StreamedRecurrence | Layers, steps: LayerSteps, engine: Order) -> WholeStep | None:
     """Prepares one step that runs all layers of a stream; returns None for layers that must run one by one.
 
-    Layers with statics, and those that read the number of earlier steps, run one by one.
+    Layers with statics (values that each sequence has once), and those that read the number of earlier steps,
+    run one by one.
 
     layers: the recurrences of the stream.
     steps: for each layer, its names and its prepared step.
@@ -128,16 +131,16 @@ def whole_step(layers: StreamedRecurrence | Layers, steps: LayerSteps, engine: O
 def run(
     steps: LayerSteps, whole: WholeStep | None, x: Any, slots: Array, side: int, some: bool = False
 ) -> Any:
-    """Runs a step of the rows in these slots (positions in the layers' arrays); returns the outputs.
+    """Runs a step of some rows (sequences) of a stream through all layers; returns the outputs of the last
+    layer.
 
-    An error is raised by the layers one by one, so that it names the layer: a step writes only to memories
-    that are not in use.
+    If the step of all layers as one raises an error, the layers are run one by one, so that the error names
+    the layer; this is safe, as a step writes only to memories that are not in use.
 
-    steps: for each layer, its names and its prepared step.
-    whole: the steps of the layers as one; None to run them one by one.
-    x: the inputs of these rows.
-    side: the memories to read, 0 or 1; the step writes the others.
-    some: whether other rows of the stream wait, for messages.
+    steps: for each layer, its names and its prepared step. whole: the steps of the layers as one; None to run
+    them one by one. x: the inputs of these rows. slots: their positions in the layers' arrays. side: the one
+    of each row's two memories to read, 0 or 1; the step writes the other. some: whether other rows of the
+    stream wait, for messages.
     """
     if whole is not None and whole.layers is steps:
         try:
@@ -178,13 +181,13 @@ def prepare_steps(
 
 
 def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> tuple[LayerSteps, Array]:
-    """Writes new rows to free slots (positions in the layers' arrays); of a stream; returns the layers'
-    prepared steps and the slots.
+    """Writes new rows (sequences) of a stream to free positions of the layers' arrays; returns the layers'
+    prepared steps and these positions.
 
-    The steps are copies with more slots where there were too few.
+    Where there is no room, the steps are copies with larger arrays.
 
-    moment: the state of the rows that exist.
-    new: the memories and statics of the rows, for each layer.
+    moment: the state of the rows that exist. new: the memories and statics (values that each sequence has
+    once) of the rows, for each layer.
     begun: the number of steps that each row has taken.
     """
     slots = moment.free(len(begun))

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import checked_engine
-from stepnet.compiler.values.arguments import checked_integer, file_path, flag
+from stepnet.compiler.values.arguments import checked_integer, file_path, flag, unknown_argument
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import InputError
 from stepnet.model.batch import begun_steps
+from stepnet.model.control import MEANT_OF_STREAMS
 from stepnet.model.program import Asked
 from stepnet.model.streams.beginning import (
     AddedRows,
@@ -69,7 +70,9 @@ class Stream:
         engine: Asked,
         begun: Any = None,
     ) -> None:
-        """Checks the arguments of `Model.stream`; `layers` are the recurrences that each step runs."""
+        """Checks the arguments of `Model.stream` and stores them, without running anything. layers: the
+        recurrences that each step of the stream runs.
+        """
         self.layers, self.engine = layers, checked_engine(engine)
         self.in_use = False
         self._moment = NOTHING
@@ -81,14 +84,14 @@ class Stream:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the stream: sequences that are stepped side by side."""
+        """The number of rows of the stream: sequences that each step advances together."""
         if self._steps is None:
             return sum(len(piece.kept) for piece in self._pieces)
         return len(self._moment.slots)
 
     # ---- steps
 
-    def step(self, x: Any, rows: Any = None) -> Any:
+    def step(self, x: Any, rows: Any = None, **unknown: Any) -> Any:
         """Runs the next step, of all rows or of some; returns the outputs.
 
         Args:
@@ -96,12 +99,14 @@ class Stream:
                 a sequence at each step is a `Ragged` of `rows` sequences.
             rows: The rows that take the step: an index, indices or a mask. `x` has their inputs, in this
                 order. The others wait: their memories and their counts of steps stay. All by default.
+            **unknown: None: other names are errors, which say the argument that is meant.
 
         Returns:
             The outputs, [rows, features...], in the structure of the step's output; those of the top layer.
             They are copies.
 
         Raises:
+            ArgumentError: For an argument by another name.
             InputError: For another number of rows, for rows that do not exist, and for features or dtypes
                 that differ from those of earlier steps, with the layer's place in the message. Also while
                 another call of the stream runs.
@@ -113,6 +118,8 @@ class Stream:
         >>> stream.step(np.array([100.0]), rows=[1]).tolist(), stream.state.tolist()
         ([122.0], [11.0, 122.0])
         """
+        if unknown:
+            raise unknown_argument("step", Stream.step, unknown, MEANT_OF_STREAMS)
         if self.in_use:  # as in `alone`, which would take a tenth of a short step
             raise InputError(IN_USE)
         self.in_use = True
@@ -131,12 +138,13 @@ class Stream:
             self.in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
-        """Takes the first step of the stream, a step of some rows only, or one of rows on both sides.
+        """Takes a step that the fast path of `step` leaves to it: the first step of the stream, a step of
+        some rows only, or one of rows that do not all use the same one of their two memories.
 
-        Returns the outputs. A side is the one of two memories of a row that a step reads.
+        Returns the outputs.
 
-        x: the inputs of the rows that take the step.
-        rows: these rows, as an index, indices or a mask; None for all.
+        x: the inputs of the rows that take the step. rows: these rows, as an index, indices or a mask; None
+        for all.
         """
         rows_to_run = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
@@ -153,10 +161,10 @@ class Stream:
         return x
 
     def _on_one_side(self, row_indices: Array) -> Moment:
-        """Copies memories so that those of these rows lie on one side (of two per row); returns the new
-        state.
+        """Copies memories so that all of these rows use the same one of their two memories, which a step
+        reads; returns the new state.
 
-        It is the side of most of them, and 0 if there are as many on each.
+        It is the one that most of them use already, and 0 if there are as many of each.
 
         row_indices: the indices of the rows.
         """
@@ -283,7 +291,8 @@ class Stream:
                 still = None if still is None else step.checked_statics(still, len(row_indices))
                 if still is not None:
                     first = computed_memories(step, still, len(row_indices), self.engine) or first
-                memory = step.memories.initial(own, len(row_indices), first)
+                argument = step.kind.traced.arguments[1]
+                memory = step.memories.initial(own, len(row_indices), argument, first)
                 new.append(New(memory, first, still))
         if any(own.statics is not None for own in new):
             # Statics have one side only, so rows with new statics move to other slots.
@@ -329,14 +338,12 @@ class Stream:
     def _with_new(
         self, steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array
     ) -> tuple[LayerSteps, Moment]:
-        """Writes new rows to free slots (positions in the arrays); returns the steps, and the state with the
-        rows.
+        """Writes new rows (sequences) to free positions of the layers' arrays; returns the layers' steps, and
+        the stream's state with the rows.
 
-        steps: the prepared steps of the layers. Those returned are copies with more slots where there were
-            too few.
-        moment: the state of the present rows.
-        new: for each layer, the memories and statics of the new rows.
-        begun: the number of steps that each new row has taken.
+        steps: the prepared steps of the layers. Those returned are copies with larger arrays where there was
+        no room. moment: the state of the present rows. new: for each layer, the memories and statics (values
+        that each sequence has once) of the new rows. begun: the number of steps that each new row has taken.
         """
         steps, slots = put(steps, moment, new, begun)
         return steps, moment.with_rows(slots, begun)
@@ -359,12 +366,11 @@ class Stream:
             self._moment = moment
 
     def _piece(self, count: int, initial: Any, statics: Any, begun: Any) -> AddedRows:
-        """Returns the rows of a call of `add` as a group, with arguments split by layer.
+        """Makes the group of rows (sequences) that a call of `add` adds, with its arguments split by layer.
 
         Their arrays are checked when they are written for a step.
 
-        count: the number of rows.
-        initial, statics, begun: the arguments of the call.
+        count: the number of rows. initial, statics, begun: the arguments of the call.
         """
         return AddedRows(
             count,

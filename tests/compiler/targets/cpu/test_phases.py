@@ -1,6 +1,6 @@
 """The work of threads between two barriers of a shared step: no thread reads what another one writes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -13,7 +13,7 @@ from random_steps import RandomStep, random_steps
 
 import stepnet as sn
 from stepnet.compiler.targets.cpu import host_processor
-from stepnet.compiler.targets.cpu.lower.loops import FiberLoop, Loop, UnitLoop
+from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, FiberLoop, Loop, ScanLoop, UnitLoop
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.records import Field
 
@@ -126,3 +126,21 @@ def test_the_check_sees_a_phase_that_is_torn(monkeypatch: pytest.MonkeyPatch) ->
         test_a_quotient_of_a_sum_beside_a_product_of_its_size()
     with pytest.raises(AssertionError):
         test_fibers_beside_a_product_of_as_many_units()
+
+
+def test_a_value_whose_elements_lie_in_order_is_read_where_it_is() -> None:
+    """Only other elements, such as those of a transposed value, are copied in a phase before."""
+
+    def kinds(view: Callable[[Any], Any]) -> list[type]:
+        def step(x: Any, h: Any, p: Any) -> Any:
+            h = np.tanh(h + x)
+            return np.cumsum(view(h), axis=-1), h
+
+        rnn = sn.RNN(step, memory=(4, 3), inputs=sn.Spec((4, 3), "float32"))
+        program = lowered(rnn.plan, host_processor()).program
+        phases = *program.before, *program.loop, *program.after
+        return [type(loop) for phase in phases if isinstance(phase, list) for loop in phase]
+
+    assert ScanLoop in kinds(lambda h: h)
+    assert CopyLoop not in kinds(lambda h: h)
+    assert CopyLoop in kinds(lambda h: np.swapaxes(h, -1, -2))

@@ -114,6 +114,7 @@ CALLS = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_of_the_same_lengths_are_one_block(name: str, threads: int):

@@ -75,3 +75,25 @@ def test_64_bit_arm_has_more_registers_and_converts_halves(triple: str) -> None:
     assert (ARM.registers, ARM.has_half, ARM.has_fused, ARM.is_x86) == (24, True, True, False)
     assert str(ARM) == "generic (64-bit Arm, 128-bit vectors)"
     assert available_processors()[-1].registers == 16
+
+
+MACH_O = [0xFEEDFACF, 0x0100000C]
+"""The first words of an object file of macOS: the number of the format, and that of 64-bit Arm."""
+
+
+def test_code_for_apples_processors_is_generated(tmp_path: Path) -> None:
+    """Nothing here runs it. Libraries for C are built there for a processor that is named."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("apple.py")), str(tmp_path)],
+        env={**os.environ, "STEPNET_CACHE": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    made = json.loads(done.stdout)
+    assert made["generated"]
+    assert all(head == MACH_O for head in made["generated"])
+    assert made["refused"].endswith(
+        "and this is darwin on arm64: give --target (Python: target=) one of x86-64-v3, x86-64-v4, aarch64"
+    )

@@ -47,15 +47,17 @@ PIPELINE: Pipeline = (
 
 
 def optimised(net: Net, pipeline: Pipeline) -> Net:
-    """Applies the passes of an engine to a net, in order; returns a net that computes the same faster."""
+    """Applies `pipeline`, the passes of an engine, to a net, in order; returns a net that computes the same
+    faster.
+    """
     for rewrite in pipeline:
         net = rewrite(net)
     return net
 
 
 def narrowed_step(body: Net, precision: Precision | None, pipeline: Pipeline) -> Net:
-    """Returns the body of a recurrence with its weights encoded in fewer bits, by the passes of an engine;
-    the body itself if `precision` is that of float32 or None.
+    """Returns `body`, the net of a recurrence's step, with its weights encoded in fewer bits, by `pipeline`,
+    the passes of an engine; `body` itself if `precision` is that of float32 or None.
     """
     if precision is None or not precision.is_low:
         return body
@@ -63,8 +65,8 @@ def narrowed_step(body: Net, precision: Precision | None, pipeline: Pipeline) ->
 
 
 def narrowed(net: Net, pipeline: Pipeline) -> Net:
-    """Applies the passes of an engine up to `narrow`, which gives the products that are to be computed in
-    fewer bits the encoding of their weights.
+    """Applies the passes of `pipeline`, those of an engine, up to `narrow`, which gives the products that are
+    to be computed in fewer bits the encoding of their weights, such as int8; returns the new net.
     """
     for rewrite in pipeline[: pipeline.index(narrow) + 1]:
         net = rewrite(net)

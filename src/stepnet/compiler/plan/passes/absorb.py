@@ -48,7 +48,8 @@ def always(absorbed: "Absorbed", after: Net) -> bool:
 
 def absorb(net: Net, accepts: Accepts = always) -> Net:
     """Moves work that is done for each step, before or after a recurrence of the net, into the body of the
-    recurrence, so that its operands and results need no arrays of all steps. accepts: decides on each move.
+    recurrence (the net of its step), so that its operands and results need no arrays of all steps. accepts:
+    decides on each move.
     """
     while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
         net = after
@@ -75,7 +76,7 @@ def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
 
 
 def moves_in(node: Node, recur: Recur) -> bool:
-    """Tells whether a node computes each step from that step alone, so that it may move into the body of the
+    """Tells whether a node computes each step from that step alone, so that it may move into the step of the
     recurrence `recur`. Products and concatenations do not move into one whose precision is chosen, as its
     products may be in fewer bits.
     """
@@ -86,9 +87,9 @@ def moves_in(node: Node, recur: Recur) -> bool:
 
 def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
     """Lists the nodes before a recurrence that it can absorb, in order: those that only it or absorbed nodes
-    read, and views and gathers that other flat recurrences read too.
+    read, and views and gathers that other recurrences of `flat` read too.
 
-    flat: all recurrences without inner sequences, each of which may get a copy of a cheap node.
+    flat: all recurrences without sequences inside a step, each of which may get a copy of a cheap node.
     """
     users, results, absorbed = net.users(), set(net.results), set[int]()
     sequences = net.nodes[recurrence].recur.operands_by_kind(net.nodes[recurrence].inputs).sequences
@@ -114,8 +115,8 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
     """Lists the nodes after a recurrence that it can absorb, in order: those that read its outputs or
     absorbed nodes, and no final memory.
 
-    flat: all recurrences without inner sequences; a node that waits for one of them does not move, unless
-        that one runs before this recurrence in any case.
+    flat: all recurrences without sequences inside a step; a node that waits for one of them does not move,
+        unless that one runs before this recurrence in any case.
     """
     own = {number for number in results_of(net, recurrence) if number >= 0}
     outputs = {number for number in own if net.type_of(number).extent == STEPS}
@@ -171,8 +172,8 @@ class Absorbed:
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
-        """Moves the nodes `self.moves`, which work step by step, into the body of the adjacent recurrence;
-        returns the whole net after the move.
+        """Moves the nodes `self.moves`, which work step by step, into the body of the adjacent recurrence
+        (the net of its step); returns the whole net after the move.
         """
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
@@ -210,16 +211,18 @@ class Absorbed:
         return unique(read)
 
     def repeated(self, number: int) -> int:
-        """Returns the node of the value that an expansion repeats at all steps, as a body can read the value
-        itself; for any other node its own number.
+        """Returns the node of the value that an expansion repeats at all steps, as the step of a recurrence
+        can read the value itself; for any other node its own number.
         """
         node = self.net.nodes[number]
         is_repeated = node.operation == "expand" and "how" not in node.attributes
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
 
     def fill(self, sequences: list[int], others: list[int]) -> dict[int, int]:
-        """Builds the recurrence's new body, which contains the nodes that move into it. Returns the outputs
-        of the new body, as a dict from the number of each value in the net to its number in the body.
+        """Builds the new body of the recurrence (the net of its step), which contains the nodes that move
+        into it. Returns the outputs of the new body, as a dict from the number of each value in the net to
+        its number in the body. Sets `old`, the new number of each node of the old body, and fills `inside`,
+        that of each value of the net.
 
         sequences, others: the values of the net that the new body reads: one per step; one per row or
             constant.
@@ -249,7 +252,8 @@ class Absorbed:
         return {n: inside[n] for n in new_results if n in net.results or not set(users[n]) <= {*self.moves}}
 
     def copy(self, numbers: Iterable[int]) -> None:
-        """Copies nodes of the net that move into the recurrence into its new body, in order.
+        """Copies nodes of the net that move into the recurrence into its new body, the net of its step, in
+        order.
 
         numbers: the nodes in the net. Operands that are constants are copied too, and expanded to rows where
             the operation does not broadcast.
@@ -262,8 +266,9 @@ class Absorbed:
             self.inside[number] = self.inner.copy(node, operands)
 
     def of_rows(self, number: int, inside: int) -> int:
-        """Returns an operand for a node that moves into the body and does not broadcast constants: `inside`,
-        expanded to rows if it is a constant there but has a value per step or row outside.
+        """Returns an operand for a node that moves into the body (the net of a step) and does not broadcast
+        constants: `inside`, expanded to rows if it is a constant there but has a value per step or row
+        outside.
 
         number, inside: the node number of the operand in the outer net, and in the new body.
         """

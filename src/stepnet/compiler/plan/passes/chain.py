@@ -61,7 +61,7 @@ def chain(net: Net) -> Net:
 
 def chained(net: Net) -> Net:
     """Merges consecutive products with parameters, (x @ P) @ R to x @ (P @ R), where that saves
-    floating-point operations; returns the new net. Bodies of recurrences are left as they are.
+    floating-point operations; returns the new net. The steps of recurrences are left as they are.
     """
     while chains := disjoint_chains(net):
         net = with_merged_chains(net, chains)
@@ -122,8 +122,8 @@ def with_merged_chains(net: Net, chains: list[ProductChain]) -> Net:
 
 
 def product(builder: Builder, net: Net, copy_of: dict[int, int], chain_: ProductChain, reader: int) -> int:
-    """Adds to the new net the product x @ (P @ R), which replaces (x @ P) @ R for one second product of a
-    chain; returns its number.
+    """Adds to the new net the product x @ (P @ R), which replaces (x @ P) @ R for one of the second products
+    of a chain, two products in a row; returns its number.
 
     net: the old net. copy_of: for each old node, its number in the new net.
     reader: the old node of the second product.

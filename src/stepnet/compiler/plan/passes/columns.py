@@ -17,8 +17,9 @@ def columns(net: Net) -> Net:
 
 
 def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence in whose body products with one-column matrices are written as
-    sums; returns its new number, None for other nodes. operands: the node's operands in the new net.
+    """Rewrite rule: rebuilds a recurrence in whose body, the net of its step, products with one-column
+    matrices are written as sums; returns its new number, None for other nodes. operands: the node's operands
+    in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur":
@@ -27,8 +28,9 @@ def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> i
 
 
 def as_sum(builder: Builder, body: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: adds the product of an inner sequence of floats and a one-column matrix as a sum; returns
-    its number, None for other nodes. operands: the node's operands in the new body.
+    """Rewrite rule: adds the product of an inner sequence of floats (a sequence inside a step) and a
+    one-column matrix as a sum; returns its number, None for other nodes. operands: the node's operands in the
+    new body.
     """
     node = body.nodes[number]
     if node.operation != "matmul" or len(node.type.extent) < 2 or not node.type.is_float:

@@ -209,7 +209,7 @@ class Distributed:
 
     def constant_like(self, term: MatrixTerm, value: float, dtype: str) -> int:
         """Adds a constant `value`, with as many axes of size 1 as a term's matrix has, to be a factor of the
-        term; returns its number.
+        term (a product with the matrix); returns its number. dtype: that of the constant.
         """
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)

@@ -52,8 +52,9 @@ def folded(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def merged_view(builder: Builder, node: Node, operands: list[int]) -> int | None:
-    """Adds a reshape of a reshape, a transpose of a transpose, or a transposed contract as one operation;
-    returns its number, None for other nodes. operands: the node's operands in the new net.
+    """Adds a reshape of a reshape, a transpose of a transpose, or a transposed contract (sum of outer
+    products) as one operation; returns its number, None for other nodes. operands: the node's operands in the
+    new net.
     """
     if node.operation not in ("reshape", "transpose"):
         return None

@@ -81,8 +81,8 @@ class Hoist:
         """Applies the pass: adds the work that leaves the loop to the outer net, to be done before the loop,
         then the recurrence without it; returns the number of the new recurrence.
 
-        Values of this work that the loop reads become sequences of the recurrence, or statics if they are the
-        same at every step. It has at least one sequence.
+        Values of this work that the loop reads become sequences of the recurrence, or statics, which all
+        steps share, if they are the same at every step. It has at least one sequence.
         """
         inner = Builder()
         needed = self.needed()
@@ -105,8 +105,8 @@ class Hoist:
         return self.stays[number] or self.body.nodes[number].operation in ("expand", "constant")
 
     def needed(self) -> list[int]:
-        """Lists the inputs of the new body other than memories, in order: nodes of the old body that are
-        computed outside of the loop or are inputs, and that the new body reads or returns.
+        """Lists the inputs of the new body (the net of a step) other than memories, in order: nodes of the
+        old body that are computed outside of the loop or are inputs, and that the new body reads or returns.
         """
         operands: set[int] = set()
         for number, node in enumerate(self.body.nodes):
@@ -121,8 +121,8 @@ def stays_in_loop(recur: Recur, known: list[When]) -> list[bool]:
     before it. known: for each node, the earliest time at which its value can be computed.
 
     Of the work that needs no memory, the cut with the fewest bytes per step decides what leaves the loop:
-    expensive nodes always leave, unless they make a matrix of smaller values. Nodes at inner sequences, and
-    sums over matrices of statics with their readers, stay.
+    expensive nodes always leave, unless they make a matrix of smaller values. Nodes with sequences inside a
+    step, and sums over matrices of statics (values that a sequence has once), with their readers, stay.
     """
     body, held = recur.body, of_inner_sequences(recur.body)
     early = {
@@ -169,8 +169,8 @@ def sums_of_statics(body: Net, known: list[When]) -> set[int]:
 
 
 def with_readers(body: Net, numbers: set[int]) -> set[int]:
-    """Returns the given nodes of a body, which stay in the loop over steps, and all nodes that depend on
-    them, which must stay too.
+    """Returns the given nodes of a body (the net of a step), which stay in the loop over steps, and all nodes
+    that depend on them, which must stay too.
     """
     every = set(numbers)
     for number, node in enumerate(body.nodes):
@@ -195,7 +195,7 @@ def is_spread(body: Net, number: int, early: set[int]) -> bool:
 
 
 def of_inner_sequences(body: Net) -> set[int]:
-    """Finds the nodes of a body with values of inner sequences (sequences within a step), and those computed
+    """Finds the nodes of a step with values of inner sequences (sequences within a step), and those computed
     from them. They stay in the loop, because the pass `lift` has already moved those that can leave.
     """
     inner = set[int]()
@@ -207,7 +207,8 @@ def of_inner_sequences(body: Net) -> set[int]:
 
 
 def weight(body: Net, number: int, recur: Recur) -> int:
-    """Returns the bytes per step that it takes to hand the value of node `number` to the loop as a stream.
+    """Returns the bytes per step that it takes to hand the value of node `number` to the loop as a stream, an
+    array of its values at all steps.
 
     A value is written and read, so its bytes count twice; an input is only read. The weight is 0 for a view
     of an input, which is read in place, and for products of several results, which are read one by one.

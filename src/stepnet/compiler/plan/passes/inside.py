@@ -23,8 +23,9 @@ def inside(net: Net) -> Net:
 
 
 def with_work_moved_out(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: moves work out of the inner recurrences of a recurrence, to before or after them in the
-    outer step. Returns the number of the new recurrence; None for a node without inner recurrences.
+    """Rewrite rule: moves work out of the inner recurrences of a recurrence, those inside its step, to before
+    or after them in the outer step. Returns the number of the new recurrence; None for a node without inner
+    recurrences.
 
     operands: the node's operands in the new net.
     """
@@ -36,8 +37,9 @@ def with_work_moved_out(builder: Builder, net: Net, number: int, operands: list[
 
 
 def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence with the constant arrays of its body as operands, so that each is a
-    parameter of the outer step; None for other nodes. operands: the node's operands in the new net.
+    """Rewrite rule: rebuilds a recurrence with the constant arrays of its body (the net of its step) as
+    operands, so that each is a parameter of the outer step; None for other nodes. operands: the node's
+    operands in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur":
@@ -47,12 +49,14 @@ def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[
 
 
 def arrays_in(body: Net) -> set[int]:
-    """Finds the constants of a body that are arrays, not single numbers, or are read as a matrix or table."""
+    """Finds the constants of a body (the net of a step) that are arrays, not single numbers, or are read as a
+    matrix or table.
+    """
     users = body.users()
 
     def is_array(number: int) -> bool:
-        """Tells whether a constant (node `number` of a step's body) is an array, has a storage dtype, or is
-        read as a matrix or table.
+        """Tells whether a constant (node `number` of the net of a step) is an array, has a dtype that is only
+        stored, such as bfloat16, or is read as a matrix or table.
         """
         type_ = body.type_of(number)
         read = {body.nodes[user].kind for user in users[number]}

@@ -15,8 +15,9 @@ Key = tuple[tuple[int, ...], int, str]
 
 
 def join(net: Net) -> Net:
-    """Joins products with parameters that have equal left sides, widths and encodings of weights into one
-    node, so that the left sides are read once; also in the bodies of recurrences. Returns the new net.
+    """Joins products with parameters that have equal left sides, widths and encodings of weights (such as
+    int8) into one node, so that the left sides are read once; also in the steps of recurrences. Returns the
+    new net.
     """
     groups: dict[Key, list[int]] = {}
     parameters = known_once(net)
@@ -54,8 +55,9 @@ def join(net: Net) -> Net:
 
 
 def merging_key(node: Node, parameters: set[int]) -> Key | None:
-    """Returns the key of a product: its left sides, width and encoding. Products with equal keys are merged
-    into one node. Returns None for a node that is not merged.
+    """Returns the key of a product: its left sides, its width and the encoding of its weights (such as int8;
+    "" for none). Products with equal keys are merged into one node. Returns None for a node that is not
+    merged.
 
     parameters: the constants that are known before the steps begin. A product with any other matrix is not
         merged.

@@ -29,9 +29,9 @@ def lift(net: Net) -> Net:
 
 
 def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence without those of its inner recurrences that do not depend on its
-    memory, and the `result` nodes that read it. Returns the node's number in the new net; None for a node
-    that is copied as it is.
+    """Rewrite rule: rebuilds a recurrence without those of its inner recurrences (those inside its step) that
+    do not depend on its memory, and the `result` nodes that read it. Returns the node's number in the new
+    net; None for a node that is copied as it is.
 
     results: filled with a pair for each result of a rebuilt recurrence, read when its `result` nodes follow:
         whether the result left the loop, and its number in the new net; or else its position among the
@@ -72,7 +72,9 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
 
 
 def is_inner(node: Node) -> bool:
-    """Tells whether a node has or reads values of inner sequences, or is a recurrence over them."""
+    """Tells whether a node has or reads values of inner sequences (sequences inside a step), or is a
+    recurrence over them.
+    """
     if node.operation in ("input", "result"):
         return False
     deep = any(len(type_.extent) > 1 for type_ in node.types)
@@ -116,13 +118,13 @@ class Lift:
         return self.recur.body
 
     def run(self) -> int:
-        """Moves inner recurrences, and other work, that depend on no memory out of a recurrence: adds the
-        nodes that leave the body (`leaving`) to the outer net, to be computed before the loop for all steps
-        at once, then the recurrence without them; returns the number of the new recurrence. Fills `results`
-        with the new place of each of its results.
+        """Moves inner recurrences (those inside a step), and other work, that depend on no memory out of a
+        recurrence; returns the number of the new recurrence. The nodes that leave the step (`leaving`) are
+        added to the outer net, to be computed before the loop for all steps at once, then the recurrence
+        without them. Fills `results` with the new place of each of its results.
 
         Values of these nodes that the recurrence reads become sequences of it, or statics if they are the
-        same at every step. It has at least one sequence.
+        same at every step. The new recurrence has at least one sequence.
         """
         body, fixed = self.body, self.outward.fixed
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
@@ -150,9 +152,9 @@ class Lift:
         return replace(self.recur, body=new, sequence_count=len(sequences)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
-        """Tells whether a node that moves out of a recurrence's body has one value that the new body can read
-        as an input: it is no input already, no recurrence, of which only `result` nodes read, and no
-        constant.
+        """Tells whether a node that moves out of a recurrence's body (the net of its step) has one value that
+        the new body can read as an input: it is no input already, no recurrence, of which only `result` nodes
+        read, and no constant.
         """
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)

@@ -23,9 +23,11 @@ def merge(net: Net) -> Net:
 
 
 def merged(net: Net, known: list[When]) -> Net:
-    """Writes products that are added, as x @ W + h @ R, as one operation, in a net but not in its bodies: in
-    each sum those whose left sides are known at the same time, after as many other products, and whose
-    weights have the same encoding. `known`, the time of each value, is not used.
+    """Writes products that are added, as x @ W + h @ R, as one operation, in a net but not in the steps of
+    its recurrences. In each sum those are merged whose weights have the same encoding (such as int8) and
+    whose left sides have the same number of products ahead of them, so that none waits for another.
+
+    known: the time of each value, which is not used.
     """
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()

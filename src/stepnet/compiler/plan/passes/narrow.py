@@ -6,25 +6,40 @@
 A step of a few rows is bound by reading its parameters, and a step of many rows by multiply-adds. Weights of
 two bytes or one reduce both to a half or a quarter. The pass runs after the passes that split products,
 because a left side in int8 has one scale, and before those that move and join products, which keep the mark.
+
+Parameters that are stored in bfloat16 stay so in products, without a precision and with the same results:
+
+    recur(x, h): h' = tanh(h @ cast(R))      R bfloat16
+      ->  recur(x, h): h' = tanh(matmul(h, cast(R), weights=stored))
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from stepnet.compiler.net.encodings import ENCODINGS, MOST_TERMS
+from stepnet.compiler.net.encodings import MOST_TERMS, PRECISIONS
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes.rewrite import rewritten
 from stepnet.errors import InputError
 
+STORED = "bfloat16"
+"""The dtype of parameters that products read as they are stored."""
+
 
 def narrow(net: Net) -> Net:
-    """Marks products of low-precision recurrences with their weights' encoding, to run in fewer bits."""
-    return rewritten(net, marked) if any_low(net) else net
+    """Marks products of recurrences with the encoding of their weights, to run in fewer bits: those of a low
+    precision, and those whose parameters are stored in bfloat16.
+    """
+    return rewritten(net, marked) if any_low(net) or has_stored(net) else net
 
 
-def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
-    """Tells whether a recurrence of a net, at any level, computes its products in one of these dtypes, such
-    as int8 (by default, any that encodes weights in fewer bits).
+def has_stored(net: Net) -> bool:
+    """Tells whether an input of a net, such as a parameter, is stored in bfloat16."""
+    return any(net.type_of(number).dtype == STORED for number in net.inputs)
+
+
+def any_low(net: Net, dtypes: Collection[str] = PRECISIONS) -> bool:
+    """Tells whether a recurrence of a net, or one inside the step of another, computes its products in one of
+    these dtypes, such as int8 (by default, any that encodes weights in fewer bits).
     """
     recurs = [node.recur for node in net.nodes if node.operation == "recur"]
     marks = [recur.precision.dtype for recur in recurs if recur.precision is not None]
@@ -33,8 +48,8 @@ def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
 
 def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: rebuilds a recurrence with the encoding of their weights (such as int8) as an attribute
-    of its products, also in inner recurrences; None for other nodes. operands: the node's operands in the new
-    net.
+    of its products, also in recurrences inside its step; None for other nodes. operands: the node's operands
+    in the new net.
     """
     node = net.nodes[number]
     if node.operation != "recur":
@@ -42,16 +57,22 @@ def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
     body, precision = rewritten(node.recur.body, marked), node.recur.precision
     if precision is not None and precision.is_low:
         body = with_weights(body, precision.dtype)
+    elif has_stored(body):
+        body = with_weights(body, "stored", reads_stored)
     return builder.copy(node, operands, body=body)
 
 
-def with_weights(body: Net, dtype: str) -> Net:
-    """Marks the products of a net, but not of inner recurrences, with the encoding of their weights."""
+def with_weights(body: Net, dtype: str, applies: Callable[[Net, Node], bool] | None = None) -> Net:
+    """Marks the products of a net, but not of inner recurrences, with the encoding of their weights.
+
+    dtype: the encoding. applies: tells which products are marked; by default all that can be narrow.
+    """
+    applies = applies or can_be_narrow
 
     def rule(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
         """Rebuilds a product with the encoding of its weights as an attribute; None for other nodes."""
         node = net.nodes[number]
-        return builder.copy(node, operands, weights=dtype) if can_be_narrow(net, node) else None
+        return builder.copy(node, operands, weights=dtype) if applies(net, node) else None
 
     return rewritten(body, rule, inside=False)
 
@@ -64,6 +85,18 @@ def can_be_narrow(net: Net, node: Node) -> bool:
         return False
     left, right = (net.type_of(operand) for operand in node.inputs)
     return left.dtype == right.dtype == "float32" and 0 < right.shape[0] <= MOST_TERMS
+
+
+def reads_stored(net: Net, node: Node) -> bool:
+    """Tells whether a node is a product with a parameter that is stored in bfloat16 and cast to float32. Its
+    number of rows is even, as packed words have two numbers each.
+    """
+    if not can_be_narrow(net, node) or net.type_of(node.inputs[1]).shape[0] % 2:
+        return False
+    source = net.nodes[node.inputs[1]]
+    while source.is_view:
+        source = net.nodes[source.inputs[0]]
+    return source.operation == "cast" and net.type_of(source.inputs[0]).dtype == STORED
 
 
 def narrow_weights(net: Net) -> int:

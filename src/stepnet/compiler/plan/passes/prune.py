@@ -22,10 +22,12 @@ def prune(net: Net) -> Net:
 
 
 def pruned(positions: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a recurrence without unused outputs and memories, and a `result` node, which
-    picks one result of it, for the result's new position; None for other nodes.
+    """Rewrite rule: rebuilds a recurrence without unused outputs and memories, also of recurrences inside its
+    step; and a `result` node, which picks one result of it, with the new position of that result. Returns the
+    new number; None for other nodes.
 
-    positions: for each rebuilt recurrence, the former positions of its results; filled here.
+    positions: for each recurrence that has lost results, the former positions of those that remain; filled
+        here.
     operands: the node's operands in the new net.
     """
     node = net.nodes[number]
@@ -47,8 +49,8 @@ def pruned(positions: Places, builder: Builder, net: Net, number: int, operands:
 
 
 def needed_memories(recur: Recur, outputs: list[int], required: list[bool]) -> list[int]:
-    """Returns the positions of memories that are read at the end, or that a remaining output or memory needs;
-    all others can be removed from the recurrence.
+    """Returns the positions of the memories of a recurrence whose final values are read, or that a remaining
+    output or memory needs; all others can be removed from the recurrence.
 
     outputs: the positions of the remaining outputs. required: for each memory, whether its final value is
         read.

@@ -14,12 +14,12 @@ from stepnet.compiler.plan.passes.when import when_inside
 
 
 def regroup(net: Net) -> Net:
-    """Reorders the terms of sums in each body by the time at which they are known, so that the partial sums
-    known earliest are computed once, or before the loop. Returns the new net.
+    """Reorders the terms of sums in the step of each recurrence by the time at which they are known, so that
+    the partial sums known earliest are computed once, or before the loop. Returns the new net.
     """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        """Rewrite rule: rebuilds a recurrence with the sums of its body reordered, and those of recurrences
+        """Rewrite rule: rebuilds a recurrence with the sums of its step reordered, and those of recurrences
         inside it; None for other nodes, which are copied.
         """
         node = outer.nodes[number]
@@ -32,8 +32,9 @@ def regroup(net: Net) -> Net:
 
 
 def regrouped(recur: Recur) -> Net:
-    """Reorders the terms of each sum of floats in a body by the time at which they are known, earliest first.
-    Sums of two terms, or of several dtypes, stay as they are.
+    """Reorders the terms of each sum of floats in a recurrence's body (the net of its step) by the time at
+    which they are known, earliest first; returns the new body. Sums of two terms, or of several dtypes, stay
+    as they are.
     """
     body, known = recur.body, when_inside(recur)
     users = body.users()

@@ -11,10 +11,12 @@ Change = Callable[[Net, list[When]], Net]
 
 
 def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
-    """Returns a net in which `rule` was applied to every node; with `inside`, first to the nodes of bodies.
+    """Returns a net in which `rule` was applied to every node; with `inside`, first to the nodes of the
+    bodies (nets of steps) of its recurrences.
 
     The rule gets the builder of the new net, the old net, a node's old number and the new numbers of its
-    operands. It returns the number to use instead, or None to copy the node.
+    operands. It returns the number to use instead, or None to copy the node. A net in which nothing changes
+    is returned itself.
     """
     builder, copy_of = Builder(), list[int]()
     same, equal = (
@@ -46,8 +48,8 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
 def with_constants_outside(
     builder: Builder, node: Node, body: Net, constants: Collection[int], operands: Sequence[int]
 ) -> int:
-    """Rebuilds a recurrence with some constants of its body as operands, computed outside; returns its
-    number.
+    """Rebuilds a recurrence with some constants of its body (the net of its step) as operands, computed
+    outside; returns its number.
 
     body: the body of the node, possibly rewritten.
     constants: the node numbers of these constants in the body.
@@ -71,14 +73,15 @@ def with_constants_outside(
 
 
 def at_every_level(net: Net, change: Change) -> Net:
-    """Applies `change` to each body of a net, inner bodies first, and to the net itself; returns the new net.
+    """Applies `change` to the bodies (nets of the steps) of all recurrences of a net, inner ones first, and
+    to the net itself; returns the new net.
 
     change: takes a net and the time at which each of its values is known, and returns a net.
     """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        """Rewrite rule: rebuilds a recurrence with `change` applied to its body, after the bodies inside
-        that; None for other nodes, which are copied.
+        """Rewrite rule: rebuilds a recurrence with `change` applied to its body (the net of its step), and
+        before that to the bodies inside; None for other nodes, which are copied.
         """
         node = outer.nodes[number]
         if node.operation != "recur":

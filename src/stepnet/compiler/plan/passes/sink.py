@@ -73,9 +73,9 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
-    """Returns the nodes of a body that can run after the loop: those that only outputs need, if they contain
-    a product, a reduction or a scan. The others stay, as do nodes that read inner sequences or the step
-    index, or that reduce a large memory to a small result.
+    """Returns the nodes of a body (the net of a step) that can run after the loop: those that only outputs
+    need, if they contain a product, a reduction or a scan. The others stay, as do nodes that read sequences
+    inside a step or the step index, or that reduce a large memory to a small result.
 
     outputs, following: the nodes of the outputs, and of the next memories.
     """
@@ -137,8 +137,8 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
 
 
 def loop_outputs(body: Net, late: set[int], outputs: list[int]) -> list[int]:
-    """Lists the outputs that a body needs once the nodes `late` run after the loop: the values that these
-    nodes read, and those of its outputs that are still computed in the loop.
+    """Lists the outputs that a body (the net of a step) needs once the nodes `late` run after the loop: the
+    values that these nodes read, and those of its outputs that are still computed in the loop.
     """
     values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
     values |= {output for output in outputs if output not in late}

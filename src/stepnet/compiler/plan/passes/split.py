@@ -27,9 +27,11 @@ def split(net: Net) -> Net:
 
 
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: rebuilds a view of a part of a value, as the operation on the same part of the value's
-    operands; returns its number. Returns None if the value is not computed in parts. operands: those in the
-    new net.
+    """Rewrite rule: replaces a view of a part of a value, such as one gate of a joined product, by the
+    operation on the same part of the value's operands; returns the number of the result. Returns None for a
+    node that is no view, and if the value is not read in parts only.
+
+    operands: those of the node in the new net.
     """
     node = net.nodes[number]
     if not node.is_view or node.type.extent == CONST:
@@ -58,8 +60,8 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def read_in_parts(net: Net, root: int) -> bool:
-    """Tells whether a product or pointwise value is read only through views (such as slices) that together
-    are no larger than it, so that computing it part by part costs no more.
+    """Tells whether node `root`, a product or a pointwise value, is read only through views (such as slices)
+    that together are no larger than it, so that computing it part by part costs no more.
     """
     node = net.nodes[root]
     if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:

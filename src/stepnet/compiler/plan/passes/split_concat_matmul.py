@@ -21,7 +21,8 @@ def split_concat_matmul(net: Net) -> Net:
 
 def parted(known: list[When], builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """Rewrite rule: writes the product of a concatenation with a matrix as a sum of products, one for each
-    concatenated piece. Returns the number of the sum, None for other nodes.
+    operand of the concatenation. Returns the number of the sum; None for other nodes, and where the sum would
+    gain nothing (`stays_whole`).
 
     known: the time at which each value is known. operands: the node's operands in the new net.
     """
@@ -44,8 +45,9 @@ def parted(known: list[When], builder: Builder, net: Net, number: int, operands:
 
 
 def stays_whole(known: list[When], net: Net, number: int) -> bool:
-    """Tells whether splitting products of concatenation `number` gains nothing: it is a result that is stored
-    in any case, and the concatenated pieces become known at one time.
+    """Tells whether splitting products of the concatenation `number` gains nothing: it does if the
+    concatenation is a result of the net, which is stored in any case, and if its operands all become known at
+    one time.
     """
     pieces = net.nodes[number].inputs
     return number in net.results and len({known[piece] for piece in pieces}) == 1

@@ -33,12 +33,13 @@ def unloop(net: Net) -> Net:
 
 
 def unlooped(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: replaces a recurrence that reads no memory by its first operand, and a `result` node of
-    it by the output computed for all steps; None for other nodes.
+    """Rewrite rule: replaces a recurrence whose step reads no memory, step index or inner sequence by its
+    work on all steps at once. Returns for it its first operand, as nothing but its `result` nodes is read,
+    and for a `result` node of it the output computed for all steps. Any other recurrence is copied, with
+    those inside its step replaced; None for other nodes.
 
     results: for each replaced recurrence, the numbers of its outputs; filled here.
-    operands: the node's operands in the new net. The first one only stands in for the recurrence, of which
-        nothing but `result` nodes is read.
+    operands: the node's operands in the new net.
     """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:

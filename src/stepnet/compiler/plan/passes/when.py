@@ -50,8 +50,8 @@ def when(net: Net) -> list[When]:
 
 
 def when_inside(recur: Recur) -> list[When]:
-    """Determines, for each node of a recurrence's body, the earliest time at which its value is known, such
-    as once per sequence, for all steps before the loop, or only in the loop.
+    """Determines, for each node of a recurrence's body (the net of its step), the earliest time at which its
+    value is known, such as once per sequence, for all steps before the loop, or only in the loop.
     """
     body = recur.body
     kinds = ((recur.sequences, When.BEFORE), (recur.memories, When.IN), (recur.others, When.PER_SEQUENCE))
@@ -105,7 +105,8 @@ def by_extent(node: Node, earliest: When) -> When:
     """Returns the earliest time at which a node's value is known, from its extent (per sequence, per step,
     ...) and the time `earliest` at which its operands are.
 
-    A constant is known ONCE, or in TOTAL if it is a sum over all rows; a value per step not before BEFORE.
+    A constant is known ONCE, when parameters are given, or in TOTAL, after all steps, if it is a sum over all
+    rows; a value per step not before BEFORE, ahead of the loop over steps; the step's index IN the loop.
     """
     if is_constant(node):
         return When.TOTAL if node.operation in TOTALS else When.ONCE

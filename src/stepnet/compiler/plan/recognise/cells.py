@@ -75,7 +75,7 @@ class CellMatch:
 
 def match_rnn(algebra: Algebra, h: BodyMemory) -> CellMatch:
     """Matches a simple recurrence, h' = act(x W + h R + b); raises `DifferentError`, with the reason, for any
-    other. h: the memory and its next value, as polynomials.
+    other. algebra: not used here. h: the memory and its next value, as polynomials.
     """
     activation, argument = activation_of(h.after)
     try:
@@ -136,6 +136,7 @@ def updates(h: BodyMemory) -> Iterator[tuple[Gate, str, Polynomial]]:
 def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, Polynomial, Polynomial]]:
     """Yields each way to write the argument of a candidate with a reset gate r: as the gate, the reset
     ("before" or "after" the product with a matrix), and the terms outside and inside the product with r.
+    algebra: makes polynomials.
     """
     for r in gates_in(argument):
         quotient = r.divided(argument)
@@ -148,7 +149,8 @@ def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, 
 def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomial, h: Leaf) -> Sum:
     """Reads the argument of a GRU's candidate as products and biases; raises `DifferentError` for others.
 
-    clip: its bound, 0 for none. reset: whether the gate multiplies "before" or "after" the matrix.
+    clip: the bound that the argument is clipped to; 0 for none. reset: whether the gate multiplies "before"
+        or "after" the matrix.
     outside, within: the terms outside and inside the product with the reset gate. h: the memory.
     """
     out, inner = sum_of(outside, NAMES["n"], h), sum_of(within, NAMES["n"], h)
@@ -161,7 +163,7 @@ def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomia
 
 def match_lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
     """Matches a long short-term memory with output h and cell c; raises `DifferentError`, with the reason,
-    for others. h, c: both memories and their next values, as polynomials.
+    for others. algebra: makes polynomials. h, c: both memories and their next values, as polynomials.
     """
     projection_clip, output = unclipped(h.after)
     projection, output = unprojected(algebra, output)
@@ -198,7 +200,7 @@ def match_lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
 
 def unprojected(algebra: Algebra, output: Polynomial) -> tuple[tuple[float, Matrix] | None, Polynomial]:
     """Splits the output of an LSTM into its projection, as coefficient and matrix (None without one), and the
-    output before the projection.
+    output before the projection. algebra: makes polynomials.
     """
     products = [monomial[0].what for monomial, _ in output.terms if len(monomial) == 1]
     matrices = {product.matrix for product in products if isinstance(product, Product)}
@@ -254,8 +256,9 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
 def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> CellMatch:
     """Makes the match of a known cell: its gates' arguments in the order of its arrays, and its semantics.
 
-    semantics: the fields of the semantics other than the clip of the gates.
-    Raises `DifferentError` if gates are clipped differently, or clipped in a minimal gated unit.
+    semantics: its semantics (the choices in the cell's formulas, such as activations), without the clip of
+        the gates. Raises `DifferentError` if gates are clipped differently, or clipped in a minimal gated
+        unit.
     """
     clips = {gate.clip for gate in gates.values()}
     if len(clips) > 1:

@@ -66,7 +66,8 @@ def step(
 ) -> tuple[Array, Array]:
     """Computes h and c after one step of the recognised cell by its equations; for a cell without c, h twice.
 
-    weights: the cell's arrays by name. x: the inputs. memories: the memories before the step.
+    known: the recognised cell. weights: the cell's arrays by name. x: the inputs. memories: the memories
+        before the step.
     """
     gates = GATES[known.cell]
     params: dict[str, Any] = {

@@ -145,8 +145,8 @@ class Algebra:
     atoms: dict[Leaf | Product | Function, Atom] = field(default_factory=dict[Any, Atom])
 
     def atom(self, content: Leaf | Product | Function) -> Polynomial:
-        """Returns the polynomial that is one atom, the factor that stands for this leaf, product or
-        function. Equal ones get the same atom, so that equal polynomials compare equal.
+        """Returns the polynomial that is one atom, the factor that stands for this leaf (features of an
+        input), product or function. Equal ones get the same atom, so that equal polynomials compare equal.
         """
         atom = self.atoms.get(content)
         if atom is None:
@@ -203,10 +203,11 @@ class Algebra:
                 return self.atom(Function(name, (argument,)))
 
     def collapsed(self, value: Polynomial, single: bool) -> Polynomial:
-        """Replaces a value that is a spelling of an activation by the activation; returns any other value.
+        """Replaces a value that is one of the known ways to write an activation (a spelling) by the
+        activation; returns any other value unchanged.
 
-        If several match, the one with the simplest coefficients is chosen, as hard_sigmoid_fifth(a) before
-        hard_sigmoid(1.2 a).
+        If several activations match, the one with the simplest coefficients is chosen, as
+        hard_sigmoid_fifth(a) before hard_sigmoid(1.2 a).
 
         single: whether to try the spellings that are a single function, or those that are sums and products.
         """
@@ -241,7 +242,9 @@ class Algebra:
 
 
 def is_fixed(content: Leaf | Product | Function) -> bool:
-    """Tells whether a leaf, product or function, a factor of a term, depends on parameters only."""
+    """Tells whether a factor of a term, which is a leaf (features of an input), a product or a function,
+    depends on parameters only.
+    """
     if isinstance(content, Leaf):
         return content.kind == "parameter"
     if isinstance(content, Product):
@@ -294,7 +297,9 @@ Arithmetic = Callable[[Algebra, Sequence[Polynomial], Mapping[str, Any]], Polyno
 
 
 def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
-    """Computes 1 / value as a polynomial; raises `DifferentError` for zero."""
+    """Computes 1 / value as a polynomial: a number, or the function "reciprocal" of the value; raises
+    `DifferentError` for zero. algebra: makes polynomials.
+    """
     if (number := value.constant) is not None:
         if number == 0:
             raise DifferentError("it divides by zero")
@@ -309,7 +314,7 @@ def chosen(condition: Polynomial, yes: Polynomial, no: Polynomial) -> Polynomial
 
 def power(algebra: Algebra, operands: Sequence[Polynomial], attributes: Mapping[str, Any]) -> Polynomial:
     """Raises a polynomial to the constant power in the attribute `exponent`: by products or a quotient for
-    -1, 1, 2 and 3, else as a function.
+    -1, 1, 2 and 3, else as a function. algebra: makes polynomials.
     """
     exponent = float(attributes["exponent"])
     if exponent not in (-1, 1, 2, 3):
@@ -341,7 +346,7 @@ HOLE = Leaf("hole", 0, b"")
 @lru_cache
 def rules(dtype: str) -> tuple[Rule, ...]:
     """Makes the rules that find activations in values from `SPELLINGS`, the ways to write each, with
-    constants rounded to the dtype of a body. Cached.
+    constants rounded to `dtype`, that of the step that is examined. Cached.
     """
     all_rules: list[Rule] = []
     for group in SPELLINGS:
@@ -352,7 +357,7 @@ def rules(dtype: str) -> tuple[Rule, ...]:
 
 def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
     """Traces one way to write an activation (a spelling), such as 1 / (1 + exp(-a)), to a net whose input is
-    the argument.
+    the argument, of this dtype.
     """
     builder = Builder()
     argument = Traced(builder, builder.input(Type(ROWS, (), dtype), "a"))
@@ -367,7 +372,8 @@ def rule_of(name: str, net: Net, earlier_rules: tuple[Rule, ...]) -> Rule:
     net: the spelling as a net, whose input is the argument of the activation.
     earlier_rules: the rules made before, which also apply to parts of this spelling.
 
-    The rule finds the argument by a function of the spelling whose operand is linear in the argument.
+    The rule finds the argument by a function of the spelling whose operand is linear in the argument. Raises
+    `AssertionError` for a spelling without one.
     """
     algebra = Algebra(earlier_rules)
     hole = algebra.atom(HOLE)

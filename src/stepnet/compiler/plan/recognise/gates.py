@@ -234,7 +234,8 @@ def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polyno
     """Takes a gate out of the products with matrices in a value, as r out of x W + (r h) R.
 
     Returns a and b, here x W and h R: `value` is a + b with the gate as a factor inside each product of b.
-    For a gate that is not its atom alone (slope * atom + offset), `gate.solved` then changes both.
+    For a gate that is not just its atom, the factor that stands for it in a term (slope * atom + offset),
+    `gate.solved` then changes both. algebra: makes polynomials.
     """
     rest: dict[Monomial, float] = dict(value.terms)
     inner = ZERO

@@ -116,7 +116,9 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
 
 
 def recur_of(of: Net | Node | Recur) -> Recur:
-    """Returns the only recurrence of a node or net; raises `DifferentError` if a net has not exactly one."""
+    """Returns the only recurrence of a net, or that of a node; a recurrence is returned unchanged. Raises
+    `DifferentError` if there is not exactly one.
+    """
     if isinstance(of, Recur):
         return of
     nodes = of.nodes if isinstance(of, Net) else (of,)
@@ -153,8 +155,8 @@ def recognised(recur: Recur) -> Recognised:
 
 
 def memories_of(recur: Recur) -> list[Leaf]:
-    """Lists the memories of a body as leaves (features of an input) of polynomials; raises `DifferentError`
-    if no known cell has such memories.
+    """Lists the memories of a recurrence as leaves (features of an input) of polynomials; raises
+    `DifferentError` if no known cell has such memories.
     """
     leaves: list[Leaf] = []
     if not 1 <= recur.memory_count <= 2:
@@ -173,10 +175,10 @@ def result_of_match(
     """Makes the description of a recognised cell from a match: where its memories, inputs and outputs are in
     the recurrence, and the net that computes its arrays.
 
-    values: the values of the body as polynomials.
+    values: the values of the recurrence's body (the net of its step) as polynomials.
     row: the matching entry in the table of known cells. match: the gates that were found.
-    memories: the memories of the body. order: for each memory of the cell, its index in `memories`.
-    Raises `DifferentError` if the sizes of the memories differ.
+    memories: the memories of the body. order: for each memory of the cell, its index in `memories`. Raises
+        `DifferentError` if the sizes of the memories differ.
     """
     recur, body = values.recur, values.recur.body
     last = order[-1]

@@ -163,8 +163,8 @@ class Polynomial:
 
     @classmethod
     def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
-        """Makes a polynomial from coefficients by monomial (a product of atoms), without zeros and in a
-        normal order; raises `DifferentError` if there are too many.
+        """Makes a polynomial from coefficients by monomial (a product of atoms, its factors), without zeros
+        and in a normal order; raises `DifferentError` if there are too many.
         """
         if len(terms) > LARGEST:
             raise DifferentError("its next memory has too many terms")
@@ -217,7 +217,9 @@ class Polynomial:
 
     @property
     def constant(self) -> float | None:
-        """The number that the polynomial is; None if it contains an atom."""
+        """The number that the polynomial is; None if it contains an atom, which stands for a value of the
+        step.
+        """
         if not self.terms:
             return 0.0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
@@ -229,7 +231,7 @@ class Polynomial:
 
     @property
     def single(self) -> tuple[Atom, float] | None:
-        """The atom and its coefficient, if the polynomial is one atom times a number; else None."""
+        """The atom (factor) and its coefficient, if the polynomial is one atom times a number; else None."""
         if len(self.terms) == 1 and len(self.terms[0][0]) == 1:
             return self.terms[0][0][0], self.terms[0][1]
         return None

@@ -42,7 +42,8 @@ class Values:
 
     @classmethod
     def of(cls, recur: Recur) -> "Values":
-        """Prepares the computation of a body's values as polynomials, which are computed on demand.
+        """Prepares the computation of the values of a body (the net of a recurrence's step) as polynomials,
+        which are computed on demand.
 
         It finds the kind of each input ("sequence", "memory", "parameter" or "static") and `joined`: the
         nodes not constant that are concatenations, or compute element by element from such nodes.
@@ -67,8 +68,8 @@ class Values:
         return self.at(number, np.arange(self.recur.body.nodes[number].types[0].size, dtype=np.int64))
 
     def at(self, number: int, indices: Array) -> Polynomial:
-        """Returns features of node `number`, at these flat indices, as one polynomial, whose atoms are
-        vectors with an element for each. For a view they are features of the node that it shows. Cached.
+        """Returns features of node `number`, at these flat indices, as one polynomial, whose atoms (factors)
+        are vectors with an element for each. For a view they are features of the node that it shows. Cached.
         """
         view = self.views[number]
         if view.root != number:
@@ -165,7 +166,9 @@ class Values:
 
     def product(self, node: Node, indices: Array) -> Polynomial:
         """Computes columns of the product of a vector with a matrix, as a sum with a product for each term of
-        the vector. indices: the flat indices of the columns in the node's value.
+        the vector. Raises `DifferentError` if the columns are of products of several vectors.
+
+        indices: the flat indices of the columns in the node's value.
         """
         left, right = node.inputs
         view, matrix = self.views[left], self.views[right]
@@ -184,7 +187,7 @@ class Values:
         return total
 
     def equal_groups(self, number: int, indices: Array) -> list[Array]:
-        """Groups features of a node that read the same piece of every concatenation: one polynomial (of
+        """Groups features of a node that read the same operand of every concatenation: one polynomial (of
         vectors with an element per feature) can stand for a group. A node that is not in `joined`, the nodes
         that concatenate or compute from a concatenation, has a single group.
 
@@ -219,7 +222,7 @@ class Values:
 
     def piece(self, node: Node, indices: Array) -> Polynomial:
         """Returns the features of a concatenation at the flat indices `indices`, as a polynomial; raises
-        `DifferentError` unless they are all in one of the concatenated pieces.
+        `DifferentError` unless they are all in one of its operands.
         """
         owners, inside = self.owners(node, indices)
         if indices.size and not bool((owners == owners[0]).all()):

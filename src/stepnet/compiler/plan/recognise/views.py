@@ -109,7 +109,7 @@ def viewed(node: Node, source: View) -> View | None:
 
 
 def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Broadcasts a view of a node to a shape; returns its axes in the new form.
+    """Broadcasts a view of a node to a shape; returns its axes for the new shape.
 
     axes: one array for each axis of the view: what each index along the axis adds to the flat index of an
         element in the node.

@@ -46,13 +46,15 @@ class WeightsBuilder:
 
     @property
     def parameters(self) -> list[int]:
-        """The inputs of the recurrence's body that are parameters. They become the inputs of the new net that
-        computes the weights (W, R, ...) of the recognised cell.
+        """The inputs of the recurrence's body (the net of its step) that are parameters. They become the
+        inputs of the new net that computes the weights (W, R, ...) of the recognised cell.
         """
         return [n for n in self.recur.others if self.recur.body.type_of(n).extent == CONST]
 
     def constant(self, number: int) -> int:
-        """Copies a constant of the body, with its operands, into the new net; returns its number there."""
+        """Copies a constant of the body (the net of the recurrence's step), with its operands, into the new
+        net, which computes the weights of a known cell; returns its number there.
+        """
         if number not in self.copy_of:
             node = self.recur.body.nodes[number]
             self.copy_of[number] = self.builder.copy(node, [self.constant(n) for n in node.inputs])
@@ -66,7 +68,9 @@ class WeightsBuilder:
     # ---- vectors
 
     def vector(self, value: Polynomial, size: int) -> int:
-        """Adds the vector of a polynomial of parameters to the net; returns its node. size: its length."""
+        """Adds the vector of a polynomial of parameters to the net that computes the weights of a known cell;
+        returns its node. size: its length.
+        """
         total: int | None = None
         for monomial, factor in value.terms:
             term = self.scaled(self.monomial(monomial, size), factor)
@@ -74,7 +78,9 @@ class WeightsBuilder:
         return self.filled(0, (size,)) if total is None else total
 
     def monomial(self, monomial: Monomial, size: int) -> int:
-        """Adds the vector of a product of parameters to the net; returns its node. size: its length."""
+        """Adds the vector of a product of parameters to the net that computes the weights of a known cell;
+        returns its node. size: its length.
+        """
         total: int | None = None
         for atom in monomial:
             factor = self.atom(atom, size)
@@ -82,8 +88,9 @@ class WeightsBuilder:
         return self.filled(1, (size,)) if total is None else total
 
     def atom(self, atom: Atom, size: int) -> int:
-        """Adds the vector of an atom (factor) of parameters to the net: elements, a product with a matrix, or
-        a reciprocal; returns its node. size: its length. Raises `DifferentError` for other functions.
+        """Adds the vector of an atom (factor) of parameters to the net that computes the weights of a known
+        cell, such as an LSTM, that a user's step computes: elements, a product with a matrix, or a
+        reciprocal; returns its node. size: its length. Raises `DifferentError` for other functions.
         """
         match atom.what:
             case Leaf(number=number) as leaf:
@@ -101,7 +108,9 @@ class WeightsBuilder:
                 raise DifferentError(f"{name} of parameters is computed at every step", 3)
 
     def scaled(self, number: int, factor: float) -> int:
-        """Adds node `number` of the new net times a factor; returns the product's node."""
+        """Adds node `number` of the new net, which computes the weights of a known cell, times a factor;
+        returns the product's node, which is `number` for a factor of 1.
+        """
         if factor == 1:
             return number
         return self.builder.add("multiply", number, self.builder.constant(np.array(factor, self.dtype)))
@@ -120,7 +129,7 @@ class WeightsBuilder:
 
     def selected(self, number: int, indices: Array, axis: int) -> int:
         """Takes the elements of a node at these indices along an axis, as a slice if they are evenly spaced,
-        else by `take`; returns the new node.
+        else by `take`; returns the new node, or `number` if these are all elements in order.
         """
         shape = self.builder.type_of(number).shape
         first, step = (
@@ -136,8 +145,9 @@ class WeightsBuilder:
         return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(indices.tolist()))
 
     def matrix(self, matrix: Matrix) -> int:
-        """Adds a matrix whose elements are picked from a constant of the body, by slices if possible, as a
-        cell's weights may be part of a larger array; returns its node.
+        """Adds, to the net that computes a known cell's weights, a matrix whose elements are picked from a
+        constant of the recurrence's step, by slices if possible, as a cell's weights may be part of a larger
+        array; returns its node.
         """
         rows, columns = matrix.rows, matrix.columns
         shape = self.recur.body.type_of(matrix.number).shape
@@ -160,7 +170,8 @@ class WeightsBuilder:
     # ---- the arrays
 
     def product(self, terms: Iterable[GateTerm], features: dict[int, int], size: int) -> int:
-        """Adds the matrix of a gate in W or R, [size, hidden], as the sum of its terms; returns its node.
+        """Adds the matrix of a gate in the cell's weights W (for the input) or R (for the memory), [size,
+        hidden], as the sum of its terms; returns its node.
 
         features: for each input node that a term multiplies, the first row of its features in W or R.
         """
@@ -214,7 +225,9 @@ class WeightsBuilder:
         return self.typed(value)
 
     def typed(self, value: int) -> int:
-        """Casts an array of the recognised cell, node `value`, to its memory's dtype; returns the node."""
+        """Casts an array of the recognised cell, node `value`, to its memory's dtype; returns the node, which
+        is `value` if it has that dtype.
+        """
         same = self.builder.type_of(value).dtype == self.dtype
         return value if same else self.builder.add("cast", value, dtype=self.dtype)
 
@@ -233,11 +246,12 @@ def is_grid(down: Array, across: Array, width: int) -> bool:
 def arrays_of(
     recur: Recur, match: CellMatch, first_rows: dict[int, int], sizes: tuple[int, int, int], projected: bool
 ) -> tuple[Net, tuple[str, ...]]:
-    """Builds the net from a body's parameters to the arrays of the cell; returns it and the arrays' names: W
-    and R (of input and memory), and if needed the biases b and d (d is multiplied by the reset gate), the
-    peepholes p and the projection P.
+    """Builds the net from the parameters of a recurrence's step to the arrays of the cell; returns it and the
+    arrays' names: W and R (of input and memory), and if needed the biases b and d (d is multiplied by the
+    reset gate), the peepholes p and the projection P.
 
-    first_rows: for the nodes of the sequences and of the memory h, the first row of their features in W or R.
+    match: the gates of the recognised cell, and its projection. first_rows: for the nodes of the sequences
+        and of the memory h, the first row of their features in W or R.
     sizes: the numbers of inputs, outputs and hidden units.
     projected: whether there is no W.
     """

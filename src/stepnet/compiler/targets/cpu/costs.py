@@ -49,8 +49,9 @@ MEASURED_BYTES = 64
 
 
 def find_pairs(net: Net) -> Mapping[int, PairsGroup]:
-    """Finds the operations at pairs of steps that the llvm engine runs as one part, by the node of their
-    result. The module that finds them is imported when there are some.
+    """Finds the groups of operations at pairs of steps, such as attention, that the llvm engine runs as one
+    part; returns each by the node of its result. The module that finds them is imported only if the net has
+    such operations.
     """
     if all(node.operation != "mix" for node in net.nodes):
         return {}

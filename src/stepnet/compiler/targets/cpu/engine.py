@@ -62,8 +62,9 @@ class LlvmEngine:
         return reason
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Compiles a schedule (a net cut into parts): plans that are not cached yet, in parallel. Consecutive
-        parts then run as one chain.
+        """Compiles a schedule (a net cut into parts): the plan of each part that is not cached yet is
+        compiled, in parallel with others. Returns the kernel, the compiled code of all parts, which is then
+        bound to parameters; in it consecutive parts run as one chain, by one call of machine code.
         """
         plans = {self.key(plan): plan for plan in schedule.plans}
         missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
@@ -77,8 +78,9 @@ class LlvmEngine:
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
-        """Compiles the plan of one part, or takes its code from the cache. Plans that are equal but for their
-        direction share code.
+        """Compiles the plan (the operations in their order) of one part of a net to a kernel, an object that
+        runs its machine code, or takes the code from the cache. Plans that are equal but for their direction
+        share code.
         """
         processor, key = self.processor or host_processor(), self.key(plan)
         compiled_plan = KEPT.get(key, lambda: compiled({key: plan}, processor)[key])
@@ -89,7 +91,9 @@ class LlvmEngine:
         return processor_texts()[0] if requested() else None
 
     def load(self, plan: Plan) -> Load:
-        """Returns the work and memory traffic of a plan's steps, for estimates, without compiling it."""
+        """Returns the work and memory traffic of the steps of a plan (the operations of a part in their
+        order), to estimate times, without compiling it.
+        """
         known = self.known(plan)
         if known is not None:
             return known.load
@@ -128,7 +132,12 @@ class LlvmEngine:
         return name
 
     def paired(self, across: Across, operands: Sequence[Array], positions: Sequence[Positions]) -> Array:
-        """Computes operations at pairs of steps, which run alone, by the machine code that chains run."""
+        """Computes a group of operations at pairs of steps, such as attention, that runs alone, by the
+        machine code that it also has in a chain of several parts (one call); returns its result.
+
+        across: the group. operands: the arrays that it reads. positions: where the steps of the sequences
+        lie, for each extent of these arrays.
+        """
         return late_import("running.pairs").computed(
             across, operands, positions, self.processor or host_processor()
         )

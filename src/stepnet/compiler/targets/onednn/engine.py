@@ -71,7 +71,9 @@ class BoundRecurrence(CalledKernel):
         recurrence: OneDnnRecurrence,
         weights: RecurrenceWeights,
     ) -> None:
-        """Takes the plan with its recurrence, the library, and the recurrence with int8 scales."""
+        """Takes a plan (the operations of a net in their order) with the cell that oneDNN has for it, the
+        library, oneDNN's recurrence with its int8 scales if it has some, and its weights.
+        """
         self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 
     def __call__(self, call: Call) -> Results:
@@ -85,7 +87,8 @@ class BoundRecurrence(CalledKernel):
         results.
 
         layout: the positions of the call's steps in oneDNN's padded arrays.
-        sequences, initial: the sequences and the initial memories to run on; None for zeros.
+        sequences, initial: the sequences and the initial memories (recurrent states) to run on; None for
+        zeros.
         """
         known = self.known
         x = features(known, sequences, call.positions.total)
@@ -112,9 +115,9 @@ class BoundRecurrence(CalledKernel):
         return True
 
     def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
-        """Prepares later calls with other arrays and the same lengths, for which the padded layout need not
-        be found again. None if the call returns last outputs only, or if later lengths may differ
-        (`any_lengths`).
+        """Prepares later calls with other arrays and the same lengths, for which the padded layout (where
+        each step lies in oneDNN's arrays) need not be found again. None if the call returns last outputs
+        only, or if later lengths may differ (`any_lengths`).
         """
         layout = padding(call, self.known.cell.recur.reverse)
         if call.last_only or any_lengths:
@@ -132,7 +135,8 @@ def features(known: KnownPlan, sequences: Sequence[Array], total: int) -> Array:
     """Concatenates the sequences that a recurrence reads along their features, to oneDNN's only input [total,
     inputs].
 
-    known: the recurrence. sequences: all sequences of the call. total: the number of steps of each.
+    known: has the positions of those that it reads. sequences: all sequences of the call. total: the number
+    of steps of each array, over all sequences.
     """
     flat = [flattened(sequences[index], total) for index in known.reads]
     return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
@@ -195,7 +199,9 @@ class OneDnnEngine:
         return cell if isinstance(cell, str) else None
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """Describes oneDNN's cell for a plan's recurrence, or returns, as text, why there is none."""
+        """Describes oneDNN's cell for the recurrence of a plan (the operations of a net in their order), or
+        returns, as text, why there is none.
+        """
         if reason := missing():
             return reason
         known = known_plan(plan)

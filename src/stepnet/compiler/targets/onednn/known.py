@@ -33,8 +33,8 @@ NONE = {"clip": 0.0, "cell_clip": 0.0, "projection_clip": 0.0}
 
 
 def refusal(semantics: Semantics) -> str | None:
-    """Returns the reason why oneDNN has no cell with these semantics, such as clipping or another activation;
-    None if it has.
+    """Returns the reason why oneDNN has no cell that computes the same function, such as clipping or another
+    activation; None if it has one. semantics: the choices that make up the function of a cell.
     """
     cell = semantics.cell
     if any(getattr(semantics, name) != none for name, none in NONE.items()):
@@ -52,10 +52,10 @@ def refusal(semantics: Semantics) -> str | None:
 def recurrence_of(
     semantics: Semantics, inputs: int, hidden: int, names: tuple[str, ...], projected: int, reverse: bool
 ) -> OneDnnRecurrence:
-    """Makes the description of oneDNN's recurrence that computes a cell with these semantics. inputs, hidden:
-    the numbers of features of a step and of units. names: the names of the cell's arrays; "P" is a
-    projection, "p" are peepholes. projected: the number of elements of h after a projection. reverse: whether
-    it runs from the last step.
+    """Makes the description of oneDNN's recurrence that computes a cell with these semantics (the choices in
+    its formulas). inputs, hidden: the numbers of features of a step and of units. names: the names of the
+    cell's arrays; "P" is a projection, "p" are peepholes. projected: the number of elements of h after a
+    projection. reverse: whether it runs from the last step.
     """
     gated = {"before": "gru", "after": "lbr_gru"}[semantics.reset]
     cell = gated if semantics.cell in ("gru", "mgu") else semantics.cell
@@ -161,9 +161,9 @@ class KnownPlan:
     final: tuple[str, ...]
 
     def arrays(self, parameters: Sequence[Array]) -> dict[str, Array]:
-        """Computes oneDNN's weights, by name, from the plan's parameters in the order of its net. A cell may
-        add its inputs to the gates directly, without a product with input weights. oneDNN's input weights
-        are then zeros and ones: they add each input feature to one unit of one gate.
+        """Computes oneDNN's weights, by name, from the parameters of the net that oneDNN runs, in the net's
+        order. A cell may add its inputs to the gates directly, without a product with input weights. oneDNN's
+        input weights are then zeros and ones: they add each input feature to one unit of one gate.
         """
         cell, net = self.cell, self.net
         inputs = [number for number in net.inputs if net.type_of(number).extent == CONST]
@@ -179,8 +179,8 @@ class KnownPlan:
 
 
 def known_plan(plan: Plan) -> KnownPlan | str:
-    """Finds the recurrence of oneDNN that computes a whole plan. Returns it with the roles of the plan's
-    inputs and results, or as text the reason why there is none.
+    """Finds the recurrence of oneDNN that computes a whole plan (the operations of a net in their order).
+    Returns it with the roles of the plan's inputs and results, or as text the reason why there is none.
     """
     net, ends = plan.traced, plan.ends
     numbers = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]

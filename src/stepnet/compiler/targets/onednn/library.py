@@ -150,7 +150,9 @@ def library(path: str | None = None) -> OneDnnLibrary:
 
 @cache
 def load_library(path: str) -> OneDnnLibrary:
-    """Loads the library at a path, once per path; "" stands for the installed one."""
+    """Loads the library at a path, once per path; "" stands for the installed one, the first of the
+    candidates. Raises `LibraryError` if there is none, or if it cannot be used.
+    """
     for candidate in (path,) if path else candidates():
         return open_library(candidate)
     raise LibraryError(MISSING)

@@ -109,8 +109,8 @@ class PrimitiveDescription(OwnedHandle):
         return (text.value or b"").decode()
 
     def kinds(self) -> tuple[int, int, int]:
-        """Returns oneDNN's numbers of the primitive's propagation kind, cell and direction, to check that the
-        library read the request as it was meant.
+        """Returns oneDNN's numbers of the propagation kind of the primitive (operation of oneDNN), cell and
+        direction, to check that the library read the request as it was meant.
         """
         numbers: list[int] = []
         for query in (QUERY_PROPAGATION, QUERY_CELL, QUERY_DIRECTION):
@@ -120,8 +120,9 @@ class PrimitiveDescription(OwnedHandle):
         return numbers[0], numbers[1], numbers[2]
 
     def memory_desc(self, name: str) -> int:
-        """Returns the handle of the memory descriptor that the primitive expects for an argument; 0 or None
-        if it has no such argument. The primitive descriptor owns it.
+        """Returns the handle of the memory descriptor (shape, dtype and layout) that the primitive (operation
+        of oneDNN) expects for an argument; 0 or None if it has no such argument. The primitive descriptor
+        owns it.
 
         name: a key of `ARGUMENTS`, with the prefix "diff_" for its gradient.
         """
@@ -178,7 +179,9 @@ class Primitive:
     """Compiled primitive (operation of oneDNN) with its arguments. Only one thread at a time may run it."""
 
     def __init__(self, description: PrimitiveDescription) -> None:
-        """Creates the primitive from its descriptor, and a stream to execute it; arguments follow later."""
+        """Creates the primitive (an operation of oneDNN) from its descriptor, and a stream to execute it;
+        arguments follow later.
+        """
         library = description.library
         self.library, self.description = library, description
         self.primitive = OwnedHandle.create(library, "primitive", "dnnl_primitive_create", description.handle)
@@ -205,7 +208,9 @@ class Primitive:
             self.arguments[self.indices[number]].memory = memory.handle
 
     def run(self) -> None:
-        """Executes the primitive on the memories of its arguments, and waits until it is done."""
+        """Executes the primitive (an operation of oneDNN) on the memory objects of its arguments, and waits
+        until it is done.
+        """
         call = self.library.call
         handle = self.stream.handle
         call("dnnl_primitive_execute", self.primitive.handle, handle, len(self.arguments), self.arguments)
@@ -215,8 +220,9 @@ class Primitive:
 def reordered(
     library: OneDnnLibrary, source: Array, target: OwnedHandle, attribute: OwnedHandle | None
 ) -> MemoryObject:
-    """Copies an array into the format of a memory descriptor (`target`), as a primitive expects its weights;
-    returns the memory object. attribute: has the scales of a quantization; None to keep the numbers.
+    """Copies an array into the format of a memory descriptor (`target`), as a primitive (an operation of
+    oneDNN) expects its weights; returns the memory object. attribute: has the scales of a quantization; None
+    to keep the numbers.
     """
     plain = memory_descriptor(library, source.shape, source.dtype.name)
     memory_desc = PrimitiveDescription.create(

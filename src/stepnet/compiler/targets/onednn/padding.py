@@ -48,7 +48,9 @@ class Padding:
 
     @property
     def bytes(self) -> int:
-        """The size in bytes of the tables of this padded layout, for the bound of the cache that holds it."""
+        """The size in bytes of the tables of this padded layout (where each step lies), for the bound of the
+        cache that holds it.
+        """
         tables = self.target, self.source, self.last, self.empty, self.lengths
         return sum(array.nbytes for array in tables if array is not None)
 
@@ -59,15 +61,17 @@ class Padding:
     def padded(self, values: Array) -> Array:
         """Copies values of all steps of a call to an array [steps, rows, ...], with zeros as padding.
 
-        values: [total, ...] as the caller has them: sequence by sequence, or in another order, with gaps.
+        values: [steps of all sequences, ...] as the caller has them: sequence by sequence, or in another
+        order, with gaps.
         """
         padded = np.zeros((self.steps * self.rows, *values.shape[1:]), values.dtype)
         padded[self.target] = self.packed(values)
         return padded.reshape(self.steps, self.rows, *values.shape[1:])
 
     def unpadded(self, flat: Array, total: int) -> Array:
-        """Copies padded values [steps * rows, ...] to an array [total, ...] in the caller's layout, as
-        float32. Gaps between sequences are zeros. total: the caller's number of steps, gaps included.
+        """Copies padded values [steps * rows, ...] to an array [total, ...] in the caller's layout (sequence
+        by sequence, possibly with gaps), as float32. Gaps between sequences are zeros. total: the caller's
+        number of steps, gaps included.
         """
         steps = flat.take(self.target, axis=0).astype(np.float32, copy=False)
         if self.source is None:
@@ -78,7 +82,9 @@ class Padding:
 
 
 def padding(call: Call, reverse: bool) -> Padding:
-    """Returns the padded layout of a call's sequences, from a cache; `reverse` puts padding ahead."""
+    """Returns the padded layout of a call's sequences, from a cache: the index of each of their steps in an
+    array [steps, rows]. reverse: whether padding is ahead of the steps.
+    """
     positions = call.positions
     steps = None if positions.steps is None else positions.steps.tobytes()
     key = (positions.starts.tobytes(), positions.lengths.tobytes(), steps, positions.total, reverse)
@@ -86,13 +92,14 @@ def padding(call: Call, reverse: bool) -> Padding:
 
 
 def padding_of(offsets: Array, reverse: bool) -> Padding:
-    """Returns the padded layout of sequences that lie end to end with these offsets, from a cache.
+    """Returns the padded layout (the index of each step in an array [steps, rows]) of sequences that begin
+    and end at these offsets, from a cache.
 
     reverse: whether padding is ahead of the steps, as a reverse direction needs it.
     """
 
     def packed() -> Padding:
-        """Makes the padded layout of the sequences."""
+        """Makes the padded layout of these sequences, if the cache does not have it."""
         return padding_for(Positions.end_to_end(offsets), reverse)
 
     return PADDINGS.get((offsets.tobytes(), reverse), packed)

@@ -92,8 +92,9 @@ def description(
 def argument_descriptor(
     library: OneDnnLibrary, recurrence: OneDnnRecurrence, slot: str, prefix: str, steps: int, rows: int
 ) -> OwnedHandle | None:
-    """Makes the memory descriptor of one argument for the request of a primitive; None if the recurrence does
-    not have the argument. oneDNN chooses the format of weights; all else, and gradients, are C-contiguous.
+    """Makes the memory descriptor of one argument for the request of a primitive (operation of oneDNN); None
+    if the recurrence does not have the argument. oneDNN chooses the format of weights; all else, and
+    gradients, are C-contiguous.
 
     slot: the name of the argument, as "weights_iter". steps, rows: the numbers of steps and of sequences.
     prefix: "" for the argument, "diff_" for its gradient, which is float32.
@@ -120,8 +121,9 @@ class PrimitiveRun:
         rows: int,
         forward: "PrimitiveRun | None" = None,
     ) -> None:
-        """Creates the primitive for a number of steps and rows, with buffers for all arguments but the
-        weights. forward: None, or the run whose gradient it computes, and whose buffers it shares.
+        """Creates the primitive (operation of oneDNN) that runs a recurrence, for a number of steps and rows,
+        with buffers for all arguments but the weights. forward: None, or the run whose gradient it computes,
+        and whose buffers it shares.
         """
         self.library, self.recurrence, self.steps, self.rows = library, recurrence, steps, rows
         self.descriptor = description(
@@ -177,7 +179,8 @@ class PrimitiveRun:
         return view.reshape(-1, view.shape[-1])
 
     def bind(self, weights: "PackedWeights", serial: int) -> None:
-        """Makes the primitive use these weights, which have the formats that it expects.
+        """Makes the primitive (operation of oneDNN) use these weights, which have the formats that it
+        expects.
 
         serial: a number that identifies the weights, to find out later whether the primitive uses them.
         """
@@ -185,7 +188,8 @@ class PrimitiveRun:
         self.serial = serial
 
     def begin(self, slot: str, state: Array | None) -> None:
-        """Writes an initial memory to the buffer of a primitive's argument, before the primitive runs.
+        """Writes an initial memory to the buffer of an argument of the primitive (operation of oneDNN),
+        before that runs.
 
         slot: oneDNN's name of the argument: src_iter is the memory h, src_iter_c is c.
         state: the memory [rows, ...]; None for zeros.
@@ -200,7 +204,8 @@ class PrimitiveRun:
         self.run_on({})
 
     def run_on(self, arrays: Mapping[str, Array]) -> None:
-        """Runs the primitive on C-contiguous arrays of the caller, which it reads and writes in place.
+        """Runs the primitive (operation of oneDNN) on C-contiguous arrays of the caller, which it reads and
+        writes in place.
 
         arrays: by oneDNN's names of the arguments; all other arguments use the buffers of this object.
         """
@@ -219,8 +224,8 @@ class PackedWeights:
     """Weights in the formats that one primitive expects. Others with the same formats may use them too."""
 
     def __init__(self, run: PrimitiveRun, arrays: Mapping[str, Array]) -> None:
-        """Copies weights, by oneDNN's names, into the formats that the primitive of `run` expects; in int8
-        quantizes all but the bias and peepholes.
+        """Copies weights, by oneDNN's names, into the formats that the primitive (operation of oneDNN) of
+        `run` expects; in int8 quantizes all but the bias and peepholes.
         """
         library, recurrence = run.library, run.recurrence
         attribute = None
@@ -236,8 +241,8 @@ class PackedWeights:
             self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
 
     def fits(self, run: PrimitiveRun) -> bool:
-        """Tells whether the primitive of a run expects the formats that these weights have, so that it can
-        use them.
+        """Tells whether the primitive (operation of oneDNN) of a run expects the formats that these weights
+        have, so that it can use them.
         """
         equal = run.library.functions.dnnl_memory_desc_equal
         return all(equal(own.handle, run.descriptor.memory_desc(name)) for name, own in self.formats.items())
@@ -280,8 +285,8 @@ class RecurrenceWeights:
         return cls(converted)
 
     def bind(self, run: PrimitiveRun) -> None:
-        """Makes the primitive of `run` use these weights; they are reordered to its formats unless a cache
-        has them. Does nothing if it uses them already.
+        """Makes the primitive (operation of oneDNN) of `run` use these weights; they are reordered to its
+        formats unless a cache has them. Does nothing if it uses them already.
         """
         if run.serial == self.serial:
             return

@@ -158,9 +158,9 @@ class OneDnnRecurrence:
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:
-        """Returns the shape of the argument `slot` for a number of steps and rows. The axes are those of
-        oneDNN: time, batch and features; for memories and weights layer, direction, ..., gate, unit. Layer
-        and direction are 1; peepholes are for 3 gates.
+        """Returns the shape of the argument `slot` of oneDNN's functions, for a number of steps and rows
+        (sequences). The axes are those of oneDNN: time, batch and features; for memories and weights layer,
+        direction, ..., gate, unit. Layer and direction are 1; peepholes are for 3 gates.
         """
         gates = len(self.row.gates)
         return {

@@ -62,7 +62,9 @@ class Start:
             run.begin(slot, state)
 
     def array(self, slot: str, rows: int) -> Array:
-        """Returns the initial memory of argument `slot` as a new array [rows, ...], zeros for None."""
+        """Returns the initial memory (recurrent state) of oneDNN's argument `slot` as a new array [rows,
+        ...], zeros for None.
+        """
         state = self.states[slot]
         if state is None:
             return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
@@ -89,8 +91,8 @@ def run_of(
     rows: int,
     weights: RecurrenceWeights | None = None,
 ) -> PrimitiveRun:
-    """Returns a primitive that runs a recurrence for a number of steps and rows, from a cache of this Python
-    thread, and sets the number of threads of the library.
+    """Returns a primitive (an operation of oneDNN with buffers) that runs a recurrence for a number of steps
+    and rows, from a cache of this Python thread, and sets the number of threads of the library.
 
     weights: the weights that the primitive uses; None to leave them unset.
     """
@@ -146,8 +148,9 @@ def run_recurrence(
 def run_padded(
     run: PrimitiveRun, padding: Padding, read: Mapping[str, Array], start: Start
 ) -> tuple[Array, Array]:
-    """Runs a primitive on padded sequences; returns its outputs in the caller's layout [total, output], and
-    padded [steps * rows, output]. If the caller's arrays have the padded layout, they are not copied.
+    """Runs a primitive (an operation of oneDNN) on padded sequences; returns its outputs in the caller's
+    layout [steps of all sequences, output], and padded [steps * rows, output]. If the caller's arrays have
+    the padded layout, they are not copied.
 
     run: the primitive with its buffers. padding: the padded layout of the sequences.
     read: the arguments that have steps, by name, in the caller's layout. start: the initial memories.
@@ -172,8 +175,8 @@ def is_readable(values: Array) -> bool:
 
 
 def to_storage(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
-    """Returns the values as they are stored in the argument `slot` of a primitive: quantized if they are the
-    inputs of a recurrence in int8, else unchanged.
+    """Returns the values as they are stored in the argument `slot` of a primitive (an operation of oneDNN):
+    quantized if they are the inputs of a recurrence in int8, else unchanged.
     """
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
@@ -181,7 +184,8 @@ def to_storage(recurrence: OneDnnRecurrence, slot: str, values: Array) -> Array:
 
 
 def ends(padded: Array, padding: Padding, start: Start) -> Array:
-    """Returns the final memory h of each sequence: its last output, or if it is empty its initial memory.
+    """Returns the final memory h (recurrent state) of each sequence: its last output, or if it is empty its
+    initial memory.
 
     padded: the outputs [steps * rows, ...] in the layout `padding`. start: the initial memories.
     """
@@ -200,9 +204,9 @@ def run_in_pieces(
     start: Start,
     all_c: bool,
 ) -> RecurrenceResults:
-    """Runs a recurrence piece by piece for results with c, which a primitive returns only at its last step.
-    The steps are divided into pieces, each run by one primitive, which end where a sequence ends. For c of
-    each step (`all_c`), each step is a piece.
+    """Runs a recurrence piece by piece for results with the memory c, which a primitive (an operation of
+    oneDNN) returns only at its last step. The steps are divided into pieces, each run by one primitive, which
+    end where a sequence ends. For c of each step (`all_c`), each step is a piece.
 
     padding: the padded layout of the sequences.
     read: the arguments that have steps, by name, in the caller's layout. start: the initial memories.
@@ -241,7 +245,7 @@ def run_in_pieces(
 def copy_memories(before: PrimitiveRun, run: PrimitiveRun) -> None:
     """Copies the final memories h and c of one run to the initial memories of the next run.
 
-    before, run: the primitives of both, which may be the same object.
+    before, run: the primitives (operations of oneDNN) of both, which may be the same object.
     """
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

@@ -56,12 +56,15 @@ def with_padding_feature(
     recurrence: OneDnnRecurrence, weights: RecurrenceWeights
 ) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
     """Adds an input feature, 1 on padding and else 0, to a recurrence and its weights, so that padding keeps
-    the memories. Returns the recurrence with one input more, and the weights with a row more, from a cache.
+    the memories (recurrent states). Returns the recurrence with one input more, and its input weights with a
+    row more for that input, from a cache.
     """
     signs = SIGNS[recurrence.cell]
 
     def widened() -> RecurrenceWeights:
-        """Makes the weights with a row for the padding feature, large enough to open or close gates."""
+        """Makes the weights with a row for the padding feature, with numbers large enough to open or close
+        gates. The padding feature is an input that is 1 on padding.
+        """
         row = np.zeros((1, 1, 1, len(recurrence.row.gates), recurrence.hidden), np.float32)
         for gate, sign in signs.items():
             row[..., recurrence.row.gates.index(gate), :] = sign * BIG
@@ -120,7 +123,9 @@ class Training:
 
     @computed_once
     def primitive(self) -> "Primitives":
-        """The primitives of both passes, with an input that is 1 on padding where padding matters."""
+        """The primitives (operations of oneDNN) of the forward and the backward pass. Where padding would
+        change the results, they have a further input, which is 1 on padding.
+        """
         recurrence, weights = replace(self.recurrence, training=True), self.weights
         if not self.padding.even and padding_matters(recurrence):
             recurrence, weights = with_padding_feature(recurrence, weights)
@@ -149,10 +154,10 @@ class Training:
         )
 
     def fill(self, arguments: Arguments, start: Start) -> None:
-        """Writes the inputs, the padding feature if there is one, and the initial memories to the arrays of
-        the forward pass.
+        """Writes the inputs, the padding feature (a further input, 1 on padding and else 0) if there is one,
+        and the initial memories (recurrent states) to the arrays of the forward pass.
 
-        arguments: the arrays by argument of the primitive, zeros so far. start: the initial memories.
+        arguments: the arrays by the names of oneDNN's arguments, zeros so far. start: the initial memories.
         """
         x, inputs = flat(arguments["src_layer"]), self.recurrence.inputs
         x[:, inputs:] = 1
@@ -164,10 +169,10 @@ class Training:
     def backward(
         self, residuals: Arguments, outputs: Array | None, h: Array | None, c: Array | None = None
     ) -> RecurrenceGradients:
-        """Computes gradients with respect to the inputs, initial memories and weights. residuals: the arrays
-        that the forward pass has saved. outputs, h, c: the cotangents of the outputs [total, output] and of
-        the final memories; None for zeros. The gradient of the padding feature, which holds the gates open or
-        closed in padding, is left out.
+        """Computes gradients with respect to the inputs, the initial memories (the states h and c) and the
+        weights. residuals: the arrays that the forward pass has saved. outputs, h, c: the cotangents of the
+        outputs [total, output] and of the final memories; None for zeros. The gradient of the padding feature
+        (a further input, 1 on padding, which holds gates open or closed there) is left out.
         """
         recurrence, padded_layout = self.recurrence, self.padding
         if not padded_layout.steps:
@@ -195,8 +200,9 @@ class Training:
     def seed(self, run: PrimitiveRun, outputs: Array | None, h: Array | None, c: Array | None) -> None:
         """Writes the cotangents (gradients with respect to results) to the buffers of the backward pass.
 
-        run: the primitive of the backward pass, with its buffers.
-        outputs, h, c: the cotangents of the outputs and the final memories; None for zeros.
+        run: the primitive (operation of oneDNN) of the backward pass, with its buffers.
+        outputs, h, c: the cotangents of the outputs and the final memories (recurrent states); None for
+            zeros.
         """
         padded, padded_layout = run.flat("diff_dst_layer"), self.padding
         padded[...] = 0
@@ -245,7 +251,9 @@ class Primitives:
 
     @property
     def backward(self) -> PrimitiveRun:
-        """The primitive of the backward pass with its weights, from a cache; shares forward buffers."""
+        """The primitive (operation of oneDNN) of the backward pass with its weights, from a cache. It shares
+        the buffers of the forward pass.
+        """
         key = (self.library.path, self.recurrence, self.steps, self.rows, threads(), get_ident(), "backward")
         run = RUNS.get(key, lambda: PrimitiveRun(*self.sizes, run_of(*self.sizes)))
         self.weights.bind(run)
@@ -258,7 +266,7 @@ class Primitives:
 
     def residuals(self) -> Arguments:
         """Allocates, by argument, the arrays that the forward pass fills and the backward pass reads. All are
-        zeros. The workspace, which only oneDNN reads, is plain bytes.
+        zeros. The workspace, oneDNN's own notes for the backward pass, is plain bytes.
         """
         arguments: Arguments = {}
         for slot in READ_BACK:
@@ -287,7 +295,8 @@ class Tape:
     residuals: Arguments
 
     def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> RecurrenceGradients:
-        """Computes gradients with respect to inputs, initial memories and weights. Can be called repeatedly.
+        """Computes gradients with respect to inputs, initial memories (recurrent states) and weights. Can be
+        called repeatedly.
 
         outputs, h, c: the cotangents of the outputs and of the final memories; None for zeros.
         """

@@ -43,8 +43,8 @@ class GraphCell:
 
     @property
     def name(self) -> str:
-        """The common prefix of the names of a recurrent cell's constants, which names its module; else its
-        kernel's name.
+        """The common prefix of the names of a recurrent cell's constants, which is the name of its module
+        (recurrent layer) too; the kernel's name if they have no common prefix.
         """
         steps: list[str] = []
         for same in zip(*(name.split("/")[:-1] for name in self.arrays.values()), strict=False):
@@ -145,16 +145,18 @@ class CellOperands:
 
 
 def rnn(operands: CellOperands) -> Iterator[int]:
-    """Yields the number of the expression that computes the next memory of a Keras SimpleRNN from `operands`,
-    its products and activations. A loop whose next memory has the same number is such a cell.
+    """Yields the number (in the graph of expressions) of the expression that computes the next memory of a
+    Keras SimpleRNN from `operands`, its products and activations. A loop whose next memory has the same
+    number is such a cell.
     """
     yield operands.outer(operands.graph.sum(operands.item.number, operands.recurrent.number, *operands.bias))
 
 
 def lstm(operands: CellOperands) -> Iterator[int]:
-    """Yields the numbers of the expressions that may compute the next h of a Keras LSTM from `operands`, its
-    products and activations. A loop whose next memory has one of these numbers is such a cell. There is one
-    for each memory of the graph that may be the LSTM's c: whose next value is f c + i g.
+    """Yields the numbers (in the graph of expressions) of the expressions that may compute the next h of a
+    Keras LSTM from `operands`, its products and activations. A loop whose next memory has one of these
+    numbers is such a cell. There is one for each memory of the graph that may be the LSTM's c: whose next
+    value is f c + i g.
     """
     graph = operands.graph
     gates = graph.sum(operands.item.number, operands.recurrent.number, *operands.bias)
@@ -170,10 +172,10 @@ def lstm(operands: CellOperands) -> Iterator[int]:
 
 
 def gru(operands: CellOperands) -> Iterator[int]:
-    """Yields the numbers of the expressions that may compute the next memory of a Keras GRU with reset after
-    the product, from `operands`, its products and activations. A loop whose next memory has one of these
-    numbers is such a cell. Keras cuts out the gates by a split or by slices, and the two biases by an unpack
-    or by a split.
+    """Yields the numbers (in the graph of expressions) of the expressions that may compute the next memory of
+    a Keras GRU with reset after the product, from `operands`, its products and activations. A loop whose next
+    memory has one of these numbers is such a cell. Keras cuts out the gates by a split or by slices, and the
+    two biases by an unpack or by a split.
     """
     graph = operands.graph
     for x, y in both_biases(graph, operands.item.number, operands.recurrent.number, operands.bias):
@@ -188,10 +190,10 @@ def gru(operands: CellOperands) -> Iterator[int]:
 
 
 def gru_reset_before(operands: CellOperands) -> Iterator[int]:
-    """Yields the number of the expression that computes the next memory of a Keras GRU with reset before the
-    product, from `operands`, its products and activations. A loop whose next memory has the same number is
-    such a cell. Its recurrent kernel is used in two pieces: the columns of both gates, and those of the
-    candidate.
+    """Yields the number (in the graph of expressions) of the expression that computes the next memory of a
+    Keras GRU with reset before the product, from `operands`, its products and activations. A loop whose next
+    memory has the same number is such a cell. Its recurrent kernel is used in two pieces: the columns of both
+    gates, and those of the candidate.
     """
     graph, h = operands.graph, operands.recurrent.left
     kernel = graph.number("constant", "", operands.recurrent.name, 0)

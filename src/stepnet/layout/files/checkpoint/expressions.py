@@ -116,7 +116,9 @@ def arguments(name: str, function: Message, caller: Operator) -> Iterator[tuple[
 
 
 def nodes_in(scope: str, nodes: Sequence[Message]) -> Iterator[tuple[tuple[str, str], Operator]]:
-    """Yields ((scope, name), operator) for nodes of a TensorFlow graph; scope: their function, or "".
+    """Yields ((scope, name), operator) for nodes of a TensorFlow graph; scope: the name of the function that
+    they are in, or "" for the main graph. An operator has its kind, the values that it takes, the numbers of
+    a small constant, and the masks of a slice.
 
     The operator of a constant 1 is called "one", and a product of transposed factors gets another name, so
     that it equals no plain one. Control inputs ("^name") are left out.

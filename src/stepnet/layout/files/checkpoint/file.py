@@ -194,7 +194,8 @@ def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
     """Reads the variables of a checkpoint that consists of several files, without those that hold no numbers;
     assembles variables that were saved in pieces.
 
-    prefix: of the files' names. data: the content of the index file. store: the limit on memory.
+    prefix: of the files' names. data: the content of the index file. store: the limit on memory. Raises
+    `FileError` for a damaged or newer index, and if a piece is missing.
     """
     entries = dict(table(data, store))
     header = message(entries.pop(b"", memoryview(b"")), store)
@@ -309,7 +310,8 @@ def signed_code(number: int) -> bytes:
 def single_table(data: memoryview, store: Store) -> dict[str, Array]:
     """Reads the variables of a checkpoint of TensorFlow that is a single sorted string table (the format
     before index and data files), without those that hold no numbers; assembles each from its pieces. data:
-    the whole file. store: the limit on memory.
+    the whole file. store: the limit on memory. Raises `FileError` if it lists no variables, or has numbers of
+    one that it does not list.
     """
     described: dict[str, VariableEntry] = {}
     pieces: dict[str, list[tuple[Piece, Array]]] = {}
@@ -336,7 +338,8 @@ def single_table(data: memoryview, store: Store) -> dict[str, Array]:
 
 def values(name: str, kind: Kind, proto: Message) -> Array:
     """Decodes the numbers that a TensorProto holds in the field for their dtype `kind`, as a vector; float16
-    and bfloat16 are stored there as their bits. name: of the variable, for messages.
+    and bfloat16 are stored there as their bits. name: of the variable, for messages. Raises `FileError` if
+    its bytes end within a number.
     """
     number = next(number for number, known in KINDS.items() if known == kind)
     if number in PLAIN:

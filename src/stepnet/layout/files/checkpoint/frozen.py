@@ -37,8 +37,9 @@ PLAIN = {"Const", "Identity", "Placeholder", "NoOp"}  # operators that compute n
 def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:
     """Reads the recurrent layers of a TensorFlow graph's file, or of a SavedModel without variables.
 
-    layout, layouts: the layout that the user states, of all modules and by name. Raises `FileError`, with the
-    path, for a file that is no graph, or whose graph has no constants that could be weights.
+    layout, layouts: the layout (a framework's arrangement of weights) that the user states, of all modules
+    (recurrent layers) and by name. Raises `FileError`, with the path, for a file that is no graph, or whose
+    graph has no constants that could be weights.
     """
     with opened(path) as (stream, size):
         store = Store(None, size)
@@ -68,7 +69,8 @@ def with_cells(
 ) -> FileContents:
     """Adds the cells of a TensorFlow graph (`graph_cells`, by the names of their modules) to a model as
     modules (recurrent layers); a cell of unknown kind becomes a problem, a message to the user, unless the
-    user states its layout. layout, layouts: stated by the user, of all modules and by name.
+    user states its layout (a framework's arrangement of weights). layout, layouts: stated by the user, of all
+    modules and by name.
     """
     modules: list[Module] = []
     problems = dict(model.problems)
@@ -91,8 +93,9 @@ def with_cells(
 def module_of(name: str, cell: GraphCell, layout: str, arrays: Mapping[str, Array]) -> Module:
     """Makes a module (recurrent layer) of a cell that was found in a TensorFlow graph.
 
-    name: the module's. layout: the cell's, such as "keras.gru". arrays: the graph's constants by name. The
-    activations are known, and become the module's semantics, only if the cell's kind is known.
+    name: the module's. layout: the arrangement of the cell's weights, such as "keras.gru". arrays: the
+    graph's constants by name. The activations are known, and become the module's semantics, only if the
+    cell's kind is known.
     """
     fields = ("gate_activation", "candidate_activation", "output_activation")
     values = dict(zip(fields, (*cell.activations, cell.activations[1]), strict=True)) if cell.kind else {}

@@ -29,7 +29,8 @@ ATTRIBUTES = ("cell", "cells", *DIRECTIONS)
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """Reads the recurrent layers of a TensorFlow checkpoint as modules.
 
-    layout: the layout or the framework of all modules; layouts: the layouts of single modules, by name.
+    layout: the layout (a framework's arrangement of weights) or the framework of all modules; layouts: the
+    layouts of single modules, by name.
     """
     arrays = file.read(path)
     return model_of(
@@ -55,7 +56,7 @@ def model_of(
 
     arrays: all variables by name.
     keras: Keras' layers among them, with the names of their variables.
-    frameworks: the frameworks whose layouts the remaining variables probably have.
+    frameworks: the frameworks whose layouts (arrangements of weights) the remaining variables probably have.
     layout, layouts: the layout that the user states, for all modules and for modules by name.
     """
     may_be_keras = layout is None or layout.startswith("keras")
@@ -120,8 +121,8 @@ def layer_name(names: Iterable[str]) -> KeyPath:
 
 
 def cell_paths(scopes: list[KeyPath]) -> list[KeyPath]:
-    """Returns the path of each cell in its Keras layer, in the form that layouts use: ("forward",) for the
-    forward cell.
+    """Returns the path of each cell in its Keras layer, in the form that layouts (arrangements of weights)
+    use: ("forward",) for the forward cell.
 
     scopes: the paths of the cells in the file: attributes such as ("forward_layer", "cell"), or names in the
     program such as ("forward_gru", "gru_cell").
@@ -135,7 +136,7 @@ def split_at_layer(steps: KeyPath, cells: Mapping[KeyPath, object]) -> tuple[Key
     """Splits the path of a Keras cell in a checkpoint into the path of the layer that the cell belongs to,
     and the path from this layer to the cell.
 
-    cells: the paths of all cells, to recognise the two directions of a layer.
+    steps: the path of the cell. cells: the paths of all cells, to recognise the two directions of a layer.
 
     >>> split_at_layer(("model", "both", "forward_layer", "cell"), {})
     (('model', 'both'), ('forward_layer', 'cell'))

@@ -44,7 +44,8 @@ class ObjectNode:
 
 def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
     """Returns the object that a path of attribute names leads to from the first object of a checkpoint; None
-    if there is no such object.
+    if there is no such object. nodes: all objects of the checkpoint, each with its attributes as indices in
+    `nodes`.
 
     >>> at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
     ObjectNode(children={}, key='variables/0', name='')
@@ -124,7 +125,8 @@ def renamed(path: Path, arrays: Mapping[str, Array], names: Mapping[str, str]) -
     checkpoint if two variables have the same name.
 
     An exported model has its variables twice: of two with the same name and bits, one is left out. names:
-    {name in the checkpoint: name in the program}.
+    {name in the checkpoint: name in the program}. Raises `FileError`, with the path, if two variables then
+    have one name.
     """
     by_name: dict[str, Array] = {}
     for key, array in arrays.items():

@@ -46,7 +46,9 @@ class Message:
         return tuple(value for value in self.fields.get(field, ()) if not isinstance(value, int))
 
     def messages(self, field: int) -> tuple["Message", ...]:
-        """Parses all values of field number `field` of a protobuf message, a repeated field of messages."""
+        """Parses all values of field number `field` of a protobuf message, which are messages too; () if it
+        is missing. Raises `FileError` if they need more memory than the limit for the file leaves.
+        """
         pieces = self.pieces(field)
         self.store.room(MESSAGE * len(pieces), "its messages")
         return tuple(message(piece, self.store) for piece in pieces)

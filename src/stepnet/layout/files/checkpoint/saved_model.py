@@ -37,8 +37,9 @@ ROOT, RUNS = "root", "_tf_keras_rnn_layer"
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """Reads the recurrent layers of a SavedModel as modules; path is its folder, or the saved_model.pb in it.
 
-    layout: the layout or framework of all modules; layouts: those of single modules, by name. Raises
-    `FileError`, with the path, for a model without weights, and for a damaged checkpoint.
+    layout: the layout (a framework's arrangement of weights) or framework of all modules; layouts: those of
+    single modules, by name. Raises `FileError`, with the path, for a model without weights, and for a damaged
+    checkpoint.
     """
     folder = path if path.is_dir() else path.parent
     prefix = folder / "variables" / "variables"

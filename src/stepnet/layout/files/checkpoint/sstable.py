@@ -79,7 +79,8 @@ def block(data: memoryview, start: int, size: int, store: Store) -> memoryview:
 
 def entries(content: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
     """Yields the keys and values in the content of one block of a sorted string table, and counts their
-    memory. A key is stored without the prefix that it shares with the previous key.
+    memory. Raises `FileError` if the block is damaged. A key is stored without the prefix that it shares with
+    the previous key.
     """
     if len(content) < 4:
         raise FileError("a block of it is too short")

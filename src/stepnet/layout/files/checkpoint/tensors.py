@@ -20,7 +20,7 @@ FEW = 64  # the most bytes of integers to read: those that describe slices are f
 def tensor(name: str, proto: Message, integers: bool = False) -> Array | None:
     """Decodes a TensorProto, the constant `name` of a TensorFlow graph, as an array; None unless its numbers
     are floating-point or, with `integers`, a few integers. If there are fewer numbers than the shape demands,
-    the last one is repeated.
+    the last one is repeated. Raises `FileError` if there are more, or other bytes than the shape requires.
     """
     described = entry(name, proto.number(1), proto.submessage(2), ())
     kind = described.kind

@@ -38,7 +38,10 @@ SLOPES = {"2": 0.2, "3": 1 / 6}
 
 
 def activated(call: KerasCall, x: Placed) -> Placed:
-    """Applies the activation that the layer's configuration names to a value; null stands for none."""
+    """Applies to x the activation that a Keras layer's setting "activation" has, as a name or as the
+    configuration of an activation layer; returns x if the setting is null. Raises `ModelError` for an unknown
+    activation.
+    """
     layer = table(call.config.get("activation"))
     if layer and class_of(layer) in ACTIVATION_LAYERS:
         return ACTIVATION_LAYERS[class_of(layer)](

@@ -57,15 +57,15 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
 
 def is_asked_for(part: Sublayer) -> bool:
     """Returns True if a part of a Keras layer is a cell, or has arrays of one and a class of the program's
-    own: it is read if the user states its layout.
+    own: it is read if the user states its layout (a framework's arrangement of weights).
     """
     own = {re.sub(r":\d+$", "", name) for name, _ in part.arrays}
     return bool(part.class_name) and (part.in_cell or (">" in part.class_name and {*KERNELS[:2]} <= own))
 
 
 def unconfigured(name: str) -> ConfiguredLayer:
-    """Makes the record of a layer without a configuration, of which the file has only the arrays, from the
-    layer's name.
+    """Makes the `ConfiguredLayer` of a Keras layer without a configuration, of which the file has only the
+    arrays, from the layer's name.
     """
     return ConfiguredLayer(name, name, name, "", {}, (), "")
 

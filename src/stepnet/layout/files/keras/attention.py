@@ -58,7 +58,10 @@ def attention(call: KerasCall) -> Placed:
 
 
 def additive_attention(call: KerasCall) -> Placed:
-    """Computes the result of Keras' AdditiveAttention: a score is the sum of scale tanh(query + key)."""
+    """Computes the result of Keras' AdditiveAttention: the mean of the values by the softmax of scores. A
+    score is the sum over the features of scale tanh(query + key); without the setting "use_scale", scale is
+    1.
+    """
     query, key, value = operands_of(call)
     grown = pointwise.elementwise("tanh", sums(call, query, key))
     if call.setting("use_scale", True):
@@ -67,8 +70,8 @@ def additive_attention(call: KerasCall) -> Placed:
 
 
 def multi_head_attention(call: KerasCall) -> Placed:
-    """Computes the result of Keras' MultiHeadAttention: products of queries and keys, for each of several
-    heads.
+    """Computes the result of Keras' MultiHeadAttention: for each of several heads, the mean of the values by
+    the softmax of products of queries and keys.
     """
     call.only("attention_axes", [1], None)
     heads, width = call.wholes("num_heads", 1)[0], call.wholes("key_dim", 1)[0]
@@ -77,7 +80,9 @@ def multi_head_attention(call: KerasCall) -> Placed:
 
 
 def grouped_query_attention(call: KerasCall) -> Placed:
-    """Computes the result of Keras' GroupQueryAttention: several heads of queries share one of keys."""
+    """Computes the result of Keras' GroupQueryAttention, in which several heads of queries share one head of
+    keys and values. Raises `ModelError` unless the heads of queries are a multiple of the others.
+    """
     heads, own = call.wholes("num_query_heads", 1)[0], call.wholes("num_key_value_heads", 1)[0]
     if own < 1 or heads % own:
         raise ModelError(f"its {heads} heads of queries are no multiple of {own} heads of keys")
@@ -86,7 +91,8 @@ def grouped_query_attention(call: KerasCall) -> Placed:
 
 
 def of_heads(call: KerasCall, heads: tuple[int, int], widths: tuple[int, int], output: list[Any]) -> Placed:
-    """Computes attention of several heads, with the projections ahead of it and behind it.
+    """Computes attention of several heads: products of query, key and value with matrices (projections),
+    attention in each head, and the product of the joined results with a matrix.
 
     heads: the numbers of heads of queries, and of keys and values. widths: the sizes of a head of queries and
     keys, and of values. output: the shape of the result; empty for that of the query.
@@ -120,8 +126,8 @@ def of_heads(call: KerasCall, heads: tuple[int, int], widths: tuple[int, int], o
 
 
 def products(call: KerasCall, query: Placed, key: Placed) -> Placed:
-    """Returns the products of an attention's queries and keys, [..., queries, keys]; those of a causal call
-    only of queries with the keys up to their own index.
+    """Returns the scalar products of each query with each key, [..., queries, keys]; in a call with a causal
+    mask only with the keys up to the query's own step.
     """
     if CAUSAL in call.keys:
         return scores_at_pairs(query, shaping.swapped(key), causal=True)
@@ -171,8 +177,8 @@ def times(x: Placed, factor: Placed) -> Placed:
 
 
 def sums(call: KerasCall, query: Placed, key: Placed) -> Placed:
-    """Returns the sums of each query and each key, [sequences, queries, keys, features]; in a causal call
-    only with the keys up to the query's own index.
+    """Returns the sums of each query and each key, [sequences, queries, keys, features]; in a call with a
+    causal mask only with the keys up to the query's own step.
     """
     left, right = shaping.unsqueeze(query, [2]), shaping.unsqueeze(key, [1])
     steps, own = time_of(query.axes), time_of(key.axes)
@@ -194,8 +200,8 @@ def masked_softmax(call: KerasCall, scores: Placed) -> Placed:
 
 
 def weighted(call: KerasCall, scores: Placed, value: Placed) -> Placed:
-    """Returns the mean of the values by the softmax of scores; zeros for a query where the mask of queries is
-    False.
+    """Returns the mean of the values for each query, weighted by the softmax of the scores [sequences,
+    queries, keys] over the keys; zeros for a query where the mask of queries is False.
     """
     made = matmul(masked_softmax(replace(call, masks=call.masks[:2]), scores), value, padded=False)
     if call.mask is None:

@@ -83,7 +83,9 @@ class KerasCall:
         return numbers
 
     def only(self, name: str, *values: Any) -> None:
-        """Raises `ModelError` if a setting has another value than `values`, of which the first is usual."""
+        """Raises `ModelError` if the setting `name` of the layer has another value than `values`. A layer
+        without the setting counts as one with the first of them.
+        """
         if self.config.get(name, values[0]) not in values:
             said = " or ".join(map(repr, values))
             raise ModelError(f"its {name} is {short_repr(self.config[name])}: only {said} is supported")

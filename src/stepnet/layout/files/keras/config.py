@@ -272,13 +272,13 @@ def layer_of(
     fed: Sequence[tuple[Sources, ...]],
     store: Store,
 ) -> ConfiguredLayer:
-    """Makes the record of a layer in the configuration of a Keras model; raises `FileError` if it has too
-    many inputs.
+    """Makes the `ConfiguredLayer` of a layer in the configuration of a Keras model; raises `FileError` if it
+    has too many inputs.
 
-    node: the layer's configuration. around: the context of its model. calls: the layer's calls in the model.
-        fed: for each call and argument, the layer outputs that the argument stands for, as (layer, output)
-        pairs. group: the group of its arrays in files of Keras 3, relative to the group of the model.
-    store: the limit on memory.
+    node: the layer's configuration. around: the context of its model, such as the models that it lies in.
+    group: the group (folder of the HDF5 file) of the layer's arrays in files of Keras 3, relative to the
+    group of the model. calls: the layer's calls in the model. fed: for each call and argument, the layer
+    outputs that the argument stands for, as (layer, output) pairs. store: the limit on memory.
     """
     own, full_group, inputs = name_of(node), f"{around.group_prefix}{group}", layers_in(merged_calls(fed))
     store.take(
@@ -309,8 +309,9 @@ def layers_inside(
     Also returns for each output of the layer the outputs of inner layers that it stands for, as (layer,
     output) pairs.
 
-    around: the context of the layer: the models around it. feeds: for each input of the layer, the layer
-    outputs that it stands for, as (layer, output) pairs. store: the limit on memory.
+    layer, class_name: the layer and the name of its class. around: the context of the layer: the models
+    around it. feeds: for each input of the layer, the layer outputs that it stands for, as (layer, output)
+    pairs. store: the limit on memory.
     """
     deeper = Around(
         f"{layer.name}/",
@@ -356,8 +357,8 @@ def merged_calls(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
 
 
 def union(sources: Iterable[Sources]) -> Sources:
-    """Merges tuples of (layer, output) pairs, each an output of a Keras layer, to one tuple that has each
-    pair once, in order.
+    """Merges tuples of (layer, output) pairs to one tuple, which has each pair once, in order. A pair stands
+    for an output of a Keras layer.
     """
     return tuple(dict.fromkeys(source for some in sources for source in some))
 

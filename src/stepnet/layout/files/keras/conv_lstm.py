@@ -129,7 +129,7 @@ def checked(call: KerasCall, places: int) -> Placed:
 
 def function(call: KerasCall, name: str, usual: str) -> Callable[[Any], Any]:
     """Returns the function that a setting of the layer names as an activation. usual: the name if the file
-    does not have the setting.
+    does not have the setting. Raises `ModelError` for an unknown activation.
     """
     stated = call.setting(name, usual)
     if stated == "hard_sigmoid":

@@ -96,11 +96,11 @@ def literal(value: float, beside: np.dtype[Any]) -> np.ndarray:
 def in_dtypes_of_keras(
     node: Config, row: str, operands: Sequence[Placed], version: str, model: Config
 ) -> list[Placed]:
-    """Returns the operands of a layer in the dtypes in which Keras computes it; raises `ModelError` for those
-    that are not supported.
+    """Returns the operands of a layer cast to the dtypes in which Keras computes the layer; raises
+    `ModelError` for combinations of dtypes that are not supported.
 
-    row: the name of the layer's class or operation in the table of operators. version: the major version of
-    Keras. model: the whole model.
+    node: the layer's configuration. row: the name of the layer's class or operation in the table of
+    operators. version: the major version of Keras. model: the configuration of the whole model.
     """
     stated = set[str]() if row.startswith("ops.") else {*policies(node)}
     if len(stated) > 1:
@@ -141,7 +141,7 @@ def cast_input(x: Placed, dtype: str) -> Placed:
 
 def check_input(node: Config, feed: Placed) -> None:
     """Raises `ModelError` if an input of a model that is a layer of another model has another dtype than the
-    value that it is called on. node: the configuration of the input.
+    value that it is called on. node: the configuration of the input. feed: the value that it is called on.
     """
     stated = policy_of(node)
     if class_of(node) == INPUT and stated and not isinstance(feed.value, Unusable):

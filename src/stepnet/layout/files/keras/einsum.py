@@ -41,7 +41,8 @@ def einsum_dense(call: KerasCall) -> Placed:
 
 def own_sizes(call: KerasCall, made: str, own: list[str]) -> dict[str, int]:
     """Returns the sizes of the result's axes that the kernel has and the operand has not, by letter, from the
-    setting "output_shape". made, own: the letters of the result, and of these axes.
+    setting "output_shape". made, own: the letters of the result, and of these axes. Raises `ModelError` if
+    the setting does not fit the equation.
     """
     stated: Any = call.config.get("output_shape")
     shape = rows(cast(object, stated)) or [stated]

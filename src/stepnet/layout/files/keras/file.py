@@ -158,7 +158,8 @@ def without_arrays(
     configured: Iterable[ConfiguredLayer], found: Collection[str], store: Store
 ) -> Iterator[tuple[str, str]]:
     """Yields (name, class) of each layer in a Keras configuration that must have arrays and of which the file
-    has none: whose name is not in `found`. store: the limit on memory.
+    has none: whose name is not in `found`. store: the limit on memory. configured: the layers in the
+    configuration.
     """
     for layer in configured:
         if layer.name not in found and is_filled(layer.node, layer_parts(layer.node, store).values()):
@@ -245,8 +246,8 @@ def keras_layer(layer: ConfiguredLayer, sublayers: tuple[Sublayer, ...]) -> Kera
 
 
 def below(paths: Sequence[str], group: str) -> Sequence[str]:
-    """Returns the paths that lie in the group `group` of a Keras file. paths: all paths of the file, sorted,
-    so that those in a group are consecutive.
+    """Returns the paths of arrays that lie in the group (folder) `group` of a Keras file. paths: all paths of
+    the file, sorted, so that those in a group are consecutive.
     """
     return paths[bisect_left(paths, f"{group}/") : bisect_left(paths, f"{group}0")]
 
@@ -260,7 +261,8 @@ def sublayers_in(
     layer_group: str, paths: Sequence[str], configured: Mapping[KeyPath, Sublayer]
 ) -> tuple[Sublayer, ...]:
     """Returns the parts of a Keras layer that have arrays, such as cells, with these arrays, which are
-    recognised by their paths in the layer's group; without the states of random generators.
+    recognised by their paths in the layer's group (folder of the HDF5 file); without the states of random
+    generators.
 
     layer_group: the path of the layer's group. paths: the paths of the arrays in it. configured: the parts in
     the layer's configuration, by the path of their groups.
@@ -284,16 +286,17 @@ def sublayers_in(
 
 
 def is_kernels(sublayer: Sublayer, steps: KeyPath) -> bool:
-    """Returns True if the arrays of a part of a Keras layer are those of a cell (kernel, recurrent_kernel,
-    bias): if the part is a cell, or if `steps`, the path of groups to the arrays, ends as that of a cell
-    does.
+    """Returns True if the arrays of a part of a Keras layer (`sublayer`) are those of a cell (kernel,
+    recurrent_kernel, bias): if the part is a cell, or if `steps`, the path of groups (folders of the HDF5
+    file) to the arrays, ends as that of a cell does.
     """
     return sublayer.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 
 def owner(path: str) -> str:
-    """Returns the path of the group of the Keras layer to which an array belongs: the front of the array's
-    path, before the first group of a part of a layer, such as "cell" or "forward_layer", and before "vars".
+    """Returns the path of the group (folder of the HDF5 file) of the Keras layer to which an array belongs:
+    the front of the array's path, before the first group of a part of a layer, such as "cell" or
+    "forward_layer", and before "vars".
     """
     groups = path.partition("/vars/")[0].split("/")
     for index in range(1, len(groups)):
@@ -303,9 +306,9 @@ def owner(path: str) -> str:
 
 
 def title(group: str, attributes: Attributes) -> str:
-    """Returns the name of the Keras layer whose arrays are in the group `group` of a file, after the names of
-    the models around it. Each name is the attribute "name" of the group "vars" in its group or, if that is
-    missing, the name of the group. attributes: those of the file, by path.
+    """Returns the name of the Keras layer whose arrays are in the group (folder of the HDF5 file) `group`,
+    after the names of the models around it. Each name is the attribute "name" of the group "vars" in its
+    group or, if that is missing, the name of the group. attributes: those of the file, by path.
     """
     groups, names = group.split("/"), list[str]()
     for end, folder in enumerate(groups, 1):
@@ -321,7 +324,7 @@ def title(group: str, attributes: Attributes) -> str:
 def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, store: Store) -> KerasFile:
     """Reads the layers of an .h5 file of Keras 1 or 2, whose attributes list the names of layers and weights.
     group: the group that contains the layers, "model_weights" or "". arrays, attributes: those of the file,
-    by path. store: the limit on memory.
+    by path. store: the limit on memory. Raises `FileError` if an array that is listed is missing.
     """
     text = attributes.get("", {}).get("model_config")
     config = parsed(text.encode(), "model_config", store) if isinstance(text, str) else None

@@ -136,8 +136,8 @@ def attributes_of(file: FileBytes, messages: list[HeaderMessage]) -> Attributes:
 
 
 def attribute(file: FileBytes, body: bytes) -> tuple[str, Attribute | None]:
-    """Parses an HDF5 attribute message (IV.A.2.m): returns the name, and the value: a text, a tuple of texts
-    or an array; None for other kinds. body: the message.
+    """Parses an HDF5 attribute message (section IV.A.2.m of the format): returns the name, and the value: a
+    text, a tuple of texts or an array; None for other kinds. body: the message.
     """
     version, flags, *sizes = struct.unpack_from("<BBHHH", body)
     if version not in (1, 2, 3):
@@ -187,11 +187,11 @@ def array_of(file: FileBytes, messages: list[HeaderMessage], attributes: Attribu
 def stored_array(
     file: FileBytes, body: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], filters: list[int]
 ) -> Array:
-    """Reads the numbers of an array in an HDF5 file, as its layout message (IV.A.2.i) states: from the
-    message itself, from one contiguous range, or from blocks.
+    """Reads the numbers of an array in an HDF5 file, as its layout message (section IV.A.2.i of the format)
+    states: from the message itself, from one contiguous range, or from blocks.
 
     body: the layout message. shape, dtype: of the array. filters: the numbers of the filters that pack the
-    blocks.
+    blocks. Raises `FileError` for other forms, and for an array of other files.
     """
     version, layout_class = body[0], body[1]
     if version not in (3, 4) or layout_class > 3 or (version, layout_class) == (4, 2):
@@ -255,8 +255,9 @@ def chunked_array(
 
 
 def filters_of(body: bytes) -> list[int]:
-    """Returns the numbers of the filters in an HDF5 pipeline message (IV.A.2.l), in the order of their use;
-    raises `FileError` for filters that are not read.
+    """Parses an HDF5 filter pipeline message, `body` (section IV.A.2.l of the format): returns the numbers of
+    the filters that pack an array, such as gzip, in the order of their use; raises `FileError` for filters
+    that are not read.
     """
     version, count = body[0], body[1]
     position, numbers = 8 if version == 1 else 2, list[int]()

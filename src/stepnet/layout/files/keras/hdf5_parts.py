@@ -61,7 +61,9 @@ class FileBytes:
         return self.peek(at, length)
 
     def peek(self, at: int, length: int) -> bytes:
-        """Reads `length` bytes of an HDF5 file from `at` on, to look ahead: it does not count them."""
+        """Reads `length` bytes of an HDF5 file from position `at` on, to look ahead. They do not count as
+        read, unlike those of `take`, of which there may be no more than the file has.
+        """
         self.check(at, length)
         self.stream.seek(self.start + at)
         return self.stream.read(length)
@@ -117,8 +119,9 @@ def opened(
 
 
 def root(file: FileBytes) -> int:
-    """Returns the address of the object header of the outermost group, from the file's superblock (II.A);
-    raises `FileError` for a file that is no HDF5, is cut off, or has addresses of another form.
+    """Returns the address of the object header of the outermost group, from the file's superblock (section
+    II.A of the format); raises `FileError` for a file that is no HDF5, is cut off, or has addresses of
+    another form.
     """
     start = file.peek(0, min(file.size, 100))
     if not start.startswith(SIGNATURE):
@@ -152,7 +155,9 @@ class HeaderMessage:
 
 
 def header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """Reads the messages of the HDF5 object header (IV.A.1) at address `at`, also in further blocks."""
+    """Reads the messages (records of an object's properties) of the HDF5 object header at address `at`, also
+    those in further blocks; section IV.A.1 of the format. Raises `FileError` if there is no header.
+    """
     if file.peek(at, 4) == b"OHDR":
         return modern_header(file, at)
     start = file.take(at, 16)
@@ -172,7 +177,9 @@ def header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 
 def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
-    """Reads the messages of an HDF5 object header of version 2 (IV.A.1.b) at address `at`."""
+    """Reads the messages (records of an object's properties) of the HDF5 object header of version 2 at
+    address `at`, also those in further blocks; section IV.A.1.b of the format.
+    """
     flags = file.peek(at, 6)[5]
     before = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
@@ -224,15 +231,16 @@ def large(body: bytes, counter: int) -> bool:
     """Returns True if the attributes of an HDF5 object, or the links of a group, are stored in a heap, which
     is not read.
 
-    body: the info message of the attributes (IV.A.2.v) or links (IV.A.2.c). counter: the bytes of the
-    creation index in it, a field that may be missing.
+    body: the info message of the attributes or links (sections IV.A.2.v and IV.A.2.c of the format). counter:
+    the bytes of the creation index in it, a field that may be missing.
     """
     return struct.unpack_from("<Q", body, 2 + (counter if body[1] & 1 else 0))[0] != NOWHERE
 
 
 def entries(file: FileBytes, tree: int, heap: int) -> Iterator[tuple[bytes, int]]:
-    """Yields the names and addresses in an HDF5 group of the old form: a tree of tables (III.B) at address
-    `tree`, and a heap of names (III.D) at `heap`.
+    """Yields (name, address) of each object in an HDF5 group (a folder) of the old form: a tree of tables at
+    address `tree`, and a heap of names at `heap` (sections III.B and III.D of the format). Raises `FileError`
+    for soft links, which are not followed.
     """
     length, _, at = struct.unpack_from("<QQQ", file.tagged(heap, 32, b"HEAP"), 8)
     names = file.take(at, length)
@@ -258,8 +266,8 @@ class LeafEntry:
 
 
 def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEntry]:
-    """Yields the leaf entries of an HDF5 tree of version 1 (III.A.1), of groups (kind 0) or of chunks (kind
-    1).
+    """Yields the leaf entries of an HDF5 tree of version 1 (section III.A.1 of the format): of the tables of
+    a group (kind 0), or of the blocks of an array (kind 1).
 
     tree: the root's address in the file. width: the bytes of a key.
     """
@@ -280,8 +288,9 @@ def leaves(file: FileBytes, tree: int, kind: int, width: int) -> Iterator[LeafEn
 
 
 def link(body: bytes) -> tuple[bytes, int]:
-    """Parses an HDF5 link message (IV.A.2.g), an entry of a group: returns the name and the address of the
-    object; raises `FileError` for soft links and for links to other files.
+    """Parses an HDF5 link message, `body` (section IV.A.2.g of the format), which is an entry of a group (a
+    folder): returns the name and the address of the object; raises `FileError` for soft links and for links
+    to other files.
     """
     flags, here = body[1], 2
     kind = body[here] if flags & 0x08 else 0
@@ -304,7 +313,9 @@ def text(data: bytes) -> str:
 
 
 def shape_of(body: bytes) -> tuple[int, ...] | None:
-    """Parses an HDF5 dataspace message (IV.A.2.b): returns the shape; None for a null dataspace."""
+    """Parses an HDF5 dataspace message, `body` (section IV.A.2.b of the format): returns the shape of an
+    array; None for a null dataspace, which has no elements. Raises `FileError` for unknown versions.
+    """
     version, rank = body[0], body[1]
     if version not in (1, 2) or rank > 32:
         raise broken(f"a shape has version {version} and {rank} dimensions")
@@ -343,8 +354,8 @@ class ElementKind:
 
 
 def kind_of(body: bytes) -> ElementKind:
-    """Parses an HDF5 datatype message (IV.A.2.d): returns the kind of an array's elements, numbers or texts;
-    of any other kind, which is not read, only the size.
+    """Parses an HDF5 datatype message, `body` (section IV.A.2.d of the format): returns the kind of an
+    array's elements, numbers or texts; of any other kind, which is not read, only the size.
     """
     group, bits, size = (
         body[0] & 0x0F,
@@ -374,8 +385,9 @@ def padded_text(file: FileBytes, data: bytes) -> str:
 
 
 def heap_text(file: FileBytes, data: bytes) -> str:
-    """Reads a text of variable length, which lies in a heap of the file; data: its length, the heap's address
-    (III.E) and its number there. Each text is read once.
+    """Reads a text of variable length, which lies in a heap of the file; data: the bytes of its length, the
+    heap's address and its number there (section III.E of the format). Each text is read once. An empty text
+    has no place in a heap.
     """
     length, at, number = struct.unpack("<IQI", data)
     if length == 0:

@@ -39,7 +39,10 @@ def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str,
 
 
 def why_lost(file: KerasFile, name: str) -> str:
-    """Returns why a Keras file has no arrays of a configured layer: another model may share it."""
+    """Returns a text that says why a Keras file has no arrays of the configured layer `name`: Keras saves the
+    arrays of a layer that two models share only once, if the file has those of an equal layer; else only that
+    there are none.
+    """
     (lost,) = (layer for layer in file.configured if layer.name == name)
     found = {layer.name for layer in file.layers}
     for layer in file.configured:
@@ -58,8 +61,8 @@ def settings(layer: ConfiguredLayer) -> dict[str, object]:
 
 
 def incomplete_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
-    """Yields the groups of a Keras file that have the name of a recurrent class, such as lstm_1, but not all
-    arrays of it: (path of the group, message for the user).
+    """Yields the groups (folders of arrays) of a Keras file that have the name of a recurrent class, such as
+    lstm_1, but not all arrays of it: (path of the group, message for the user).
 
     rest: the arrays that are in no module, by path.
     """
@@ -78,8 +81,8 @@ def incomplete_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
 
 
 def single_directions(modules: Collection[Module]) -> Iterator[tuple[str, str]]:
-    """Yields the Keras layers of which only one of two directions became a module, because the arrays of the
-    other are missing or do not fit: (name of the layer, message for the user).
+    """Yields the Keras layers of which only one of two directions became a module (recurrent layer), because
+    the arrays of the other are missing or do not fit: (name of the layer, message for the user).
     """
     names = {module.name for module in modules}
     for front, way in (name.rpartition("/")[::2] for name in names):

@@ -56,8 +56,9 @@ class MaskedValue:
     backwards: bool = False
 
     def under(self, mask: "MaskedValue | None") -> "MaskedValue":
-        """Returns the value with the mask that a call states; None keeps its own. Raises `ModelError` for a
-        mask that has other numbers than true and false.
+        """Returns this value of a Keras model with the mask that a call states, and its steps in the order of
+        Keras. Without a mask (None), returns the value unchanged, with the mask that it has. Raises
+        `ModelError` for a mask whose numbers are not bools.
         """
         if mask is None:
             return self
@@ -70,7 +71,9 @@ class MaskedValue:
         return replace(self, placed=last_first(self.placed), backwards=False) if self.backwards else self
 
     def step_mask(self) -> Placed | None:
-        """Returns the mask for a recurrent layer; raises `AxesError` unless it is a bool per step."""
+        """Returns the mask by which a recurrent layer skips steps of this value, a bool for each step; None
+        if there is none. Raises `AxesError` for a mask with other axes.
+        """
         if self.mask is not None and self.mask.axes != self.placed.axes[:2]:
             raise AxesError(
                 f"its mask is {text_of(self.mask.axes)}, and it runs over {text_of(self.placed.axes)}"
@@ -81,8 +84,10 @@ class MaskedValue:
 def order_of_steps(
     row: str, operands: Sequence[MaskedValue], config: Config
 ) -> tuple[list[MaskedValue], bool]:
-    """Returns the operands of a layer and whether the steps of its result are last first. For a layer that
-    reads the order of steps, and for operands that differ, they are in the order of Keras.
+    """Returns the operands of a Keras layer, and True if the steps of its result are last first in Keras. In
+    Keras, outputs of a layer with go_backwards are last first; here values keep their steps in order
+    (`MaskedValue`). Operands are reversed to the order of Keras if the layer's result depends on that order,
+    or if only some of them are last first.
 
     row: the name of the layer's class in the table of operators. config: its configuration.
     """

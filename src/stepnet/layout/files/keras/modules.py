@@ -46,8 +46,8 @@ HDF5 = ("chainer",)  # frameworks with plain HDF5 files
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """Reads the recurrent layers of a Keras file, each as a module, in the model's order.
 
-    layout, layouts: the stated layout, of all modules and by name, for cells whose classes are not Keras'
-    own, and for the layers of an HDF5 file that is not Keras'.
+    layout, layouts: the stated layout (a framework's arrangement of weights), of all modules and by name, for
+    cells whose classes are not Keras' own, and for the layers of an HDF5 file that is not Keras'.
     """
     file = read_layers(path)
     if file.foreign:
@@ -121,8 +121,8 @@ def modules_of(
     readers, in order; each also names the module or layer that is its input. The cells of a stack become
     consecutive modules.
 
-    path: of the file, for messages. layout, layouts: the layout that the user states, for all modules and for
-    modules by name.
+    path: of the file, for messages. layout, layouts: the layout (a framework's arrangement of weights) that
+    the user states, for all modules and for modules by name.
     """
     modules, features = list[Module](), features_of(file.configured)
     ends: dict[str, str] = {}  # the last module of each layer that consists of consecutive modules
@@ -152,8 +152,8 @@ def modules_of(
 
 
 def follows_of(layer: KerasLayer, ends: Mapping[str, str]) -> str | None:
-    """Returns the name of the module or layer whose outputs are the only input of a Keras layer; "" if the
-    layer has several inputs, None if the file does not specify them.
+    """Returns the name of the module (recurrent layer) or other layer whose outputs are the only input of a
+    Keras layer; "" if the layer has several inputs, None if the file does not specify them.
 
     ends: {name of a layer that consists of consecutive modules: name of its last module}.
     """
@@ -171,9 +171,9 @@ def module_of_sublayer(
     layout: str | None,
     layouts: Mapping[str, str],
 ) -> Module | None:
-    """Converts a part of a Keras layer, such as a cell, to a module (recurrent layer); None if it has no
-    known recurrent layout, or if its class is the program's own and the user states no layout. Raises
-    `FileError` if its arrays do not fit.
+    """Converts a part (`sublayer`) of a Keras layer, such as a cell, to a module (recurrent layer); None if
+    it has no known recurrent layout (a framework's arrangement of weights), or if its class is the program's
+    own and the user states no layout. Raises `FileError` if its arrays do not fit.
 
     path: of the file, for messages. layout, layouts: the layout that the user states, for all modules and for
     modules by name.
@@ -253,8 +253,8 @@ def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
 
 
 def notes_of(use: Use, sublayer: Sublayer, layouts: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns notes for the user on settings of a Keras layer that no layout can express, such as an initial
-    state from outside.
+    """Returns notes for the user on settings of a Keras layer that no layout (a framework's arrangement of
+    weights) can express, such as an initial state from outside.
 
     use: how the model uses the layer. sublayer: the layer, or a part of it such as a cell. layouts: those
     that it may have.
@@ -378,15 +378,15 @@ def is_merged(sublayer: Sublayer, forward: Module, backward: Module) -> bool:
 
 
 def returns_both(sublayer: Sublayer) -> bool:
-    """Returns True if the Bidirectional around a part of a Keras layer states that it returns the outputs of
-    both directions (merge_mode null).
+    """Returns True if the Bidirectional around a part (`sublayer`) of a Keras layer, such as a cell, states
+    that it returns the outputs of both directions (merge_mode null).
     """
     return sublayer.merge is None and bool(sublayer.run)
 
 
 def are_directions(forward: Module, backward: Module) -> bool:
-    """Returns True if two modules differ only in direction, so that they can be merged to one bidirectional
-    module.
+    """Returns True if two modules (recurrent layers) differ only in direction, so that they can be merged to
+    one bidirectional module.
     """
     shapes = [
         {name: array.shape for name, array in direction.arrays.items()} for direction in (forward, backward)
@@ -398,8 +398,8 @@ def are_directions(forward: Module, backward: Module) -> bool:
 
 
 def bidirectional(name: str, forward: Module, backward: Module, merge: str | None) -> Module:
-    """Merges a forward and a backward module to one bidirectional module called `name`. merge: how their
-    outputs are merged, such as "concat"; None if that is unknown.
+    """Merges a forward and a backward module (recurrent layer) to one bidirectional module called `name`.
+    merge: how their outputs are merged, such as "concat"; None if that is unknown.
     """
     ways = {"forward": forward, "backward": backward}
     return replace(
@@ -420,8 +420,9 @@ def bidirectional(name: str, forward: Module, backward: Module, merge: str | Non
 
 
 def as_one_direction(path: Path, sublayer: Sublayer, module: Module) -> Module:
-    """Marks a module, made of the part `sublayer` of a Keras layer, as one direction of a Bidirectional,
-    which cannot run alone, unless it is marked already for another reason. path: of the file, for messages.
+    """Returns a module (recurrent layer), made of the part `sublayer` of a Keras layer, with the reason why
+    it cannot run alone: it is one direction of a Bidirectional. A module that has another reason keeps that
+    one. path: of the file, for messages.
     """
     both = returns_both(sublayer)
     merge = None if both else merge_of(path, sublayer, module.name)
@@ -434,9 +435,9 @@ def as_one_direction(path: Path, sublayer: Sublayer, module: Module) -> Module:
 
 
 def merge_of(path: Path, sublayer: Sublayer, name: str) -> str | None:
-    """Returns how the Bidirectional around a part of a Keras layer merges the outputs of its directions, such
-    as "concat"; None if the file does not specify it. Raises `FileError` if it does not merge them to one
-    output. path: of the file; name: of the part, both for messages.
+    """Returns how the Bidirectional around a part (`sublayer`) of a Keras layer, such as a cell, merges the
+    outputs of its directions, such as "concat"; None if the file does not specify it. Raises `FileError` if
+    it does not merge them to one output. path: of the file; name: of the part, both for messages.
     """
     if sublayer.merge is None and not sublayer.run:
         return None
@@ -478,9 +479,9 @@ def layout_of(file: KerasFile, sublayer: Sublayer, arrays: Mapping[str, Array]) 
 
 
 def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
-    """Returns the layouts that the arrays of a part of a layer (such as a cell) may have by their names and
-    shapes, in the versions of Keras that may have written the file; () if none fits, or if they are several
-    layers.
+    """Returns the layouts (arrangements of weights) that the arrays of a part of a layer (such as a cell) may
+    have by their names and shapes, in the versions of Keras that may have written the file; () if none fits,
+    or if they are several layers.
     """
     version = (file.version or "3").partition(".")[0]
     frameworks = {"2": ("keras2", "keras"), "3": ("keras",)}.get(version, FRAMEWORKS)
@@ -509,8 +510,8 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     """Writes modules (recurrent layers) as layers of a Keras model: a .keras file, or the weights of an .h5
     file.
 
-    Raises `FileError` for other layouts than Keras' own, and if there are arrays of other layers (`rest`).
-    force: whether to replace an existing file.
+    Raises `FileError` for other layouts (arrangements of weights) than Keras' own, and if there are arrays of
+    other layers (`rest`). force: whether to replace an existing file.
     """
     if rest:
         remedy = option("rest", rest="drop")

@@ -11,8 +11,8 @@ from stepnet.layout.files.stacks import layer_arrays
 
 
 def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[NewLayer]:
-    """Converts a module to layers of a new Keras file; raises `FileError` for layouts that such a file does
-    not have.
+    """Converts a module (one or more recurrent layers) to layers of a new Keras file; raises `FileError` for
+    layouts (arrangements of weights) that such a file does not have.
 
     legacy: True for an .h5 file of Keras 2. count: the number of layers before, to number default names.
     """
@@ -37,8 +37,8 @@ def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[New
 
 
 def names_of(module: Module, layers: int, count: int) -> list[str]:
-    """Returns the names of the Keras layers to which a module is written: the module's own if Keras allows
-    them, else default names with numbers, such as lstm_1.
+    """Returns the names of the Keras layers to which a module (one or more recurrent layers) is written: the
+    module's own if Keras allows them, else default names with numbers, such as lstm_1.
 
     layers: the number of layers of the module. count: the number of layers before it in the file, with which
     the numbers begin.
@@ -52,10 +52,11 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
 
 
 def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
-    """Returns the Keras configuration of one layer of a module: its outputs, direction and activations.
+    """Returns the Keras configuration of one layer of a module (one or more recurrent layers): its outputs,
+    direction and activations.
 
-    cell: the cell in the name of the module's layout, such as "gru". last: True for the module's last layer,
-    which alone may return only the last step or states.
+    cell: the cell in the name of the module's layout (arrangement of weights), such as "gru". last: True for
+    the module's last layer, which alone may return only the last step or states.
     """
     returns_sequences = not (last and module.last_only)
     config: dict[str, Any] = {"return_sequences": returns_sequences, "go_backwards": module.reverse}

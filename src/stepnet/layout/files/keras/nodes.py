@@ -98,11 +98,15 @@ def class_of(node: Config) -> str:
     'Mine>LSTM'
     >>> class_of({"class_name": "LSTM", "module": "stepnet.keras.layers", "registered_name": "stepnet>LSTM"})
     'LSTM'
+    >>> class_of({"class_name": "stepnet>LSTM"})  # as an .h5 file has it
+    'LSTM'
     """
     name, registered = str(node.get("class_name") or ""), str(node.get("registered_name") or "")
     module = str(node.get("module") or "")
-    if registered == f"stepnet>{name}" or (not registered and not module):
+    if registered == f"stepnet>{name}":
         return name
+    if not registered and not module:
+        return name.removeprefix("stepnet>")
     if module.partition(".")[0] in ("keras", "tf_keras") and registered in ("", name):
         return name
     return registered if ">" in registered else f"{module or 'unregistered'}>{name}"

@@ -17,7 +17,9 @@ Array = np.ndarray
 
 
 def layer_norm(call: KerasCall) -> Placed:
-    """Computes the result of LayerNormalization over the last axes."""
+    """Computes the result of Keras' LayerNormalization over the last axes, with its scale and shift; with the
+    setting "rms_scaling", the operand is only divided by its standard deviation and scaled.
+    """
     names = ["gamma"] if call.setting("rms_scaling", False) else used_arrays(call)
     first, shape = last_features(call)
     arrays = dict(zip(names, map(constant, call.arrays(dict.fromkeys(names, shape))), strict=True))
@@ -33,8 +35,9 @@ def used_arrays(call: KerasCall) -> list[str]:
 
 
 def scaled_by_deviation(x: Placed, first: int, epsilon: float, scale: Placed) -> Placed:
-    """Divides a value by its standard deviation over the axes from `first` on, and scales it, as Keras does
-    for `rms_scaling`: the mean is not subtracted.
+    """Divides x by its standard deviation over the axes from `first` on, and multiplies it by `scale`, as
+    Keras does with `rms_scaling`: the mean is not subtracted. epsilon: a number that is added to the
+    variance.
     """
     axes = range(first, len(x.axes))
     mean = reductions.reduce(x, axes, "mean", True)
@@ -52,7 +55,9 @@ def rms_norm(call: KerasCall) -> Placed:
 
 
 def divided_by_root(x: Placed, square: Placed, epsilon: float, scale: Placed) -> Placed:
-    """Computes x / sqrt(square + epsilon) * scale."""
+    """Computes x / sqrt(square + epsilon) * scale: normalises x by `square`, the mean square or the variance
+    of its features.
+    """
     small = constant(np.asarray(epsilon, pointwise.dtype_of(x)))
     root = pointwise.elementwise("sqrt", pointwise.elementwise("add", square, small))
     return pointwise.elementwise("multiply", pointwise.elementwise("divide", x, root), scale)
@@ -71,7 +76,7 @@ def last_features(call: KerasCall) -> tuple[int, tuple[int, ...]]:
 
 def group_norm(call: KerasCall) -> Placed:
     """Computes the result of Keras' GroupNormalization: each group of features is normalised over itself and
-    all steps of the sequence.
+    all steps of the sequence. Raises `ModelError` for groups of another axis than the last.
     """
     axis, width = call.axis(), call.width()
     if axis != len(call.x.axes) - 1:
@@ -100,7 +105,9 @@ def of_length_one(x: Placed, axes: Sequence[int], epsilon: float) -> Placed:
 
 
 def batch_norm(call: KerasCall) -> Placed:
-    """Computes the result of BatchNormalization in use, by its moving mean and variance."""
+    """Computes the result of Keras' BatchNormalization in inference: the moving mean and variance, which are
+    stored in the file, stand for those of the batch.
+    """
     names = (*used_arrays(call), "moving_mean", "moving_variance")
     found = call.arrays(dict.fromkeys(names, (call.width(call.axis()),)))
     arrays = dict(zip(names, found, strict=True))
@@ -116,7 +123,8 @@ LEAST = 1e-7
 
 def normalization(call: KerasCall) -> Placed:
     """Computes the result of Keras' Normalization over the last axis, by the mean and variance of its
-    configuration or of its arrays; with the setting "invert" what undoes that.
+    configuration or of its arrays; with the setting "invert", the inverse of that. Raises `ModelError` for
+    another axis, and for numbers that do not fit the features.
     """
     if call.axis() != len(call.x.axes) - 1:
         raise ModelError("it normalises over another axis than the last")

@@ -102,7 +102,8 @@ def transpose(call: KerasCall) -> Placed:
 
 def split(call: KerasCall) -> list[Placed]:
     """Computes the results of keras.ops.split: parts of an axis of features, of equal sizes or between
-    indices, as its arguments say.
+    indices, as the setting "indices_or_sections" says. Raises `ModelError` if the features cannot be split
+    so.
     """
     axis, stated = call.x.axis(call.wholes("axis", 1, 0)[0]), call.config.get("indices_or_sections")
     size = call.width(axis)
@@ -116,21 +117,25 @@ def split(call: KerasCall) -> list[Placed]:
 
 
 def unstack(call: KerasCall) -> list[Placed]:
-    """Computes the results of keras.ops.unstack: each entry of a feature."""
+    """Computes the results of keras.ops.unstack: one for each entry along an axis of features, without that
+    axis.
+    """
     axis = call.x.axis(call.wholes("axis", 1, 0)[0])
     parts = selecting.split(call.x, axis, [1] * call.width(axis))
     return [shaping.squeeze(part, [axis]) for part in parts]
 
 
 def stack(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.stack: the operands along a new feature."""
+    """Computes the result of keras.ops.stack: the operands joined along a new axis of features."""
     (axis,) = call.wholes("axis", 1, 0)
     place = call.operands[0].axis(axis, 1)
     return selecting.concatenate([shaping.unsqueeze(x, [place]) for x in call.operands], place)
 
 
 def swapped_axes(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.swapaxes: two axes change places."""
+    """Computes the result of keras.ops.swapaxes: the operand with two axes, of the settings "axis1" and
+    "axis2", exchanged.
+    """
     first, second = (call.x.axis(call.wholes(name, 1)[0]) for name in ("axis1", "axis2"))
     order = [*range(len(call.x.axes))]
     order[first], order[second] = second, first
@@ -138,7 +143,9 @@ def swapped_axes(call: KerasCall) -> Placed:
 
 
 def moved_axis(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.moveaxis: one axis moves to another place."""
+    """Computes the result of keras.ops.moveaxis: the operand with the axis of the setting "source" moved to
+    the place in the setting "destination".
+    """
     source, place = (call.x.axis(call.wholes(name, 1)[0]) for name in ("source", "destination"))
     order = [axis for axis in range(len(call.x.axes)) if axis != source]
     order.insert(place, source)
@@ -152,14 +159,18 @@ def repeat(call: KerasCall) -> Placed:
 
 
 def where(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.where: of one operand where a condition holds, else of the other."""
+    """Computes the result of keras.ops.where: the second operand's numbers where the first, the condition, is
+    true, and the third operand's elsewhere.
+    """
     if len(call.operands) != 3:
         raise ModelError(f"it is called on {len(call.operands)} tensors, where three are expected")
     return pointwise.where(pointwise.cast(call.operands[0], "bool"), *call.operands[1:])
 
 
 def power(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.power; small whole exponents are products."""
+    """Computes the result of keras.ops.power, the first operand to the power of the second. A constant
+    exponent of 2 or 3 becomes a product.
+    """
     base, exponent = call.several
     if exponent.is_array and exponent.array.size == 1 and exponent.array.item() in (2, 3):
         return pointwise.folded("multiply", [base] * int(exponent.array.item()))
@@ -179,7 +190,9 @@ def cumulative(call: KerasCall) -> Placed:
 
 
 def cast_to(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.cast."""
+    """Computes the result of keras.ops.cast: the operand in the dtype of the configuration, which is bool,
+    float32, float64, int32 or int64; raises `ModelError` for others.
+    """
     dtype = call.setting("dtype", "")
     if dtype not in ("bool", "float32", "float64", "int32", "int64"):
         raise ModelError(f"its dtype {short_repr(dtype)} is not supported")
@@ -187,8 +200,8 @@ def cast_to(call: KerasCall) -> Placed:
 
 
 def scaled_log(factor: float) -> Rule:
-    """Makes the rule (a function that computes a Keras layer) of a logarithm to another base than e. factor:
-    1 / ln of the base.
+    """Makes the rule (a function that computes a Keras layer) of a logarithm to another base than e, such as
+    keras.ops.log2. factor: the number by which the natural logarithm is multiplied, 1 / ln of the base.
     """
 
     def rule(call: KerasCall) -> Placed:
@@ -224,23 +237,39 @@ WHOLE_AXIS: Config = {"class_name": "__slice__", "config": {}}
 """The index of a whole axis."""
 
 
-def get_item(call: KerasCall) -> Placed:
-    """Computes the result of indexing a tensor in a Keras model: slices of features, and the first or last
-    step of each sequence.
-    """
-    x, key = call.x, rows(call.keys[0]) if call.keys else []
+Bounds = tuple[int | None, int | None, int | None]
+
+
+def indices_of(call: KerasCall) -> list[Any]:
+    """Returns the index of each axis, of the first axes, by which a Keras model indexes a tensor."""
+    key = list(rows(call.keys[0]) if call.keys else [])
     at = next((at for at, index in enumerate(key) if class_of(table(index)) == "__ellipsis__"), None)
     if at is not None:
-        key[at : at + 1] = [WHOLE_AXIS] * (len(x.axes) - len(key) + 1)
-    for axis, index in reversed([*enumerate(key)]):
-        part = table(table(index).get("config"))
-        bounds = [part.get(name) for name in ("start", "stop", "step")]
+        key[at : at + 1] = [WHOLE_AXIS] * (len(call.x.axes) - len(key) + 1)
+    return key
+
+
+def slice_of(index: Any) -> Bounds:
+    """Returns the first place, the end and the stride of an index that is a slice; raises `ModelError` for
+    another one.
+    """
+    part = table(table(index).get("config"))
+    start, stop, step = bounds = [part.get(name) for name in ("start", "stop", "step")]
+    if table(index).get("class_name") != "__slice__" or {*map(type, bounds)} - {int, type(None)}:
+        raise ModelError(f"its index {short_repr(index)} is not supported")
+    return cast(Bounds, (start, stop, step))
+
+
+def get_item(call: KerasCall) -> Placed:
+    """Computes the result of indexing a tensor in a Keras model: slices of features, and the first or last
+    step of each sequence. Raises `ModelError` for an index that is no number, slice or ellipsis.
+    """
+    x = call.x
+    for axis, index in reversed([*enumerate(indices_of(call))]):
         if type(index) is int:
             x = selecting.gather(x, constant(np.asarray(index)), x.axis(axis))
-        elif table(index).get("class_name") != "__slice__" or {*map(type, bounds)} - {int, type(None)}:
-            raise ModelError(f"its index {short_repr(index)} is not supported")
-        elif bounds != [None, None, None]:
-            start, stop, step = bounds
+        elif slice_of(index) != (None, None, None):
+            start, stop, step = slice_of(index)
             end = selecting.HIGHEST[0] if stop is None else stop
             x = selecting.slice_axis(x, axis, start or 0, end, step or 1)
     return x
@@ -356,5 +385,3 @@ SEVERAL: Mapping[str, Callable[[KerasCall], list[Placed]]] = {
 """The rules of classes that have several results."""
 FILLED = {"ops.Cast", "ops.OnesLike", "ops.ZerosLike"}
 """The operations that have a dtype of their own."""
-SCALING = {"ops.Divide", "ops.Multiply", "ops.TrueDivide"}
-"""The operations whose factor may be the number of steps."""

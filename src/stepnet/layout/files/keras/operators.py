@@ -89,7 +89,9 @@ def dense(call: KerasCall) -> Placed:
 
 
 def embedding(call: KerasCall) -> Placed:
-    """Computes the result of Keras' Embedding: rows of a table at the whole numbers of the operand."""
+    """Computes the result of Keras' Embedding: the rows of its array "embeddings" whose indices are the whole
+    numbers of the operand.
+    """
     shape = (*call.wholes("input_dim", 1), *call.wholes("output_dim", 1))
     x, (rows_of_table,) = call.x, call.arrays({"embeddings": shape})
     whole = pointwise.dtype_of(x).kind in "iu"
@@ -98,7 +100,7 @@ def embedding(call: KerasCall) -> Placed:
 
 def global_mean(call: KerasCall) -> Placed:
     """Computes the result of Keras' GlobalAveragePooling1D: the mean of all steps, or of those that a mask
-    leaves; NaN where it leaves none.
+    leaves; NaN where it leaves none. Raises `ModelError` for a mask that does not fit the operand.
     """
     if call.mask is None:
         return global_pooling("mean")(call)
@@ -160,11 +162,11 @@ def masking(call: KerasCall) -> Placed:
 
 
 def repeat_vector(call: KerasCall) -> Placed:
-    """Computes the result of Keras' RepeatVector: a sequence of n steps, each of which is the operand.
+    """Computes the result of Keras' RepeatVector, which repeats a vector n times.
 
-    A number at each step gets n features ahead of the steps. Otherwise the steps are an axis that is derived
-    from those of the inputs: one of each sequence, n times. A sequence without steps has none in the result
-    either.
+    A vector per sequence [sequences, features] becomes a sequence of n steps [sequences, n, features]; a
+    sequence without steps in the inputs gets none here either. One number per step [sequences, steps] becomes
+    [sequences, n, steps], with n as an axis of features. Raises `ModelError` for other operands.
     """
     (count,) = call.wholes("n", 1)
     if not 0 < count <= LARGEST:
@@ -179,7 +181,10 @@ def repeat_vector(call: KerasCall) -> Placed:
 
 
 def dot(call: KerasCall) -> Placed:
-    """Computes the result of Keras' Dot: products of two operands that are summed along an axis of each."""
+    """Computes the result of Keras' Dot: products of two operands, summed along one axis of each, which the
+    setting "axes" states; with the setting "normalize", of vectors of length 1 along these axes. Raises
+    `ModelError` for sums over the sequences, and for more than three axes.
+    """
     if len(call.operands) != 2:
         raise ModelError(f"it is called on {len(call.operands)} tensors, where two are expected")
     axes = [x.axis(axis) for x, axis in zip(call.operands, call.wholes("axes", 2), strict=True)]
@@ -203,8 +208,8 @@ def permute(call: KerasCall) -> Placed:
 
 
 def reshape(call: KerasCall) -> Placed:
-    """Computes the result of Keras' Reshape: the axes after the first in another shape, in which several
-    steps may be one, or one several.
+    """Computes the result of Keras' Reshape, which gives the axes after the first another shape. Several
+    steps may become one step with more features, or one step several.
     """
     target = call.wholes("target_shape", max(1, len(rows(call.config.get("target_shape")))))
     return regrouped_steps(call.x, target) or shaping.reshape(call.x, [call.x.sizes[0], *target])
@@ -227,7 +232,9 @@ def regrouped_steps(x: Placed, target: Sequence[int]) -> Placed | None:
 
 
 def flatten(call: KerasCall) -> Placed:
-    """Computes the result of Keras' Flatten: all axes after the first joined to one."""
+    """Computes the result of Keras' Flatten: all axes after the first joined to one. Steps with several
+    features can be joined only if the file states their number; then each step is a feature.
+    """
     call.only("data_format", "channels_last", None)
     x = call.x
     time = time_of(x.axes)

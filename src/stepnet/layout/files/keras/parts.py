@@ -113,8 +113,10 @@ class NestedObject:
 
 
 def inner_objects(node: Config, by_class: bool) -> Iterator[NestedObject]:
-    """Yields the objects, such as cells or wrapped layers, inside a layer's configuration `node`. The
-    backward layer of a Bidirectional, if it has no configuration, is the forward one reversed.
+    """Yields the objects, such as cells or wrapped layers, inside a Keras layer's configuration `node`, each
+    with its path of groups (folders of arrays) in a file, its path in names of arrays, and its configuration;
+    none for a cell. The backward layer of a Bidirectional, if it has no configuration, is the forward one
+    reversed.
 
     by_class: True if the groups of the cells in a stack are named by their classes, and not numbered.
     """
@@ -142,10 +144,11 @@ def inner_objects(node: Config, by_class: bool) -> Iterator[NestedObject]:
 
 def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[KeyPath, Sublayer]:
     """Returns a Keras layer and its parts (wrapped layers and cells, at any depth) in order, by the path of
-    groups that each has in a file of weights.
+    groups (folders of arrays) that each has in a file of weights.
 
     node: the layer's configuration. store: the limit on memory. by_class: True if the groups of the cells in
-    a stack are named by their classes, as in files of Keras 3, and not numbered.
+    a stack are named by their classes, as in files of Keras 3, and not numbered. Raises `FileError` for
+    layers that are nested too deep.
 
     >>> cells = [{"class_name": "LSTMCell", "config": {}}, {"class_name": "LSTMCell", "config": {}}]
     >>> stack = {"class_name": "StackedRNNCells", "config": {"cells": cells}}
@@ -189,9 +192,9 @@ def layer_parts(node: Config, store: Store, by_class: bool = True) -> dict[KeyPa
 
 
 def sublayer_at(steps: KeyPath, configured: Mapping[KeyPath, Sublayer]) -> Sublayer:
-    """Returns the part of a Keras layer, such as a cell, whose arrays are at the path of groups `steps` in
-    the layer's group: the part in the configuration or, if there is none, a new one that is described by the
-    groups' names.
+    """Returns the part of a Keras layer, such as a cell, whose arrays are at the path of groups (folders of
+    arrays) `steps` in the layer's group: the part in the configuration (`configured`, by path of groups) or,
+    if there is none, a new one that is described by the groups' names.
 
     >>> sublayer_at(("both", "forward_layer", "cell"), {}).path
     ('both', 'forward')
@@ -248,8 +251,8 @@ def by_scope(sublayers: Sequence[Sublayer], scopes: Sequence[KeyPath]) -> list[S
 
 def paths_of(scopes: Sequence[KeyPath], ordered: bool = True) -> list[KeyPath]:
     """Returns for each scope, the names in front of a weight's own in a Keras file, the path of the weight's
-    part of the layer, in the form that layouts use. Scopes of equal paths that end in cells are a stack of
-    cells; if paths are equal otherwise, the names in them are not shortened.
+    part of the layer, in the form that layouts (arrangements of weights) use. Scopes of equal paths that end
+    in cells are a stack of cells; if paths are equal otherwise, the names in them are not shortened.
 
     ordered: True if the cells of a stack are listed in order, so that they are numbered.
 

@@ -63,12 +63,13 @@ MERGED: Mapping[str, Callable[[Placed, Placed], Placed]] = {
 def run(
     layer: RecurrentLayer | TwoLayers, operands: Sequence[MaskedValue], version: str
 ) -> list[MaskedValue]:
-    """Runs a recurrent layer over the first operand, from the states that are the others; returns its
-    outputs, and its final states if it returns these. Raises `ModelError` for facts about the layer that a
-    graph does not express.
+    """Runs a recurrent layer over the first operand; the other operands are its initial states, zeros if
+    there are none. Returns its outputs, then its final states if the layer returns them. Raises `ModelError`
+    for properties of the layer that a graph does not express.
 
     With a mask, masked steps are skipped, and outputs for all steps have the same mask. A layer with initial
-    states does not read its operand's mask in Keras 3 unless its call states the mask.
+    states does not read its operand's mask in Keras 3 unless its call states the mask. version: the major
+    version of Keras.
     """
     if isinstance(layer, RecurrentLayer):
         return one_layer(layer, operands, version, zero=layer.directions > 1)
@@ -88,12 +89,14 @@ def run(
 def one_layer(
     layer: RecurrentLayer, operands: Sequence[MaskedValue], version: str, zero: bool
 ) -> list[MaskedValue]:
-    """Runs one recurrent layer over the first operand, from the states that are the others; returns its
-    outputs, and its final states if it returns these. version: that of Keras. zero: whether its outputs at
-    masked steps are zeros, and not those of the steps before.
+    """Runs one recurrent layer over the first operand; the other operands are its initial states. Returns its
+    outputs, then its final states if the layer returns them.
 
-    If Keras has the steps of the operand last first, the layer runs over them in the other direction, and
-    Keras has those of its outputs last first too.
+    version: the major version of Keras. zero: whether its outputs at masked steps are zeros, and not those of
+    the steps before. If Keras has the steps of the operand last first, the layer runs over them in the other
+    direction, and Keras has those of its outputs last first too. Raises `ModelError` for properties of the
+    layer that a graph does not express, and `AxesError` for initial states of other axes than [sequences,
+    features].
     """
     facts = [fact for module in layer.modules for fact in (*module.notes, *module.use)]
     last = layer.top.last_only
@@ -129,9 +132,9 @@ MOST_IN_ROW = 64
 
 
 def over_feature(layer: RecurrentLayer, operands: Sequence[MaskedValue]) -> list[Placed]:
-    """Runs a recurrent layer over a feature of each step, as in a TimeDistributed; returns its outputs, and
-    its final states if it returns these. Raises `ModelError` for a mask, for initial states, and for a large
-    feature.
+    """Runs a recurrent layer over an axis of features, [sequences, features, inputs], as a TimeDistributed
+    does at each step; returns its outputs, and its final states if it returns these. Raises `ModelError` for
+    a mask, for initial states, and for an axis of more than `MOST_IN_ROW` entries.
     """
     x, *initial = [each.placed for each in operands]
     first, count, last = x.axes[0], x.sizes[1], layer.top.last_only
@@ -180,8 +183,9 @@ def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer | 
 
 
 def two_layers(path: Path, layer: KerasLayer, modules: Sequence[Module]) -> TwoLayers | None:
-    """Returns the layers of a Bidirectional whose directions are modules of their own; None if one of them is
-    not read.
+    """Returns both directions of a Keras Bidirectional as two recurrent layers, and how their outputs are
+    merged, if each direction was read as modules of its own; None if one of them was not read. path: of the
+    file, for messages.
     """
     ways = [[*of_direction(layer.name, way, modules)] for way in DIRECTIONS.values()]
     if not all(ways) or sum(map(len, ways)) < len(modules):

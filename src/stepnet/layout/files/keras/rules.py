@@ -15,7 +15,8 @@ Array = np.ndarray
 
 
 def unary(operator: str, **defaults: float) -> Rule:
-    """Makes the rule of a Keras class, layer or operation, that applies a function to each element.
+    """Makes the rule (a function that computes a Keras layer) of a class or operation that applies a function
+    to each element.
 
     operator: the name of the function in `importers.pointwise`. defaults: the settings of the class that the
     function takes, with Keras' defaults, in the order of its parameters.
@@ -31,11 +32,13 @@ def folded(operator: str) -> Rule:
 
 
 def pair(operator: str) -> Rule:
-    """Makes the rule of a Keras class of two operands, combined by an elementwise operator of `importers`."""
+    """Makes the rule (a function that computes a Keras layer) of a class that combines two operands by an
+    elementwise operator, which has the name `operator` in `importers.pointwise`.
+    """
 
     def rule(call: KerasCall) -> Placed:
         """Computes a Keras layer of two operands, the elementwise `operator` of them; raises `ModelError` for
-        another number of them.
+        another number of operands.
         """
         if len(call.operands) != 2:
             raise ModelError(f"it is called on {len(call.operands)} tensors, where two are expected")
@@ -60,8 +63,8 @@ def with_bias(call: KerasCall, shapes: Shapes, outputs: int) -> tuple[list[Array
 
 
 def global_pooling(how: str) -> Rule:
-    """Makes the rule of a Keras class that reduces all axes between the sequences (first) and the features
-    (last), such as GlobalMaxPooling1D.
+    """Makes the rule (a function that computes a Keras layer) of a class that reduces all axes between the
+    sequences (first) and the features (last), such as GlobalMaxPooling1D.
 
     how: the name of the reduction in `importers.reductions`.
     """
@@ -83,8 +86,9 @@ def per_feature(mask: Placed) -> Placed:
 
 
 def steps_that_differ(call: KerasCall) -> Placed:
-    """Returns the mask that Keras' Masking gives its output: whether any feature of a step differs from the
-    setting "mask_value".
+    """Returns the mask that Keras' Masking gives its output: True at the steps of which any feature differs
+    from the setting "mask_value". Raises `ModelError` if the steps have integers, and this setting is none of
+    their dtype.
     """
     dtype, value = pointwise.dtype_of(call.x), call.setting("mask_value", 0.0)
     if dtype.kind in "iu" and not (-(2**31) <= value < 2**31 and float(value).is_integer()):
@@ -94,7 +98,9 @@ def steps_that_differ(call: KerasCall) -> Placed:
 
 
 def any_along(x: Placed, axes: list[int], keep: bool) -> Placed:
-    """Returns whether any of the numbers along axes is not 0; keep: leaves axes of size one."""
+    """Returns True where any of the numbers along some axes of a value is not 0. axes: their indices. keep:
+    True to keep these axes, with size 1.
+    """
     truth = pointwise.cast(pointwise.cast(x, "bool"), "float32")
     largest = reductions.reduce(truth, axes, "max", keep)
     return pointwise.elementwise("greater", largest, constant(np.float32(0)))
@@ -111,7 +117,9 @@ def filled(number: int) -> Rule:
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Returns `number` in the operand's shape, in the configuration's dtype or that of the operand."""
+        """Returns `number` in the operand's shape, in the configuration's dtype or that of the operand.
+        Raises `ModelError` for a dtype that nets do not have.
+        """
         x, dtype = call.x, call.setting("dtype", pointwise.dtype_of(call.x).name)
         if dtype not in ("bool", "float32", "float64", "int32", "int64"):
             raise ModelError(f"its dtype {short_repr(dtype)} is not supported")

@@ -9,7 +9,7 @@ as that layer.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from stepnet.importers.axes import AxesError, is_time, text_of
 from stepnet.importers.convolving import as_steps
 from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.importers.pointwise import dtype_of
+from stepnet.layout.files.keras.around import titled
 from stepnet.layout.files.keras.call import KerasCall
 from stepnet.layout.files.keras.dtypes import cast_input, check_input, in_dtypes_of_keras, literal, policy_of
 from stepnet.layout.files.keras.file import read as read_file
@@ -37,17 +38,12 @@ from stepnet.layout.files.keras.nodes import (
     table,
     tensors,
 )
-from stepnet.layout.files.keras.operations import FILLED, SCALING, SEVERAL
+from stepnet.layout.files.keras.operations import FILLED, SEVERAL
 from stepnet.layout.files.keras.operators import KERAS, ON_FEATURES, READS_ZEROS, row_of
 from stepnet.layout.files.keras.recurrent import RECURRENT, TwoLayers, recurrent_layers, run
+from stepnet.layout.files.keras.written_numbers import numbers_of
 from stepnet.layout.files.recurrent import RecurrentLayer
-from stepnet.model.graph.array_model import (
-    ArrayModel,
-    axes_of_rank,
-    check_factor,
-    fitting_graph,
-    located,
-)
+from stepnet.model.graph.array_model import ArrayModel, axes_of_rank, fitting_graph, located
 from stepnet.model.graph.graph import Graph
 
 Array = np.ndarray
@@ -65,8 +61,9 @@ READABLE = ("2", "3")
 """The major versions of Keras whose models are read whole."""
 
 
-def graph(path: Path) -> Graph | None:
-    """Reads a Keras file as a graph of the whole model. None if the file does not specify a whole model, or
+def graph(path: Path, *, any_steps: bool = False) -> Graph | None:
+    """Reads a Keras file as a graph of the whole model. any_steps: whether the user states that no number in
+    it depends on the number of steps. None if the file does not specify a whole model, or
     has a class that the table in `operators.py` does not have, cells of the user's, or a Bidirectional of two
     different layers.
 
@@ -86,9 +83,27 @@ def graph(path: Path) -> Graph | None:
     return fitting_graph(
         str(path),
         inputs,
-        lambda placed: KerasModel(str(path), placed, config, arrays, layers, version),
+        lambda placed: KerasModel(str(path), placed, config, arrays, layers, version, any_steps=any_steps),
         axes_to_try,
     )
+
+
+def unsupported(path: Path, names: Sequence[str]) -> list[str]:
+    """Lists the layers of a Keras file, also of models in its model, that have no row in the table of
+    operators, by name and class. names: all layers but the recurrent ones.
+    """
+    config = read_file(path).config
+    return [] if config is None else [*unsupported_in(config, "")]
+
+
+def unsupported_in(model: Config, prefix: str) -> Iterator[str]:
+    """Yields the layers of a model that are not supported. prefix: the names of the models around it."""
+    for node in nodes_of(model):
+        name = prefix + name_of(node)
+        if class_of(node) in MODELS and nodes_of(node):
+            yield from unsupported_in(node, f"{name}/")
+        elif not is_supported_layer(node):
+            yield titled(name, class_of(node), table(node.get("config")))
 
 
 def is_supported(model: Config) -> bool:
@@ -251,6 +266,7 @@ class KerasModel(ArrayModel):
     version: the major version of Keras that wrote the file. runs: the layers that were called so far.
     """
 
+    open_steps: ClassVar[str] = "save a model whose Input has an open number of steps (None)"
     config: Config
     arrays: Mapping[str, Mapping[str, Array]]
     layers: Mapping[str, RecurrentLayer | TwoLayers]
@@ -313,10 +329,6 @@ class KerasModel(ArrayModel):
         class_name, row, config = class_of(node), row_of(node), table(node.get("config"))
         if keys and row not in TAKING_KEYS:
             raise ModelError(f"it is called with an argument that is no tensor: {str(keys[0])[:100]}")
-        for operand in operands:
-            placed = operand.placed
-            if placed.is_array and row in SCALING:
-                check_factor(placed.array, self.inputs)
         if class_name not in READS_ZEROS:
             operands = [replace(each, placed=as_steps(each.placed)) for each in operands]
         taken = in_dtypes_of_keras(node, row, [each.placed for each in operands], self.version, self.config)
@@ -333,6 +345,7 @@ class KerasModel(ArrayModel):
         values = tuple(aligned(values) if row in COMBINING else values)
         call = KerasCall(config, values, self.arrays.get(name, {}), keys, self.version, masks)
         made, mask = SEVERAL[row](call) if row in SEVERAL else [KERAS[row](call)], mask_after(row, call)
+        self.note(f"{name} ({class_name})", lambda: numbers_of(row, call, made))
         return [MaskedValue(each, mask, backwards=backwards) for each in made]
 
     def for_each_step(self, inner: Config, name: str, operands: Sequence[MaskedValue]) -> list[MaskedValue]:

@@ -129,8 +129,8 @@ def convolved(call: KerasCall, kernel: Array, bias: Array | None, groups: int) -
 def windows_of(
     call: KerasCall, sizes: Sequence[int], strides: Sequence[int], zeros: ZerosAround
 ) -> list[Window]:
-    """Returns what the kernel of a layer reads along each axis, by its settings "strides", "dilation_rate"
-    and "padding".
+    """Returns which entries the kernel of a layer reads along each axis, by its settings "strides",
+    "dilation_rate" and "padding".
 
     sizes: those of the kernel. strides: those for a layer without the setting. zeros: the steps of zeros that
     a ZeroPadding1D put around the operand, along the first of the axes.
@@ -142,7 +142,9 @@ def windows_of(
 
 
 def window_along(call: KerasCall, size: int, stride: int, dilation: int, zeros: tuple[int, int]) -> Window:
-    """Returns what a kernel of this size reads along one axis, by the setting "padding".
+    """Returns which entries a kernel of this size, stride and dilation (distance of the entries that it
+    reads) reads along one axis, with the zeros around by the setting "padding". Raises `ModelError` for an
+    unknown padding.
 
     zeros: the numbers of zeros that a ZeroPadding1D put before and after the operand along this axis.
     """
@@ -161,7 +163,8 @@ def convolution_transposed(call: KerasCall) -> Placed:
     """Computes the result of Keras' Conv1DTranspose over the steps of sequences.
 
     With the padding "same" Keras cuts results off at both ends, so that there are `stride` for each step;
-    with "valid" it keeps all of them.
+    with "valid" it keeps all of them. Raises `ModelError` for other paddings, and for a stride beyond a
+    kernel with a dilation.
     """
     call.only("data_format", "channels_last", None)
     call.only("output_padding", None)
@@ -211,7 +214,7 @@ def adaptive_pooling(places: int, how: str) -> Rule:
 
     def rule(call: KerasCall) -> Placed:
         """Computes an adaptive pooling layer of Keras: divides each axis after that of the sequences into
-        parts, and pools each part.
+        parts, and pools each part. Raises `ModelError` for too many parts.
         """
         call.only("data_format", "channels_last", None)
         x = call.x
@@ -229,7 +232,9 @@ MOST_PARTS = 256
 
 
 def cropped(call: KerasCall) -> Placed:
-    """Computes the result of Keras' Cropping1D and Cropping2D: axes without some entries at both ends."""
+    """Computes the result of Keras' Cropping1D and Cropping2D: the operand without some entries at both ends
+    of each axis, as many as the setting "cropping" says.
+    """
     x = call.x
     for axis, (before, after) in enumerate(pairs(call, "cropping"), 1):
         x = selecting.cut(x, axis, before, after)
@@ -266,9 +271,9 @@ def repeated_steps(places: int) -> Rule:
 
 
 def zeros_around(call: KerasCall) -> Placed:
-    """Computes the result of Keras' ZeroPadding1D and ZeroPadding2D. Zeros around features are written; steps
-    of zeros are kept beside the value as a placeholder, since a convolution that follows has them as its own
-    padding.
+    """Computes the result of Keras' ZeroPadding1D and ZeroPadding2D. Zeros around axes of features are
+    written into the value. Steps of zeros are only recorded with the value, because a convolution that
+    follows adds them as its own padding.
     """
     call.only("data_format", "channels_last", None)
     pads = [(axis, before, after) for axis, (before, after) in enumerate(pairs(call, "padding"), 1)]

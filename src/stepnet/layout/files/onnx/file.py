@@ -118,7 +118,8 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
 def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, ConstantFolder]:
     """Reads the recurrent nodes of an ONNX model, each under a unique name. Also returns all nodes of the
     model, as a `Walk`, and the `ConstantFolder` that computed the constants among the inputs of the recurrent
-    nodes. store: the limit on memory.
+    nodes. store: the limit on memory. Raises `FileError` for recurrent operators of onnxruntime that are not
+    read.
     """
     walk, folder = Walk(model, store), ConstantFolder(store)
     names: dict[GraphNode, str] = {}

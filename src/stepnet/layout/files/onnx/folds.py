@@ -75,7 +75,9 @@ class Operands:
 
 
 def constant(operands: Operands) -> Array:
-    """Computes an ONNX Constant: the array or the numbers in its attributes, as an array."""
+    """Computes an ONNX Constant: the array or the numbers in its attributes, as an array. Raises `ValueError`
+    if it has neither.
+    """
     if "value" in operands.attributes:
         return operands.tensor("value")
     for name, dtype in (

@@ -126,8 +126,8 @@ class Walk:
         return scope
 
     def sizes(self, scope: GraphScope, name: str) -> tuple[int, ...]:
-        """Returns the shape that an ONNX model declares for a value, with 0 for sizes that are open; () if it
-        declares none.
+        """Returns the shape that an ONNX model declares for the value `name` of a scope, with 0 for sizes
+        that are open; () if it declares none.
         """
         type_ = self.types.get((scope, name))
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
@@ -156,7 +156,10 @@ class Walk:
             self.store.take(size, f"node {text(proto.name)[:100]!r}")  # a function's nodes are made per call
             node = node_of(proto, scope, path)
             self.nodes.append(node)
-            scope.sources.update({name: Output(node, i) for i, name in enumerate(node.outputs) if name})
+            made = {name: Output(node, i) for i, name in enumerate(node.outputs) if name}
+            if twice := [name for name in made if isinstance(scope.sources.get(name), Output | Link)]:
+                raise FileError(f"{self.store.path}: two nodes make a value {twice[0][:100]!r}")
+            scope.sources.update(made)
             for name, attribute in node.attributes.items():
                 graphs = {GRAPH: [attribute.g], GRAPHS: attribute.graphs}.get(attribute.type, [])
                 inner = [self.graph(graph, scope, f"{node.name}/", depth + 1) for graph in graphs]
@@ -307,9 +310,9 @@ class ConstantFolder:
         return outputs
 
     def use(self, scope: GraphScope, name: str) -> None:
-        """Records that recurrent layers use a value of an ONNX model, and with it all values that it is
-        computed from, so that they are not listed among the model's other arrays. The input of a Shape is not
-        recorded, because only its sizes are used.
+        """Records that recurrent layers use the value `name` of a scope of an ONNX model, and with it all
+        values that it is computed from, so that they are not listed among the model's other arrays. The input
+        of a Shape is not recorded, because only its sizes are used.
         """
         pending = [(scope, name)]
         while pending:

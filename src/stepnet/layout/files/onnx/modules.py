@@ -32,7 +32,8 @@ def read(path: Path) -> FileContents:
 
 def module(path: Path, node: OnnxNode) -> Module:
     """Converts a recurrent ONNX node to a module (a layer): its weights and settings, what it takes and
-    returns, and notes on its initial state. Raises `FileError` for a function that no layout has.
+    returns, and notes on its initial state. Raises `FileError` for a function that no layout (a framework's
+    arrangement of weights) has.
     """
     layout = f"onnx.{node.op.lower()}"
     attributes = node.attributes
@@ -86,7 +87,8 @@ def needs_note(slot: str, kind: str) -> bool:
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
-    """Writes an ONNX model that runs the modules one after another, for any batch and number of steps.
+    """Writes an ONNX model that runs the modules (recurrent layers) one after another, for any batch and
+    number of steps.
 
     rest: arrays of other layers, which it cannot hold: `FileError` if there are any, and for an existing file
     unless `force`.
@@ -100,7 +102,8 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
     """Converts a module (recurrent layers) to ONNX nodes, one for each layer; raises `FileError` for other
-    layouts than ONNX's, and for directions that are not concatenated. path: for messages.
+    layouts (arrangements of weights) than ONNX's, and for directions that are not concatenated. path: for
+    messages.
     """
     if not module.layout.startswith("onnx."):
         raise FileError(f"{path}: an ONNX model takes the layouts onnx.*, not {module.layout}")

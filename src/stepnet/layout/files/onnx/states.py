@@ -100,8 +100,9 @@ def origins(scope: GraphScope, name: str, folder: ConstantFolder) -> dict[Key, t
 
 
 def constant(scope: GraphScope, name: str, source: Source, folder: ConstantFolder) -> Array | None:
-    """Returns the array of an ONNX value with the given source, if it is a constant; the number, as an array,
-    that fills it if it is the output of a ConstantOfShape; else None. folder: computes constants.
+    """Returns the array of the ONNX value `name` of a scope, whose source is `source`, if it is a constant;
+    the number, as an array, that fills it if it is the output of a ConstantOfShape; else None. folder:
+    computes constants.
     """
     array = folder.value(scope, name)
     if array is None and isinstance(source, Output) and source.node.op == "ConstantOfShape":

@@ -147,7 +147,9 @@ def inside(location: str, name: str, store: Store) -> str:
 
 
 def decimal(number: str, name: str, store: Store) -> int:
-    """Converts an offset or length, a decimal text in ONNX, to a number; name: the tensor's, for messages."""
+    """Converts an offset or length, a decimal text in ONNX, to a number; raises `FileError` for other text.
+    name: the tensor's, for messages.
+    """
     if not re.fullmatch("[0-9]{1,18}", number, re.ASCII):
         raise FileError(f"{store.path}: tensor {name!r} has {number[:40]!r} for an offset or a length")
     return int(number)

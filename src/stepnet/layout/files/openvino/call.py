@@ -43,7 +43,9 @@ class OpenVinoCall:
         return self.layer.data.get(name, default).strip().lower()
 
     def number(self, name: str, default: float) -> float:
-        """Returns an attribute that is a number, or `default`; raises `ModelError` for other text."""
+        """Returns an attribute of the layer that is a number, or `default` if the layer does not have it;
+        raises `ModelError` for other text.
+        """
         text = self.text(name, str(default))
         try:
             return float(text)
@@ -55,21 +57,27 @@ class OpenVinoCall:
         return self.text(name, str(default)) in ("true", "1")
 
     def wholes(self, name: str, default: str = "") -> list[int]:
-        """Returns an attribute that is a list of whole numbers; raises `ModelError` for other text."""
+        """Returns an attribute of the layer that is a list of whole numbers, separated by commas; raises
+        `ModelError` for other text. default: the text if the layer does not have the attribute.
+        """
         texts = [text.strip() for text in self.text(name, default).split(",") if text.strip()]
         if not all(text.removeprefix("-").isdecimal() and len(text) < 20 for text in texts):
             raise ModelError(f"its {name} is {short_repr(self.text(name))}, and should be whole numbers")
         return [int(text) for text in texts]
 
     def whole(self, name: str, default: int) -> int:
-        """Returns an attribute that is one whole number, or `default`."""
+        """Returns an attribute that is one whole number, or `default` if the layer does not have it; raises
+        `ModelError` for other text.
+        """
         numbers = self.wholes(name, str(default))
         if len(numbers) != 1:
             raise ModelError(f"its {name} has {len(numbers)} numbers, and should have one")
         return numbers[0]
 
     def several(self, name: str, count: int, default: int) -> list[int]:
-        """Returns an attribute that is `count` whole numbers, or as many times `default`."""
+        """Returns an attribute that is a list of `count` whole numbers; `default`, as often, if the layer
+        does not have it. Raises `ModelError` for another number of them.
+        """
         numbers = self.wholes(name) or [default] * count
         if len(numbers) != count:
             raise ModelError(f"its {name} has {len(numbers)} numbers, and should have {count}")
@@ -80,7 +88,9 @@ class OpenVinoCall:
         return list(np.ravel(self.operand(index).array))
 
     def constants(self, index: int) -> list[int]:
-        """Returns the whole numbers of a constant operand; raises `ModelError` for symbolic sizes."""
+        """Returns the whole numbers of operand number `index`, which is a constant; raises `ModelError` if
+        one of them is a symbolic size or a fraction.
+        """
         numbers = self.numbers(index)
         if not all(isinstance(number, int | np.integer) for number in numbers):
             raise ModelError(f"its operand {index} is {short_repr(numbers)}, and should be whole numbers")

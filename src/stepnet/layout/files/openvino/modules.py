@@ -30,9 +30,11 @@ FAR = 64  # the most layers between an operator and the source of its input
 
 
 def read(path: Path) -> FileContents:
-    """Reads the recurrent operators of an OpenVINO model, each as a module, and its other constants.
+    """Reads the recurrent operators of an OpenVINO model, each as a module (recurrent layer), and its other
+    constants.
 
-    Raises `FileError`, with the path.
+    Raises `FileError`, with the path, for a damaged file, and for a recurrent operator that no layout (a
+    framework's arrangement of weights) can express.
     """
     with reading(path, str(path.parent / path.stem)):
         layers, data = ir.read(path)
@@ -65,8 +67,8 @@ def unique_names(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
 
 def module(layer: OpenVinoLayer, names: dict[int, str], data: Array) -> Module:
     """Converts a recurrent OpenVINO operator to a module (layer in stepnet's form); raises `FileError` for a
-    function that no layout has. names: the unique names of layers, by id. data: the bytes of the model's
-    constants.
+    function that no layout (a framework's arrangement of weights) has. names: the unique names of layers, by
+    id. data: the bytes of the model's constants.
     """
     operator = OPERATORS[layer.type]
     name = names[id(layer)]
@@ -211,8 +213,9 @@ def lengths_constant(layer: OpenVinoLayer, data: Array) -> list[OpenVinoLayer]:
 
 
 def settings(layer: OpenVinoLayer, where: str) -> dict[str, Any]:
-    """Returns the activations and the clip of an OpenVINO operator, by their names in layouts; raises
-    `FileError` for settings that are not read. where: the operator, for messages.
+    """Returns the activations and the clip of an OpenVINO operator, by their names in layouts (frameworks'
+    arrangements of weights); raises `FileError` for settings that are not read. where: the operator, for
+    messages.
     """
     data, operator = layer.data, OPERATORS[layer.type]
     if data.get("input_forget", "false").lower() in ("true", "1"):

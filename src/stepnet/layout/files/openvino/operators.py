@@ -11,6 +11,7 @@ Source: OpenVINO's docs/ops, opset 1 to 14.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +42,8 @@ def elementwise(operator: str, **attributes: float) -> Callable[[OpenVinoCall], 
     counts = pointwise.OPERATORS[operator].counts
 
     def rule(call: OpenVinoCall) -> Placed:
-        """Computes the elementwise `operator`, with the numbers in the layer's attributes. Where it computes
-        with numbers of steps, these become the length of each sequence.
+        """Computes the elementwise `operator` of the operands, with the numbers in the layer's attributes. If
+        one operand is computed, another that is the number of steps becomes the length of each sequence.
         """
         numbers = [call.number(name, usual) for name, usual in attributes.items()]
         operands = with_counts(call.operands, call.like) if counts else call.operands
@@ -77,7 +78,9 @@ def gelu(call: OpenVinoCall) -> Placed:
 
 
 def swish(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Swish, x sigmoid(beta x)."""
+    """Computes the result of OpenVINO's Swish, x sigmoid(beta x). beta is the second operand; 1 if it is left
+    out.
+    """
     if len(call.operands) == 1:
         return pointwise.elementwise("silu", call.x)
     inside = pointwise.elementwise("multiply", call.x, call.operand(1))
@@ -85,8 +88,8 @@ def swish(call: OpenVinoCall) -> Placed:
 
 
 def divide(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Divide; of whole numbers only where they are sizes or other
-    constants.
+    """Computes the result of OpenVINO's Divide, the quotient of two operands; raises `ModelError` for whole
+    numbers, unless they are constants or sizes that are known ahead.
     """
     if any(pointwise.dtype_of(x).kind in "iu" and not x.is_constant for x in call.operands):
         raise ModelError("it divides whole numbers that are computed")
@@ -94,7 +97,9 @@ def divide(call: OpenVinoCall) -> Placed:
 
 
 def convert(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Convert: the operand in another dtype, but for half precision."""
+    """Computes the result of OpenVINO's Convert: the operand cast to the dtype of the attribute
+    "destination_type"; raises `ModelError` for float16, bfloat16 and unknown dtypes.
+    """
     kind = KINDS.get(call.text("destination_type"))
     if kind is None or kind.name in ("float16", "bfloat16"):
         raise ModelError(f"its destination_type {short_repr(call.text('destination_type'))} is not supported")
@@ -174,7 +179,9 @@ def unsqueeze(call: OpenVinoCall) -> Placed:
 
 
 def tile(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Tile: features several times, one after the other."""
+    """Computes the result of OpenVINO's Tile: repeats the operand along each axis as often as the constant
+    second operand says, whose numbers are for the last axes.
+    """
     x = call.x
     for axis, count in enumerate(call.constants(1), len(x.axes) - len(call.constants(1))):
         x = x if count == 1 else selecting.concatenate([x] * count, axis)
@@ -182,7 +189,9 @@ def tile(call: OpenVinoCall) -> Placed:
 
 
 def normalised(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's MVN: the mean subtracted over axes, and divided by the deviation."""
+    """Computes the result of OpenVINO's MVN: subtracts the mean over the axes in the second operand and,
+    unless an attribute says otherwise, divides by the standard deviation over them.
+    """
     x, axes = call.x, call.constants(1)
     centred = pointwise.elementwise("subtract", x, reductions.reduce(x, axes, "mean", True))
     if not call.flag("normalize_variance", True):
@@ -196,29 +205,43 @@ def normalised(call: OpenVinoCall) -> Placed:
     return pointwise.elementwise("divide", centred, below)
 
 
-def strided_slice(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's StridedSlice by its masks, which say for each axis if its begin or
-    end is left out and if the axis is removed; raises `ModelError` for new axes and ellipses.
+Strided = tuple[int, Any, Any, int, bool]
+
+
+def strided(call: OpenVinoCall) -> list[Strided]:
+    """Returns for each axis that a StridedSlice goes over the axis, its first place, its end, its stride, and
+    whether it takes the first place alone; raises `ModelError` for new axes and ellipses.
     """
-    x = call.x
     if any(call.wholes("new_axis_mask")) or any(call.wholes("ellipsis_mask")):
         raise ModelError("it has a new axis or an ellipsis")
     begins, ends = call.numbers(1), call.numbers(2)
     steps = call.constants(3) if len(call.operands) > 3 else [1] * len(begins)
     masks = [call.wholes(name) or [0] for name in ("begin_mask", "end_mask", "shrink_axis_mask")]
-    for axis in reversed(range(len(begins))):
+    found = list[Strided]()
+    for axis, (begin, end, step) in enumerate(zip(begins, ends, steps, strict=True)):
         no_begin, no_end, shrinks = (axis < len(mask) and bool(mask[axis]) for mask in masks)
-        begin = 0 if no_begin else begins[axis]
-        end = selecting.HIGHEST[1] if no_end else ends[axis]
-        if shrinks:
-            x = selecting.gather(x, constant(np.asarray(begins[axis])), axis)
+        own = begin if shrinks or not no_begin else 0
+        found.append((axis, own, selecting.HIGHEST[1] if no_end else end, step, shrinks))
+    return found
+
+
+def strided_slice(call: OpenVinoCall) -> Placed:
+    """Computes the result of OpenVINO's StridedSlice by its masks, which say for each axis if its begin or
+    end is left out and if the axis is removed.
+    """
+    x = call.x
+    for axis, begin, end, step, is_one in reversed(strided(call)):
+        if is_one:
+            x = selecting.gather(x, constant(np.asarray(begin)), axis)
         else:
-            x = selecting.slice_axis(x, axis, begin, end, steps[axis])
+            x = selecting.slice_axis(x, axis, begin, end, step)
     return x
 
 
 def broadcast(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Broadcast: the operand repeated to a shape, by NumPy's rules."""
+    """Computes the result of OpenVINO's Broadcast: the operand repeated to a shape, by NumPy's rules. Raises
+    `ModelError` for other modes.
+    """
     if call.text("mode", "numpy") not in ("numpy", "bidirectional"):
         raise ModelError(f"its mode {short_repr(call.text('mode'))} is not supported")
     return shaping.expand(call.x, call.numbers(1))
@@ -235,21 +258,30 @@ def concat(call: OpenVinoCall) -> Placed:
 
 
 def gather(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Gather: elements along a constant axis at indices, as of an
-    embedding.
+    """Computes the result of OpenVINO's Gather: the entries of the first operand along an axis whose indices
+    are in the second, such as the rows of an embedding. The axis is the third operand, a constant. Raises
+    `ModelError` if its batch_dims is not 0.
     """
     if call.whole("batch_dims", 0):
         raise ModelError("its batch_dims is not 0")
     return selecting.gather(call.x, call.operand(1), call.x.axis(call.constants(2)[0]))
 
 
-def sliced(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Slice: of features or shapes, or one end step of each sequence."""
+def slices_of(call: OpenVinoCall) -> list[tuple[int, Any, Any, int]]:
+    """Returns for each slice of an OpenVINO Slice its axis, its first place, its end and its stride."""
     starts, ends, steps = (call.numbers(index) for index in (1, 2, 3))
     axes = call.constants(4) if len(call.operands) > 4 else list(range(len(starts)))
     if not len(starts) == len(ends) == len(steps) == len(axes):
         raise ModelError("its starts, ends, steps and axes are of different numbers")
-    return selecting.slices(call.x, starts, ends, axes, [int(step) for step in steps])
+    return [*zip(axes, starts, ends, map(int, steps), strict=True)]
+
+
+def sliced(call: OpenVinoCall) -> Placed:
+    """Computes the result of OpenVINO's Slice: of features or shapes, or one end step of each sequence."""
+    x = call.x
+    for axis, start, end, step in slices_of(call):
+        x = selecting.slice_axis(x, axis, start, end, step)
+    return x
 
 
 def split(call: OpenVinoCall) -> list[Placed]:
@@ -274,7 +306,8 @@ def parts(call: OpenVinoCall) -> list[Placed]:
 
 def recurrence(call: OpenVinoCall) -> list[Placed]:
     """Computes the results of a recurrent operator over sequences: [batch, directions, steps, hidden] for
-    each step, and the final states [batch, directions, hidden].
+    each step, and the final states [batch, directions, hidden]. Raises `ModelError` for lengths of sequences
+    that are an input of the model.
     """
     layer, operator = call.recurrent, OPERATORS[call.layer.type]
     assert layer is not None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,17 +16,20 @@ from stepnet.layout.files.openvino.ir import KINDS, OpenVinoLayer
 from stepnet.layout.files.openvino.modules import module, unique_names
 from stepnet.layout.files.openvino.names import CONST, OPERATORS, RESULT
 from stepnet.layout.files.openvino.operators import OPENVINO
+from stepnet.layout.files.openvino.written_numbers import numbers_of
 from stepnet.layout.files.recurrent import RecurrentLayer
-from stepnet.model.graph.array_model import ArrayModel, check_factor, fitting_graph, located
+from stepnet.model.graph.array_model import ArrayModel, fitting_graph, located
 from stepnet.model.graph.graph import Graph
 
 INPUT = "Parameter"
 Output = tuple[int, int]  # the id of a layer, and the number of its output
 
 
-def graph(path: Path) -> Graph | None:
+def graph(path: Path, *, any_steps: bool = False) -> Graph | None:
     """Reads an OpenVINO model as a graph; None if its outputs depend on an operator that the table in
     `operators.py` does not have.
+
+    any_steps: whether the user states that no number in it depends on the number of steps.
 
     Raises `ModelError` for a layer whose settings are not supported, with its name.
     """
@@ -46,8 +49,17 @@ def graph(path: Path) -> Graph | None:
     return fitting_graph(
         str(path),
         declared,
-        lambda placed: OpenVinoModel(str(path), placed, tuple(order), data, names, recurrent),
+        lambda placed: OpenVinoModel(
+            str(path), placed, tuple(order), data, names, recurrent, any_steps=any_steps
+        ),
     )
+
+
+def unsupported(path: Path, names: Sequence[str]) -> list[str]:
+    """Returns those layers of an OpenVINO model that have no row in the table. names: the layers that are not
+    recurrent, each with its kind in brackets.
+    """
+    return [name for name in names if name.rpartition("(")[2].removesuffix(")") not in OPENVINO]
 
 
 def needed(layers: Sequence[OpenVinoLayer]) -> list[OpenVinoLayer]:
@@ -92,6 +104,7 @@ class OpenVinoModel(ArrayModel):
     of layers by id. recurrent: the layers that run, by the id of the operator.
     """
 
+    open_steps: ClassVar[str] = "convert the model with an open number of steps (-1)"
     layers: tuple[OpenVinoLayer, ...]
     data: Array
     names: Mapping[int, str]
@@ -138,9 +151,8 @@ class OpenVinoModel(ArrayModel):
         where = f"{self.names[id(layer)]} ({layer.type}) of {self.path}"
         with located(where):
             operands = tuple(self.value(layer, port, values) for port in sorted(layer.inputs))
-            for value in operands if layer.type in ("Multiply", "Divide") else ():
-                if value.is_array:
-                    check_factor(value.array, self.inputs)
             call = OpenVinoCall(layer, operands, like, self.recurrent.get(id(layer)))
             found = OPENVINO[layer.type](call)
-        return [found] if isinstance(found, Placed) else found
+            results = [found] if isinstance(found, Placed) else found
+            self.note(where, lambda: numbers_of(call, results))
+        return results

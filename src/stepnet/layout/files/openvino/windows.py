@@ -28,7 +28,9 @@ def grouped_convolution(call: OpenVinoCall) -> Placed:
 
 
 def convolved(call: OpenVinoCall, weight: Placed, groups: int) -> Placed:
-    """Computes a convolution with the weight [out, in / groups, sizes ...]."""
+    """Computes the convolution of the first operand with a weight [out, in / groups, sizes ...], by the
+    layer's strides, dilations and pads. groups: the number of groups of features that are convolved apart.
+    """
     x, sizes = call.x, weight.features[2:]
     windows = windows_of(call, sizes)
     if len(sizes) == 1 and is_time(x.axes[-1]):
@@ -40,7 +42,7 @@ def convolved(call: OpenVinoCall, weight: Placed, groups: int) -> Placed:
 
 def transposed(call: OpenVinoCall) -> Placed:
     """Computes the result of OpenVINO's ConvolutionBackpropData over the steps of sequences: its weight is
-    [in, out, size].
+    [in, out, size]. Raises `ModelError` for one over other axes, or with pads by another rule.
     """
     weight = call.operand(1)
     if len(weight.axes) != 3 or len(call.operands) > 2 or call.text("auto_pad", "explicit") != "explicit":
@@ -53,7 +55,8 @@ def transposed(call: OpenVinoCall) -> Placed:
 
 def windows_of(call: OpenVinoCall, sizes: tuple[int, ...]) -> list[Window]:
     """Returns which entries a kernel of these sizes reads along each axis that it goes over, by the
-    attributes "strides", "dilations", "pads_begin", "pads_end" and "auto_pad" of an operator.
+    attributes "strides", "dilations", "pads_begin", "pads_end" and "auto_pad" of an operator. Raises
+    `ModelError` for an unknown auto_pad.
     """
     count, kind = len(sizes), call.text("auto_pad", "explicit")
     strides, dilations = call.several("strides", count, 1), call.several("dilations", count, 1)
@@ -90,7 +93,10 @@ def pooling(how: str) -> Rule:
 
 
 def padded(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Pad with a constant, zero unless stated."""
+    """Computes the result of OpenVINO's Pad: adds entries before and after the operand along each axis, as
+    many as the second and third operands say. All are one number, the fourth operand or 0. Raises
+    `ModelError` for other modes.
+    """
     if call.text("pad_mode", "constant") != "constant":
         raise ModelError(f"its pad_mode is {short_repr(call.text('pad_mode'))}: only constant is supported")
     number = call.operand(3).array.item() if len(call.operands) > 3 else 0

@@ -76,7 +76,7 @@ def arrays(folder: Path) -> dict[str, Array]:
 def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
     """Reads the metadata of a tree of arrays in a checkpoint. Returns the names of the arrays ("a/b") by the
     keys under which they are stored ("a.b"), and the names of those that must exist; both are empty without
-    metadata.
+    metadata. folder: the folder of the tree.
     """
     if not (folder / METADATA).is_file():
         return {}, set()
@@ -106,7 +106,9 @@ def in_store(folder: Path, store: Store) -> Stored:
     items = dict(keys.items())
 
     def getter(path: str) -> Callable[[str], bytes | None]:
-        """Returns a function from a chunk's key to its bytes, for the Zarr array at `path` in the store."""
+        """Returns a function that takes the key of a chunk of the Zarr array at `path` in the store and gives
+        the chunk's bytes; None for a chunk that is missing.
+        """
 
         def get(key: str) -> bytes | None:
             """Returns the bytes of the chunk `key` of a Zarr array; None if missing: zeros."""
@@ -130,8 +132,8 @@ def in_folders(folder: Path, store: Store) -> Stored:
     """
 
     def getter(array_key: Path) -> Callable[[str], bytes | None]:
-        """Returns a function from a chunk's key to its bytes, for the Zarr array in the folder
-        `array_key`.
+        """Returns a function that takes the key of a chunk of the Zarr array in the folder `array_key` and
+        gives the chunk's bytes; None for a chunk that is missing.
         """
 
         def get(key: str) -> bytes | None:

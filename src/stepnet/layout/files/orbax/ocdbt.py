@@ -56,7 +56,9 @@ class Cursor:
         return value
 
     def numbers(self, count: int) -> list[int]:
-        """Reads the next `count` numbers of an OCDBT node; each takes at least one byte."""
+        """Reads the next `count` numbers of an OCDBT node; raises `FileError` if they are more than its
+        remaining bytes, as each takes at least one.
+        """
         if count > len(self.data) - self.at:
             raise FileError("a node in it lists more than it holds")
         self.store.room(NUMBER * count, "the numbers of a node")
@@ -78,7 +80,7 @@ class Cursor:
     def texts(self, shared: list[int], rests: list[int]) -> list[bytes]:
         """Reads the next texts (keys or paths) of an OCDBT node, each stored without the prefix that it
         shares with the one before. shared, rests: for each text, the number of bytes shared, and of bytes
-        stored.
+        stored. Raises `FileError` for lengths that cannot be.
         """
         texts: list[bytes] = []
         for front, back in zip(shared, rests, strict=True):
@@ -103,7 +105,8 @@ class Cursor:
         self, files: list[tuple[str, str]], count: int, sizes: list[int] | None = None
     ) -> list[FileReference]:
         """Reads `count` references of an OCDBT node to bytes in files: their file, start and size. files: the
-        node's table of files. sizes: the sizes, where they are stored before; None to read them too.
+        node's table of files. sizes: the sizes, where they are stored before; None to read them too. Raises
+        `FileError` for a file that is not in the table.
         """
         which, starts = self.numbers(count), self.numbers(count)
         sizes = self.numbers(count) if sizes is None else sizes
@@ -204,7 +207,8 @@ class Tree:
 
 def newest(manifest: Cursor) -> tuple[FileReference | None, int]:
     """Returns the root of the newest version in an OCDBT manifest, None if it has no keys, and the height of
-    its tree: the levels of nodes below the root.
+    its tree: the levels of nodes below the root. Raises `FileError` for a manifest without a version, or of a
+    kind that is not read.
     """
     manifest.take(16)  # an identity
     if manifest.number() != 0:

@@ -70,7 +70,7 @@ class ArrayFormat:
 
 
 def array(description: bytes, get: Get, store: Store) -> Array:
-    """Reads a Zarr array.
+    """Reads a Zarr array from its chunks; raises `FileError` if it is in too many.
 
     description: the JSON that describes it. get: a function from a chunk's key to its bytes, or None for a
     chunk of zeros. store: limits the memory that reading takes.
@@ -108,7 +108,7 @@ def pieces(array_format: ArrayFormat, data: bytes, store: Store) -> Iterator[tup
     shard, the smaller chunks in it. The index is that of the array's first element within the outer chunk.
 
     array_format: how the Zarr array is stored. data: the bytes of the chunk. store: limits the memory that
-    reading takes.
+    reading takes. Raises `FileError` if a shard is cut off.
     """
     if array_format.inner is None:
         yield (0,) * len(array_format.shape), chunk(array_format, array_format.chunks, data, store)
@@ -129,8 +129,9 @@ def pieces(array_format: ArrayFormat, data: bytes, store: Store) -> Iterator[tup
 
 def chunk(array_format: ArrayFormat, shape: tuple[int, ...], data: bytes, store: Store) -> Array:
     """Decodes the bytes of one Zarr chunk to an array of a shape; raises `FileError` if it is damaged.
+
     array_format: of the whole array, with the compression to undo. store: the limit on memory, from which the
-        chunk's bytes are counted off.
+    chunk's bytes are counted off.
     """
     size = math.prod(shape) * array_format.kind.itemsize
     store.take(size, f"a chunk of {shape}")

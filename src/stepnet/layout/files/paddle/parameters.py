@@ -23,9 +23,11 @@ Array = np.ndarray
 
 
 def read(data: bytes, variables: Sequence[Variable], store: Store) -> dict[str, Array]:
-    """Reads the parameters of a Paddle program by name; raises `FileError`, without the path, if they differ.
+    """Reads the parameters of a Paddle program by name; raises `FileError`, without the path, if their dtypes
+    or shapes are not those that the program declares, or if the file is cut off or too long.
 
     data: the .pdiparams file, which has no names. variables: the program's parameters in the file's order.
+    store: the limit on memory.
     """
     arrays, at = dict[str, Array](), 0
     for expected in variables:
@@ -66,8 +68,8 @@ def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
 
 
 def unpacked(struct_format: str, data: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """Reads the numbers in `struct_format`, as for `struct`, at an offset; returns them and the offset after
-    them.
+    """Reads numbers at an offset of a .pdiparams file; returns them and the offset after them. Raises
+    `FileError` if the file ends before. struct_format: their types, as for `struct`.
     """
     if at + struct.calcsize(struct_format) > len(data):
         raise FileError("it is cut off: it has fewer parameters than the program")

@@ -53,14 +53,16 @@ class Older:
 
 
 def reduction(name: str) -> Older:
-    """Returns the form in older Paddle programs of an operation of PIR that reduces over axes. name: its name
-    there, such as "reduce_sum".
+    """Describes an operation of PIR, the representation of Paddle 3, that reduces over axes, as older Paddle
+    programs write it: with the name `name`, such as "reduce_sum", and their names of its inputs and
+    attributes.
     """
     return Older(name, ("X", "DimTensor"), attributes=KEEP)
 
 
 OLDER: Mapping[str, Older] = {
     "add": Older("elementwise_add"),
+    "assign_value_": Older("assign_value", ("Replaced",)),
     "argmax": Older("arg_max", ("X", "AxisTensor")),
     **dict.fromkeys(
         ("batch_norm", "batch_norm_"),

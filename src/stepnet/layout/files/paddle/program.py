@@ -80,7 +80,9 @@ class PaddleProgram:
 
 
 def dtype_of(number: int) -> np.dtype[Any]:
-    """Returns the dtype for a number of VarType.Type; raises `FileError`, without the path, for others."""
+    """Returns the NumPy dtype for a number of Paddle's VarType.Type; raises `FileError`, without the path,
+    for types that are no numbers.
+    """
     if number not in DTYPES:
         raise FileError(f"it has values of Paddle's type {number}, which are no numbers")
     return DTYPES[number]

@@ -116,7 +116,9 @@ def variable(message: Message) -> Variable | None:
 
 
 def operation(description: Message, index: int) -> PaddleOperation:
-    """Converts a protobuf message to an operation of a Paddle program; index: its index in the block."""
+    """Converts an OpDesc message, `description`, to an operation of a Paddle program. index: its index in the
+    program, for messages.
+    """
     attributes = {attribute.text(1): attribute_of(attribute) for attribute in description.messages(4)}
     kind = description.text(3)
     return PaddleOperation(
@@ -130,7 +132,9 @@ def slots(description: Message, field: int) -> dict[str, tuple[str, ...]]:
 
 
 def attribute_of(attribute: Message) -> Any:
-    """Returns the value of a Paddle operation's attribute: a number, a text, a bool or a list of these."""
+    """Returns the value of a Paddle operation's attribute: a number, a text, a bool or a list of these.
+    Raises `FileError` for an unknown type.
+    """
     kind = attribute.number(2)
     if kind in (SCALAR, SCALARS_LIST):
         values = [scalar(element) for element in attribute.messages(20 if kind == SCALAR else 21)]

@@ -14,7 +14,9 @@ Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """Puts keys and values, alternating in `values`, into a pickle's dictionary or object, `target`."""
+    """Puts keys and values, alternating in `values`, into a pickle's dictionary or object `target`, and
+    returns `target`; raises `FileError` for a key without a value.
+    """
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))
@@ -49,7 +51,8 @@ def sequence(machine: StackMachine, arguments: Arguments) -> list[object] | tupl
 
 def encoded(machine: StackMachine, arguments: Arguments) -> object:
     """Makes the bytes that a pickle asks for by a call with the arguments (text, "latin1"), as protocols
-    before 3 write bytes: as a text of characters up to 255. Empty without arguments.
+    before 3 write bytes: as a text of characters up to 255. Empty without arguments. Raises `FileError` for
+    other arguments.
     """
     if not arguments:
         return bytearray()
@@ -60,7 +63,9 @@ def encoded(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def latin(text: str) -> bytearray:
-    """Converts a text of characters up to 255 to bytes, in chunks, as a whole copy would take more memory."""
+    """Converts a text of characters up to 255 to bytes, some at a time, because a copy of the whole would
+    take more memory.
+    """
     data = bytearray(len(text))
     for start in range(0, len(text), CHUNK):
         data[start : start + CHUNK] = text[start : start + CHUNK].encode("latin-1")

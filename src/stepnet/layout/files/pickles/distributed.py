@@ -72,7 +72,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def fields(value: object) -> dict[str, object]:
-    """Returns the attributes of a pickled object by name, where a torch.Size becomes a tuple."""
+    """Returns the attributes of a pickled object by name, where a torch.Size becomes a tuple; raises
+    `FileError` if the value is no object.
+    """
     if not isinstance(value, PickledCall):
         raise FileError(f"its {METADATA} has type {type(value).__name__} where an object must be")
     return {name: sized(item) for name, item in attributes(value) if isinstance(name, str)}
@@ -95,7 +97,8 @@ def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
 
 def shape_of(name: object, metadata: object) -> Offsets | None:
     """Returns a tensor's shape from its description in a distributed checkpoint, `metadata`; None for an
-    object that is no tensor. name: the tensor's name, for messages.
+    object that is no tensor. name: the tensor's name, for messages. Raises `FileError` for a shape that no
+    array can have.
     """
     size = fields(metadata).get("size")
     if isinstance(metadata, PickledCall) and metadata.name.endswith(".BytesStorageMetadata"):

@@ -58,7 +58,9 @@ EFFECTS = re.compile(r"__i\w+__[.]|.*[._]out$")
 
 
 def checked_schema(document: Json) -> None:
-    """Raises `FileError` for a program in a version of the schema that is not read."""
+    """Raises `FileError` for a torch.export program that is written in a version of torch.export's JSON
+    schema which stepnet does not read.
+    """
     version = table(document.get("schema_version")).get("major")
     if version not in VERSIONS:
         raise FileError(
@@ -68,8 +70,8 @@ def checked_schema(document: Json) -> None:
 
 
 def output_names(module: Json, values: list[str]) -> tuple[str, ...]:
-    """Returns a name for each output of a program: the keys, if the module returns a dict of tensors, else
-    the names of the values.
+    """Returns a name for each output of a torch.export program: the keys, if the module returns a dict of
+    tensors, else the names of the values.
 
     module: the program in JSON. values: the names of the values that are outputs.
     """
@@ -134,8 +136,8 @@ def polynomial(text: str) -> Polynomial | None:
 
 
 def combined(function: str, values: list[Polynomial]) -> Polynomial | None:
-    """Computes a call of a function, such as Add or Mul, in an expression of symbolic sizes, on polynomials;
-    None for an unknown function, or too many terms.
+    """Computes a call of a function, such as Add or Mul, in an expression of symbolic sizes, on polynomials,
+    `values`; None for an unknown function, or too many terms.
     """
     if function in ("Integer", "Symbol") and len(values) == 1:
         return values[0]
@@ -168,7 +170,9 @@ def summed(terms: list[tuple[tuple[str, ...], int]]) -> Polynomial:
 
 
 def symbol_of(size: Json) -> str | None:
-    """Returns the symbol that is a size in JSON; None for a number or another expression."""
+    """Returns the name of the symbol that a size of a torch.export program is, such as "s15"; None for a
+    number or another expression. size: in the program's JSON.
+    """
     found = polynomial(str(table(size.get("as_expr")).get("expr_str"))[:1000]) if "as_expr" in size else None
     terms = [*(found or {}).items()]
     return terms[0][0][0] if len(terms) == 1 and terms[0][1] == 1 and terms[0][0] else None
@@ -192,9 +196,10 @@ class ExportReader:
     values: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def read(self, arguments: list[str], outputs: list[Any]) -> AtenGraph:
-        """Reads the graph; raises `FileError` for a damaged one.
+        """Reads the graph of operations of a torch.export program; raises `FileError` for a damaged one.
 
-        arguments: the names of the values that are its arguments. outputs: those of the program, in JSON.
+        arguments: the names of the values that are arguments of the graph: weights, constants and inputs.
+        outputs: the outputs of the program, in JSON.
         """
         made = [AtenNode(ARGUMENT, results=(self.tensor(name),)) for name in arguments]
         self.values.update(zip(arguments, made, strict=True))
@@ -240,7 +245,7 @@ class ExportReader:
 
     def result_names(self, output: Json) -> list[str]:
         """Returns the names of the results in one output of an operation: of a tensor, or of all tensors of a
-        list.
+        list. Raises `FileError` for a result that is no tensor.
         """
         if "as_tensors" in output:
             return [str(each.get("name")) for each in rows(output["as_tensors"])]
@@ -298,7 +303,7 @@ class ExportReader:
 
     def argument(self, value: Any) -> Any:
         """Reads an argument of an operation from its JSON, which names its kind: a number, a text, a list, or
-        the node of a tensor.
+        the node of a tensor. Raises `FileError` for arguments of other kinds.
         """
         fields = table(value)
         if len(fields) != 1:
@@ -343,9 +348,10 @@ def category(dtype: str) -> int:
 
 
 def common_dtype(operands: list[Any]) -> str:
-    """Returns the common dtype of two operands of an operation by PyTorch's rules; "" for others.
+    """Returns the dtype of the result of an operation on two operands by PyTorch's rules; "" for others.
 
-    Tensors with axes count before those without, and these before numbers, unless these are of a higher kind.
+    The higher of bool, integers and floats wins. Of operands of the same kind, the dtype of a tensor with
+    axes is taken before that of one without, and this before the dtype of a number.
 
     >>> common_dtype([2, 0.5]), common_dtype([True, 2]), common_dtype(["a text", 2])
     ('float32', 'int64', '')
@@ -379,7 +385,10 @@ class InPlaceChanges:
     """
 
     def __init__(self, nodes: list[Json], outputs: list[Any], kept: set[str]) -> None:
-        """Finds the last node that reads each value, and the values that may share numbers with others."""
+        """Finds, for each value of a torch.export program, the last node that reads it, and the values that
+        may share memory with others, as views do. nodes, outputs: of the program, in JSON. kept: the names of
+        its arguments, which must not be changed in place.
+        """
         self.nodes, self.live = nodes, live_nodes(nodes, outputs)
         self.last, self.shared = dict[str, int](), {*kept}
         for place, node in enumerate(nodes):
@@ -390,9 +399,10 @@ class InPlaceChanges:
         self.last.update(dict.fromkeys(names(outputs), len(nodes)))
 
     def needed(self) -> Iterator[tuple[int, Json]]:
-        """Yields the nodes, with their places, on which the outputs of the program depend, and those that
-        change values in a way that is not read; checks of sizes are left out, and all other nodes that no
-        output needs.
+        """Yields (place, node) for the nodes of a torch.export program that have to be read: those that its
+        outputs depend on, and those that change an operand in place or are no ATen operations, so that such a
+        node is reported where it is not supported. Checks of sizes, and other nodes that no output needs, are
+        left out.
         """
         for place, (node, live) in enumerate(zip(self.nodes, self.live, strict=True)):
             operator = self.operator(node, place)
@@ -401,8 +411,9 @@ class InPlaceChanges:
                 yield place, node
 
     def operator(self, node: Json, place: int) -> str:
-        """Returns the name of a node's operator in the table; one in place is that which gives a new value,
-        if nothing else reads its first operand.
+        """Returns the name of a node's operator in the table of operations. An operator that changes its
+        first operand in place, such as relu_, is read as the one that returns a new value, relu, if nothing
+        else reads the operand later. place: the position of the node in the program.
         """
         target, operator = str(node.get("target"))[:200], operator_of(node)
         changed = WRITES.match(operator)

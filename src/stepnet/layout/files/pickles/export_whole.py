@@ -8,6 +8,7 @@ symbols. The graph is for any numbers: an operation that depends on a fixed one 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -50,6 +51,7 @@ from stepnet.layout.files.pickles.program import (
 )
 from stepnet.layout.options import option
 from stepnet.model.graph.array_model import (
+    EXPORT,
     Apart,
     ArrayModel,
     ModelInput,
@@ -75,9 +77,9 @@ CONVOLUTIONS = ("conv1d.default", "conv1d.padding", "convolution.default")
 def graph(path: Path, *, axes: Any = None, title: str | None = None, any_steps: bool = False) -> Graph | None:
     """Reads a program of torch.export as a graph; None if the file has no program, or several.
 
-    axes: the axes of inputs by name, or of all, such as "NT"; None for the usual ones. title: what messages
-    call the program; the path if that is None. any_steps: whether the user states that no number in it
-    depends on the number of steps that it fixes.
+    axes: the axes of inputs by name, or of all, such as "NT" (N sequences, T steps, _ a feature); None for
+    the usual ones. title: what messages call the program; the path if that is None. any_steps: whether the
+    user states that no number in it depends on the number of steps that it fixes.
 
     Raises `ModelError` for operations that are not supported, with their names, and `FileError` for a
     damaged file.
@@ -96,7 +98,10 @@ def graph(path: Path, *, axes: Any = None, title: str | None = None, any_steps: 
         raise ModelError(unsupported_text(program, missing))
 
     def build(chosen: Sequence[str], apart: Apart) -> Graph:
-        """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
+        """Makes the graph for one choice of the inputs' axes, such as "NT_" (N sequences, T steps, _ a
+        feature); raises `AxesError` if they do not fit. apart: which inputs have steps of their own, not
+        those of the first ("stated", "each" or "" for none).
+        """
         with named(name):
             placed = agreed([*map(program.model_input, program.inputs, chosen)], apart)
             model = ExportedModel(name, placed, program, any_steps=any_steps)
@@ -121,7 +126,9 @@ def unsupported_text(program: "ExportProgram", missing: list[str]) -> str:
     are = "are operations" if len(missing) > 1 else "is an operation"
     others = len([*program.written.needed()]) - len(missing)
     advice = ""
-    if any("_." in name for name in missing):
+    if any("(stepnet." in name for name in missing):
+        advice = "; of a model that stepnet.torch.accelerate accelerated, call undo() first, then export"
+    elif any("_." in name for name in missing):
         advice = "; of a program, .run_decompositions({}) gives one that changes nothing in place"
     if program.recurrent_nodes:
         advice += f": say {option('recurrent only')} for the recurrent layers alone"
@@ -149,8 +156,9 @@ class ExportProgram:
 
     @classmethod
     def of(cls, path: str, document: Json, arrays: Mapping[str, Array]) -> "ExportProgram":
-        """Reads the signature of a program; raises `ModelError` for one that changes its buffers as it runs,
-        and for weights of a dtype that is not supported.
+        """Reads the signature of a torch.export program (its inputs, outputs and weights) from its JSON,
+        `document`; raises `ModelError` for one that changes its buffers as it runs, and for weights of a
+        dtype that is not supported.
 
         arrays: the weights and constants in the file, by name.
         """
@@ -198,8 +206,9 @@ class ExportProgram:
 
     @property
     def remedy(self) -> str:
-        """Advice for a program that is refused; "" if there is none: a program with the weights of
-        layers that no recurrent operator reads was decomposed to single steps.
+        """Advice for a program that is refused; "" if there is none. A program that has the weights of
+        recurrent layers and no recurrent operator was decomposed to single steps: it should be saved before
+        that.
         """
         if self.recurrent_nodes or not any(STEPWISE.search(name) for name in self.weights):
             return ""
@@ -217,8 +226,10 @@ class ExportProgram:
         return rows(table(table(self.json.get("tensor_values")).get(name)).get("sizes"))
 
     def usual_axes(self, name: str) -> list[str]:
-        """Lists the axes that an input may have, the most usual first: those that recurrent operators
-        require. Without these, sequences are first: what takes the number of sequences is then refused.
+        """Lists the axes that the input `name` may have, the most usual first, as letters: N for sequences, T
+        for steps, _ for a feature. An initial state of a recurrent operator is "_N_", or has no axes that are
+        supported. If no recurrent operator has the batch first, axes that begin with the steps come first; in
+        a program without recurrent operators these are left out.
         """
         rank = len(self.sizes(name))
         for node in self.recurrent_nodes:
@@ -247,8 +258,9 @@ class ExportProgram:
         return [name] in operands
 
     def model_input(self, name: str, axes: str) -> ModelInput:
-        """Makes an input of the model from what the program states of it, with the chosen axes, such as
-        "NT_". Raises `AxesError` if they do not fit, and `ModelError` for an unsupported dtype.
+        """Makes an input of the model from what the program states of it, with the chosen axes, such as "NT_"
+        (N sequences, T steps, _ a feature). Raises `AxesError` if they do not fit, and `ModelError` for an
+        unsupported dtype.
         """
         sizes = [size.get("as_int", 0) for size in self.sizes(name)]
         meta = table(table(self.json.get("tensor_values")).get(name))
@@ -264,7 +276,7 @@ class ExportProgram:
 
     def graph(self, inputs: Sequence[ModelInput]) -> AtenGraph:
         """Reads the program's graph of operations, in which symbolic sizes are named by the chosen axes of
-        the inputs: sequences or steps.
+        the inputs: sequences or steps. Raises `AxesError` if one symbol would be both.
         """
         symbols = dict[str, str]()
         for each in inputs:
@@ -291,14 +303,16 @@ def word(letter: str) -> str:
 
 
 def weight(arrays: Mapping[str, Array], name: str) -> Array:
-    """Returns the array of a weight or constant; raises `ModelError` if there is none, or its dtype is not
-    of nets.
+    """Returns the array of a weight or constant of a torch.export program; raises `ModelError` if the file
+    does not have it, or if nets do not compute with its dtype.
     """
     if name not in arrays:
         raise ModelError(f"the program reads {name[:100]!a}, which the file does not hold")
     array = arrays[name]
     if array.dtype.name not in COMPUTED:
-        raise ModelError(f"{name[:100]!a} holds {array.dtype.name}; use one of {', '.join(COMPUTED)}")
+        is_half = array.dtype.name in ("float16", "bfloat16")
+        remedy = ": export model.float(), or save stepnet.torch.graph(model, inputs)" if is_half else ""
+        raise ModelError(f"{name[:100]!a} holds {array.dtype.name}; use one of {', '.join(COMPUTED)}{remedy}")
     return array
 
 
@@ -310,6 +324,7 @@ class ExportedModel(ArrayModel):
     """
 
     has_dtypes: ClassVar[bool] = True
+    open_steps: ClassVar[str] = EXPORT
     program: ExportProgram
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Traced]) -> dict[str, Placed]:
@@ -340,12 +355,12 @@ class ExportedModel(ArrayModel):
             for name, value in zip(self.program.output_names, results, strict=True)
         }
         for name, array in self.program.constants.items():
-            self.note(f"the constant {name}", written_in(array))
-        return self.only_at_steps(outputs, inputs)
+            self.note(f"the constant {name}", partial(written_in, array))
+        return outputs
 
     def output(self, name: str, value: Any) -> Placed:
-        """Returns an output of the model; raises `ModelError` if it is a number, or a result that no net
-        computes.
+        """Returns the value of an output of the model, called `name`; raises `ModelError` if the output is a
+        number, or a result that stepnet does not compute.
         """
         if isinstance(value, Placed):
             return value
@@ -373,8 +388,8 @@ class ExportedModel(ArrayModel):
                 raise refuse(f"it makes an array of {prod(sizes)} numbers; the most is {MOST_MADE}")
             try:
                 made = in_any_order(rule, call) if backwards and call.name not in RECURRENT else rule(call)
-                if not backwards and self.steps is not None:
-                    self.note(call.title, numbers_of(call, made))
+                if not backwards:
+                    self.note(call.title, lambda: numbers_of(call, made))
             except StepnetError:
                 raise
             except (AssertionError, AttributeError, *MISFITS) as error:

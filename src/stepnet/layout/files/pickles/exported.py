@@ -56,7 +56,7 @@ DTYPES = {  # torch/_export/serde/schema.py: ScalarType
 
 def read(path: str | Path) -> dict[str, Array]:
     """Reads the weights and constants of a torch.export file (.pt2) by name; raises `FileError`, with the
-    path.
+    path, for any other file.
 
     >>> read("model.pt2")
     Traceback (most recent call last):
@@ -94,7 +94,8 @@ def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) ->
     """Reads the weights and constants of an open .pt2 archive by name; with several models in it, the name of
     each is a prefix.
 
-    size: the number of bytes of the archive. members: the members of its zip, by name.
+    size: the number of bytes of the archive. members: the members of its zip, by name. Raises `FileError` if
+    it has no list of weights, or two of one name.
     """
     config_members = [member for name, member in members.items() if name.endswith(CONFIGS)]
     older_members = [member for name, member in members.items() if name.endswith(OLDER)]
@@ -129,7 +130,8 @@ def weights(
     """Reads the tensors that a torch.export file lists, by name. Each is a member of its zip in `folder`, as
     bytes or as a file of torch.save.
 
-    entries: the list, by the tensors' names. members: of the zip. size: of the zip file.
+    entries: the list, by the tensors' names. members: of the zip. size: of the zip file. Raises `FileError`
+    if a member is missing.
     """
     tensors: list[tuple[object, object]] = []
     byte_ranges: dict[str, ByteRange] = {}

@@ -92,7 +92,7 @@ class StackMachine:
 
     def pop_marked(self) -> list[object]:
         """Pops all values above the latest mark (a recorded height of the stack) from the pickle's stack;
-        returns them, and removes the mark.
+        returns them, and removes the mark. Raises `FileError` if there is no mark.
         """
         if not self.marks:
             raise FileError("its pickle closes a mark that is not open")
@@ -102,7 +102,9 @@ class StackMachine:
         return values
 
     def spend(self, count: int) -> None:
-        """Counts values copied within the pickle; raises `FileError` for more than the file has bytes."""
+        """Counts values that are copied while a pickle is read; raises `FileError` if they are more than the
+        file has bytes, which keeps a small hostile file from making many.
+        """
         self.spent += count
         if self.spent > self.source.end:
             raise FileError("its pickle makes more out of its values than it holds")

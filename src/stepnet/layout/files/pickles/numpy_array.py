@@ -45,7 +45,8 @@ def described(
 ) -> tuple[np.dtype[np.generic], tuple[int, ...], str, object]:
     """Returns the dtype, shape, order (C or F) and bytes of an array that a call in a pickle rebuilds.
 
-    name, advice: for messages. dtypes: those that are allowed, by NumPy's codes.
+    name, advice: for messages. dtypes: those that are allowed, by NumPy's codes. Raises `FileError` for
+    another call, dtype or shape.
     """
     match fields(call):
         case (_, shape, PickledCall(name="numpy.dtype") as dtype, bool(fortran), data):
@@ -74,7 +75,8 @@ def array_of(
     name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], order: str, data: object
 ) -> Array:
     """Makes an array from the bytes that a pickle has for it, or from a text of them by Python 2, without a
-    copy if possible. order: of the axes, "C" or "F". name: for messages.
+    copy if possible. order: of the axes, "C" or "F". name: for messages. Raises `FileError` for too few or
+    too many bytes.
     """
     if isinstance(data, str):
         try:

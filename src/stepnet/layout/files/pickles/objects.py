@@ -66,7 +66,7 @@ class TorchFile:
 
 def why_unspecified(root: object) -> str:
     """Returns why a pickle's value does not specify a computation, for messages: it has weights only, or a
-    module, whose architecture is code.
+    PyTorch module, whose architecture is code.
     """
     modules = [value for _, value in leaves(root, is_module, everything())]
     names = [value.name for value in modules if isinstance(value, PickledCall)]

@@ -163,7 +163,7 @@ def drop(value: object) -> None:
 
 def mark(machine: StackMachine) -> None:
     """Opcode action: records the current height of the stack (a mark in pickle's terms), so that later
-    opcodes can take all values above it.
+    opcodes can take all values above it. Raises `FileError` for too many marks.
     """
     if len(machine.marks) == MARKS:
         raise FileError(f"its pickle nests deeper than {MARKS}")
@@ -200,7 +200,9 @@ def get(index: Callable[[StackMachine], int]) -> Action:
     """
 
     def noted(machine: StackMachine) -> object:
-        """Returns the value in the memo (values to use again) at the opcode's number; or `FileError`."""
+        """Returns the value in the memo (values to use again) at the opcode's number; raises `FileError` if
+        there is none.
+        """
         memo_index = index(machine)
         if not 0 <= memo_index < len(machine.memo):
             raise FileError(f"its pickle wants value {memo_index} of the {len(machine.memo)} it has noted")
@@ -228,7 +230,10 @@ def extend(machine: StackMachine, values: list[object]) -> None:
 
 
 def update(machine: StackMachine, values: list[object]) -> None:
-    """Puts keys and values, which alternate in `values`, into the dictionary at the top of the stack."""
+    """Puts keys and values, which alternate in `values`, into the dictionary at the top of the pickle's
+    stack, or into the record of an object there whose class is made of dictionaries; raises `FileError` if
+    there is none.
+    """
     target = machine.pop()
     if not isinstance(target, Pairs | PickledCall):  # a call of a class made of dictionaries
         raise FileError(f"its pickle has type {type(target).__name__} where Pairs must be")
@@ -282,14 +287,18 @@ def call_with_names(machine: StackMachine) -> None:
 
 
 def call_marked(machine: StackMachine) -> None:
-    """Opcode action: pops a function and arguments above a mark, and pushes the record of the call."""
+    """Opcode action: pops a function and its arguments, which lie above the latest mark (a recorded height of
+    the stack), and pushes the record of the call. Nothing is called.
+    """
     function, *arguments = machine.pop_marked() or [None]
     machine.stack.append(function)
     machine.stack.append(called(machine, tuple(arguments)))
 
 
 def call_in_lines(machine: StackMachine) -> None:
-    """Opcode action: reads a name from two lines, pops marked arguments, and pushes the call's record."""
+    """Opcode action: reads the name of a function or class from two lines, pops the arguments above the
+    latest mark (a recorded height of the stack), and pushes the record of the call. Nothing is called.
+    """
     arguments = tuple(machine.pop_marked())
     name_in_lines(machine)
     machine.stack.append(called(machine, arguments))
@@ -298,7 +307,7 @@ def call_in_lines(machine: StackMachine) -> None:
 def called(machine: StackMachine, arguments: Arguments) -> object:
     """Pops a function, to call it with `arguments`, from the pickle's stack; returns the container that it
     makes, if it is in `MAKERS`, or else the record of its call. A call that returns a function can be called
-    too, unless names are restricted.
+    too, unless names are restricted. Raises `FileError` if anything else is on the stack.
     """
     function = machine.pop()
     if isinstance(function, PickledCall) and machine.names is None:  # a call of the result of a call

@@ -83,7 +83,8 @@ def read(path: str | Path) -> dict[str, Array]:
 
 def arrays_in(value: object, size: int) -> dict[str, Array]:
     """Returns the arrays in the value of a pickle by name. Joins those that Paddle cut into slices, and makes
-    names of one parameter share an array. size: the file's bytes, a limit for the arrays together.
+    names of one parameter share an array. size: the file's bytes, a limit for the arrays together. Raises
+    `FileError` if they have more bytes.
     """
     if is_array(value):
         own = tuple_items(value)
@@ -138,7 +139,8 @@ def is_array(value: object) -> bool:
 def join_slices(arrays: dict[str, Array], slices: object) -> None:
     """Joins arrays that paddle.save cut into slices, under their own names in place of the slices'.
 
-    slices: the list of these in the file: {name: {"OriginShape": ..., "slices": names}}.
+    slices: the list of these in the file: {name: {"OriginShape": ..., "slices": names}}. Raises `FileError`
+    if they do not fit.
     """
     for key, value in slices.items if isinstance(slices, Pairs) else ():
         name = array_name((key,))
@@ -176,7 +178,9 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def array_call(array: Array) -> PickledCall:
-    """Returns the call that rebuilds an array in a pickle, by names that all versions of NumPy know."""
+    """Returns the record of the call that rebuilds an array from its bytes when a pickle is loaded, with
+    names of functions that all versions of NumPy know, to write it.
+    """
     code = CODES[array.dtype.newbyteorder("=")]
     order = "|" if array.dtype.itemsize == 1 else "<" if sys.byteorder == "little" else ">"
     dtype = PickledCall("numpy.dtype", (code, False, True), (3, order, None, None, None, -1, -1, 0))

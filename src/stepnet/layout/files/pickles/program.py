@@ -152,10 +152,9 @@ def program_of(document: Mapping[str, Any]) -> RecurrentProgram:
 
 def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
     """Handles a node (an operator's call, in JSON) of a torch.export program that need not be reported to the
-    user beside the recurrent
-    calls: an operator that makes zeros, handles sizes, or returns a value unchanged. Returns True for such a
-    node, and records in `state` which of its outputs are zeros or another value unchanged; returns False for
-    any other node.
+    user beside the recurrent calls: an operator that makes zeros, handles sizes, or returns a value
+    unchanged. Returns True for such a node, and records in `state` which of its outputs are zeros or another
+    value unchanged; returns False for any other node.
     """
     operator, inputs = operator_of(node), arguments(node)
     outputs, input_names = [*names(node.get("outputs"))], [*names(inputs.get("self", inputs.get("input")))]

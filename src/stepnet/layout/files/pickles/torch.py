@@ -77,7 +77,9 @@ def arrays_in(stream: BufferedIOBase, size: int) -> dict[str, Array]:
 
 
 def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads the contents of an open file of torch.save, of `size` bytes, in any of its three formats."""
+    """Reads the contents of an open file of torch.save, of `size` bytes, in any of its three formats; raises
+    `FileError` for any other file.
+    """
     head = stream.read(512)
     if head.startswith(b"PK\3\4"):
         return zipped(stream, size)

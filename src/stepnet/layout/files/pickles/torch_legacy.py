@@ -59,7 +59,9 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
-        """Returns the storage or class that a pickle's persistent id means; notes storages in `storages`."""
+        """Returns the storage or class that a persistent id in the pickle (a reference to a value outside it)
+        means; adds storages to `storages`.
+        """
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
@@ -105,7 +107,9 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     tensors = tensors_in(tar_member(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
-        """Returns the tensor or storage that a pickle's persistent id, a key, means; or `FileError`."""
+        """Returns the tensor or storage whose key a persistent id in the pickle (a reference to a value
+        outside it) is; raises `FileError` if there is none.
+        """
         key = str(identity) if isinstance(identity, str | int) else ""
         if key not in tensors and key not in storages:
             raise FileError("its pickle asks for a tensor that it does not hold")
@@ -148,7 +152,7 @@ def tar_member(stream: BufferedIOBase, byte_range: ByteRange) -> FileRange:
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
     """Reads the table of storages in a tar of torch.save; returns (storages by key, with those that are views
     of others; positions of the numbers of those that are no views, by key). source: the tar's file of
-    storages.
+    storages. Raises `FileError` for a storage or a view of another form.
     """
     storages: dict[str, StorageRange] = {}
     byte_ranges: dict[str, ByteRange] = {}
@@ -175,7 +179,9 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
 
 
 def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[str, Tensor]:
-    """Reads the tensors of a torch.save tar as parts of its storages, by key; source: the tensors' file."""
+    """Reads the tensors of a torch.save tar as parts of its storages, by key; source: the tensors' file.
+    Raises `FileError` for a tensor of another form.
+    """
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
         match tuple_items(load(source)):
@@ -193,7 +199,9 @@ def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[
 
 
 def count_in(source: FileRange) -> int:
-    """Reads the number of storages or tensors at the start of a file in a torch.save tar."""
+    """Reads the number of storages or tensors at the start of a file in a torch.save tar. Raises `FileError`
+    if it has none.
+    """
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")

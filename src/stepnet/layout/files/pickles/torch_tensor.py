@@ -139,8 +139,9 @@ class Tensor:
 
 
 def outside(identity: object) -> StorageRange | Name:
-    """Returns what a persistent id in a PyTorch pickle means: a storage for ("storage", type, key, device,
-    count), in old files with a view of it, or the name of a class.
+    """Returns what a persistent id in a PyTorch pickle (`identity`, a reference to a value outside the
+    pickle) means: a storage for ("storage", type, key, device, count), in old files with a view of it, or the
+    name of a class.
 
     Raises `FileError`, short and without the path.
     """
@@ -219,7 +220,9 @@ PENDING = {
 
 def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
     """Returns the tensor that a pickled call of a rebuilding function means. arguments: storage, offset,
-    shape, strides, two that are ignored, the dtype (if `typed`) and flags. name: for messages.
+    shape, strides, two that are ignored, the dtype (if `typed`) and flags. name: for messages. Raises
+    `FileError` for other arguments, for a dtype that is not read, and for a tensor that is still to be
+    conjugated or negated.
     """
     storage, offset, shape, strides, *rest = arguments + (None,) * 8
     dtype, flags = rest[2:4] if typed else (None, rest[2])
@@ -295,6 +298,7 @@ def arrays(
 def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
     """Yields (name, tensor) for the tensors in a pickle's value, `root`, and (name, call that rebuilds it)
     for NumPy arrays of numbers: first those of state dicts, then all others that objects hold, each once.
+    Raises `FileError` for two of one name.
     """
     if is_array(root):
         root = Pairs([("tensor", root)])

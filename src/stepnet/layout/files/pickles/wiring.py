@@ -48,9 +48,9 @@ def first_use(module: Module, program: RecurrentProgram) -> int | None:
 
 
 def called(module: Module, call: OperatorCall, path: str) -> Module:
-    """Returns a module (recurrent layer) as a call in a torch.export program uses it: with the layouts,
-    semantics and input of the call. Raises `LayoutError` if the user has stated a layout that is not the
-    call's.
+    """Returns a module (recurrent layer) as a call in a torch.export program uses it: with the layouts
+    (arrangements of weights), semantics and input of the call. Raises `LayoutError` if the user has stated a
+    layout that is not the call's.
     """
     layouts = tuple(name for name in module.layouts if name in call.layouts)
     if not layouts:

@@ -60,7 +60,8 @@ class TfliteCall:
 
     def activated(self, result: Placed, field: int = 0) -> Placed:
         """Applies the activation that a TFLite operator has fused into it to the operator's result. field:
-        the number of the field in the operator's options that names the activation.
+        the number of the field in the operator's options that names the activation. Raises `ModelError` for
+        an activation that is not supported.
         """
         code: int = self.option(field, "b")
         name = dict(enumerate(ACTIVATIONS)).get(code, str(code))

@@ -109,7 +109,9 @@ Item = TypeVar("Item")
 
 
 def checked_item(items: Sequence[Item], index: int, what: str, store: Store) -> Item:
-    """Returns item number `index` of a list in a TFLite file; `FileError` if out of range. what: its kind."""
+    """Returns item number `index` of a list in a TFLite file; raises `FileError` if it is out of range. what:
+    the kind of item, such as "tensor", for the message. store: has the path of the file.
+    """
     if not 0 <= index < len(items):
         raise FileError(f"{store.path}: the file is broken: it names {what} {index} of {len(items)}")
     return items[index]
@@ -135,7 +137,7 @@ def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) ->
 
 def array_at(graph: Subgraph, index: int) -> Array | None:
     """Reads the numbers of TFLite tensor `index`, where float16 becomes float32; None if the file has none,
-    or of a dtype that is not read.
+    or of a dtype that is not read. Raises `FileError` if shape and bytes do not fit.
     """
     tensor = checked_item(graph.tensors, index, "tensor", graph.store)
     dtype = DTYPES.get(tensor.get(1, "b"))
@@ -225,8 +227,9 @@ def name_of(graph: Subgraph, tensor: int) -> str:
 
 
 def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
-    """Reads the arrays and options of a recurrent TFLite operator, `maker`, as a node called `name`; raises
-    `FileError` if they are of no layout that is read.
+    """Reads the arrays and options of a recurrent TFLite operator as a `TfliteNode` called `name`. maker: the
+    operator, with the number of its kind. Raises `FileError` if the arrays do not fit each other, or if
+    stepnet knows no layout (arrangement of weights) for them.
     """
     kind, inputs = KINDS[maker.code], operands(maker.operator, 1)
     where = f"{graph.store.path}: {kind.name} {name!r}"
@@ -254,8 +257,8 @@ def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
 
 def options_of(operator: Table, kind: OperatorKind, where: str) -> dict[str, Any]:
     """Returns the options of a TFLite operator by name, with the schema's defaults, and numbers of
-    activations and kernels as their names; raises `FileError` for those of another operator. where: for
-    messages.
+    activations and kernels as their names; raises `FileError` for those of another operator. kind: the kind
+    of operator, with the names of its options. where: the operator, for messages.
     """
     table = operator.table(4)
     if table is not None and operator.get(3, "B") != kind.options_type:

@@ -79,7 +79,9 @@ class Table:
         return np.frombuffer(self.data, dtype, count, start + 4)
 
     def tables(self, field: int) -> "list[Table]":
-        """Returns a field of a FlatBuffers table that is a list of tables; [] if it is missing."""
+        """Returns a field of a FlatBuffers table that is a list of tables; [] if it is missing. Raises
+        `FileError` for too many.
+        """
         offsets, start_offset = self.vector(field, "<u4"), self.offset_of(field)
         if start_offset is None:
             return []
@@ -95,7 +97,7 @@ class Table:
         return self.vector(field, "u1")[:LETTERS].tobytes().decode(errors="backslashreplace")
 
     def broken(self, offset: int) -> FileError:
-        """Returns the error for a FlatBuffers file that points to a place outside of itself."""
+        """Returns the error for a FlatBuffers file that points to `offset`, a place outside of itself."""
         return FileError(
             f"{self.path}: the file is cut off or broken: it points to {offset} of {len(self.data)} bytes"
         )

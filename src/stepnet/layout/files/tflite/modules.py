@@ -45,7 +45,8 @@ def preceding_name(node: TfliteNode, names: Collection[str]) -> str:
 
 def module(path: Path, node: TfliteNode, follows: str) -> Module:
     """Converts a recurrent TFLite operator to a module (layer in stepnet's form); raises `FileError` for a
-    function that no layout has. follows: the name of the operator that computes its input, or "".
+    function that no layout (a framework's arrangement of weights) has. follows: the name of the operator that
+    computes its input, or "".
     """
     where = f"{path}: {node.op} {node.name!r}"
     norms = [name for name in node.arrays if "layer_norm" in name]
@@ -95,7 +96,8 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 def nodes_of(path: Path, module: Module) -> list[TfliteNode]:
     """Converts a module (recurrent layers) to TFLite operators over sequences, one for each layer; raises
-    `FileError` for layouts that cannot be, and for directions that are not concatenated. path: the new file.
+    `FileError` for layouts (arrangements of weights) that cannot be, and for directions that are not
+    concatenated. path: the new file.
     """
     if not module.layout.startswith("tflite."):
         raise FileError(f"{path}: a TFLite model takes the layouts tflite.*, not {module.layout}")

@@ -58,7 +58,8 @@ KERNELS = ("FULL", "BASIC")
 
 
 def operator_name(code: int, custom: str) -> str:
-    """Returns the name of an operator by its number; custom: its name if it is not one of TensorFlow Lite's.
+    """Returns the name of an operator by its number, `code`. custom: the name that the file has for an
+    operator that is not one of TensorFlow Lite's.
 
     >>> operator_name(9, ""), operator_name(32, "FlexErf"), operator_name(1000, "")
     ('FULLY_CONNECTED', 'FlexErf', 'operator 1000')

@@ -31,7 +31,8 @@ from stepnet.layout.files.tflite.windows import WINDOWS, SpacedSteps, usable
 
 
 def elementwise(operator: str, *fields: tuple[int, Any]) -> Rule:
-    """Makes the rule of a TFLite operator that is elementwise in all of its operands.
+    """Makes the rule (a function that computes a TFLite operator) of an operator that is elementwise in all
+    of its operands.
 
     operator: its name in `importers.pointwise`. fields: for each number that the operator has as an option,
     the number of the option's field and its default.
@@ -44,8 +45,9 @@ def elementwise(operator: str, *fields: tuple[int, Any]) -> Rule:
 
 
 def fused(operator: str) -> Rule:
-    """Makes the rule of a TFLite operator that applies an elementwise operator to two operands, and then the
-    activation that its first option names (0 is none).
+    """Makes the rule (a function that computes a TFLite operator) of an operator that applies an elementwise
+    operator to two operands, and then the activation that its first option names (0 is none). operator: the
+    name of the elementwise one in `importers.pointwise`.
     """
     return lambda call: call.activated(
         pointwise.elementwise(operator, *of_all_steps([call.operand(0), call.operand(1)]))
@@ -68,7 +70,9 @@ def cast(call: TfliteCall) -> Placed:
 
 
 def same(call: TfliteCall) -> Placed:
-    """Returns the operand: it is the rule of DEQUANTIZE, by which half precision becomes float32."""
+    """Returns the operand unchanged: the rule of DEQUANTIZE on float16, which was read as float32 already.
+    Raises `ModelError` for a quantized operand.
+    """
     if call.x.value.dtype != np.float32:
         raise ModelError("its operand is quantized")
     return call.x
@@ -99,8 +103,8 @@ def batch_product(call: TfliteCall) -> Placed:
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule of a TFLite operator that reduces its first operand over the axes in its second, a
-    constant. how: the name of the reduction in `importers.reductions`.
+    """Makes the rule (a function that computes a TFLite operator) of an operator that reduces its first
+    operand over the axes in its second, a constant. how: the name of the reduction in `importers.reductions`.
     """
 
     def rule(call: TfliteCall) -> Placed:
@@ -118,7 +122,9 @@ def reduction(how: str) -> Rule:
 
 
 def softmax(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's SOFTMAX over the last axis."""
+    """Computes the result of TFLite's SOFTMAX over the last axis; raises `ModelError` unless its option beta,
+    a factor, is 1.
+    """
     if call.option(0, "f", 0.0) != 1:
         raise ModelError(f"its beta is {call.option(0, 'f', 0.0):g}: only 1 is supported")
     return reductions.softmax(call.x, call.x.axis(-1))
@@ -136,8 +142,9 @@ def cumulated(call: TfliteCall) -> Placed:
 
 
 def reversal(call: TfliteCall) -> Placed:
-    """Returns the placeholder for the result of REVERSE_V2 over the steps: a value that only recurrent
-    operators, and those that move axes, read.
+    """Computes the result of TFLite's REVERSE_V2 over the steps of sequences. Nothing is moved: the result is
+    a placeholder that only recurrent operators, and those that move axes, can read. Raises `ModelError` for
+    another axis.
     """
     if [call.x.axes[call.x.axis(axis)] for axis in call.numbers(1)] != [TIME]:
         raise ModelError("it reverses another axis than the steps")
@@ -155,8 +162,8 @@ def transpose(call: TfliteCall) -> Placed:
 
 
 def reshape(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's RESHAPE: the operand in another shape, of a constant operand or the
-    options.
+    """Computes the result of TFLite's RESHAPE: the operand in another shape, which is a second, constant
+    operand or in the operator's options.
     """
     if isinstance(call.x.value, SpacedSteps):
         return rowed(call.x.value)
@@ -171,8 +178,9 @@ def reshape(call: TfliteCall) -> Placed:
 
 
 def rowed(spaced: SpacedSteps) -> Placed:
-    """Returns the placeholder of steps in blocks (see `SpacedSteps`) after a RESHAPE that puts an axis of
-    size one ahead of the steps, or takes it away again: a picture of one row, as CONV_2D wants it.
+    """Computes a RESHAPE of steps that a SPACE_TO_BATCH_ND has put in blocks (`SpacedSteps`, a placeholder
+    that only a convolution reads): puts an axis of size one ahead of the steps, for a picture of one row as
+    CONV_2D takes it, or removes it.
     """
     source = spaced.source
     made = shaping.squeeze(source, [1]) if source.axes[1] == ONE else shaping.unsqueeze(source, [1])
@@ -197,35 +205,50 @@ def concatenation(call: TfliteCall) -> Placed:
 
 
 def gather(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's GATHER: elements along an axis at indices, as of an embedding."""
+    """Computes the result of TFLite's GATHER: the entries of the first operand along an axis whose indices
+    are in the second, such as the rows of an embedding. Raises `ModelError` if its batch_dims is not 0.
+    """
     if call.option(1, "i"):
         raise ModelError("its batch_dims is not 0")
     return selecting.gather(call.x, call.operand(1), call.x.axis(call.option(0, "i")))
+
+
+Strided = tuple[int, int, int, int, bool]
+
+
+def strided(call: TfliteCall) -> list[Strided]:
+    """Returns for each axis that a STRIDED_SLICE goes over the axis, its first place, its end, its stride,
+    and whether it takes the first place alone; raises `ModelError` for options that are not supported.
+    """
+    begins, ends, steps = (call.numbers(index) for index in (1, 2, 3))
+    begin_mask, end_mask, *others, shrink = (call.option(field, "i") for field in range(5))
+    if any(others) or call.option(5, "?", False) or not len(begins) == len(ends) == len(steps):
+        raise ModelError("it has an ellipsis, a new axis, an offset, or numbers that do not fit")
+    found = list[Strided]()
+    for axis, (begin, end, step) in enumerate(zip(begins, ends, steps, strict=True)):
+        bit = 1 << axis
+        is_one, no_end = bool(shrink & bit), bool(end_mask & bit) or call.x.sizes[axis] == end
+        own = begin if is_one or not begin_mask & bit else 0
+        found.append((axis, own, selecting.HIGHEST[0] if no_end else end, step, is_one))
+    return found
 
 
 def strided_slice(call: TfliteCall) -> Placed:
     """Computes the result of TFLite's STRIDED_SLICE: of features, or the first or last step of sequences,
     which may be reversed.
     """
-    begins, ends, steps = (call.numbers(index) for index in (1, 2, 3))
-    begin_mask, end_mask, *others, shrink = (call.option(field, "i") for field in range(5))
-    if any(others) or call.option(5, "?", False) or not len(begins) == len(ends) == len(steps):
-        raise ModelError("it has an ellipsis, a new axis, an offset, or numbers that do not fit")
     x = call.x
-    for axis in reversed(range(len(begins))):
-        bit, size = 1 << axis, x.sizes[axis]
-        begin = 0 if begin_mask & bit else begins[axis]
-        end = selecting.HIGHEST[0] if end_mask & bit or size == ends[axis] else ends[axis]
-        if shrink & bit:
-            x = at(x, axis, begins[axis])
-        elif (begin, end, steps[axis]) != (0, selecting.HIGHEST[0], 1):
-            x = selecting.slice_axis(usable(x), axis, begin, end, steps[axis])
+    for axis, begin, end, step, is_one in reversed(strided(call)):
+        if is_one:
+            x = at(x, axis, begin)
+        elif (begin, end, step) != (0, selecting.HIGHEST[0], 1):
+            x = selecting.slice_axis(usable(x), axis, begin, end, step)
     return x
 
 
 def at(x: Placed, axis: int, index: int) -> Placed:
-    """Takes one element along an axis of features, or the first or last step of sequences, whose steps may be
-    reversed.
+    """Takes the entry at `index` along an axis of features, or the first or last step of sequences (index 0
+    or -1), whose steps may be in reverse order. The result has no such axis.
     """
     if isinstance(x.value, ReversedSteps) and index in (0, -1):
         return at(x.value.source, axis, -1 - index)
@@ -233,8 +256,8 @@ def at(x: Placed, axis: int, index: int) -> Placed:
 
 
 def slice_(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's SLICE: parts of features from a begin on, of stated sizes; -1 is the
-    rest.
+    """Computes the result of TFLite's SLICE: along each axis, as many entries as the third operand says (-1
+    for the rest), from the index in the second operand on.
     """
     x = call.x
     for axis, (begin, size) in enumerate(zip(call.numbers(1), call.numbers(2), strict=True)):
@@ -259,7 +282,7 @@ def pack(call: TfliteCall) -> Placed:
 
 
 def unpack(call: TfliteCall) -> list[Placed]:
-    """Computes the results of TFLite's UNPACK: each entry of a feature."""
+    """Computes the results of TFLite's UNPACK: one for each entry along an axis, without that axis."""
     axis = call.x.axis(call.option(1, "i"))
     parts = selecting.split(call.x, axis, [1] * call.x.sizes[axis])
     return [shaping.squeeze(part, [axis]) for part in parts]
@@ -286,8 +309,9 @@ def shape(call: TfliteCall) -> Placed:
 
 
 def recurrence(call: TfliteCall) -> Placed:
-    """Computes the result of a recurrent operator over sequences. If its operand is reversed in time, it runs
-    from the last step, and the result is the placeholder of a reversed value.
+    """Computes the outputs of a recurrent operator over sequences, at all steps. If its operand is reversed
+    in time, it runs from the last step, and the result is reversed too: a placeholder that few operators can
+    read.
     """
     layer, x = call.recurrent, call.x
     assert layer is not None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,7 +29,8 @@ from stepnet.layout.files.tflite.modules import module
 from stepnet.layout.files.tflite.names import KINDS, operator_name
 from stepnet.layout.files.tflite.node import TfliteNode
 from stepnet.layout.files.tflite.operators import PLACEHOLDERS, TFLITE
-from stepnet.model.graph.array_model import ArrayModel, check_factor, fitting_graph, located
+from stepnet.layout.files.tflite.written_numbers import numbers_of
+from stepnet.model.graph.array_model import ArrayModel, fitting_graph, located
 from stepnet.model.graph.graph import Graph
 
 BOOL = 6
@@ -49,9 +50,11 @@ class TfliteOperator:
     recurrent: RecurrentLayer | None = None
 
 
-def graph(path: Path) -> Graph | None:
+def graph(path: Path, *, any_steps: bool = False) -> Graph | None:
     """Reads a TFLite model as a graph; None if it has several graphs, or an operator that the table in
     `operators.py` does not have.
+
+    any_steps: whether the user states that no number in it depends on the number of steps.
 
     Raises `ModelError` for an operator whose options are not supported, with its output's name.
     """
@@ -75,8 +78,17 @@ def graph(path: Path) -> Graph | None:
     return fitting_graph(
         str(path),
         declared,
-        lambda placed: TfliteModel(str(path), placed, tensors, operators, tuple(entrances), tuple(exits)),
+        lambda placed: TfliteModel(
+            str(path), placed, tensors, operators, tuple(entrances), tuple(exits), any_steps=any_steps
+        ),
     )
+
+
+def unsupported(path: Path, names: Sequence[str]) -> list[str]:
+    """Returns those operators of a TFLite model that have no row in the table. names: the operators that are
+    not recurrent, each with its kind in brackets.
+    """
+    return [name for name in names if name.rpartition("(")[2].removesuffix(")") not in TFLITE]
 
 
 def operator(
@@ -117,6 +129,7 @@ class TfliteModel(ArrayModel):
     tensors that are its inputs and outputs. constants: the numbers of tensors that were read so far.
     """
 
+    open_steps: ClassVar[str] = "convert a model with an open number of steps (None)"
     tensors: Subgraph
     operators: tuple[TfliteOperator, ...]
     entrances: tuple[int, ...]
@@ -165,7 +178,9 @@ class TfliteModel(ArrayModel):
                 bool(options.get("time_major")),
             )
             found = TFLITE[operator.name](call)
-        return dict(zip(outputs, [found] if isinstance(found, Placed) else found, strict=False))
+            results = [found] if isinstance(found, Placed) else found
+            self.note(where, lambda: numbers_of(operator.name, call, results))
+        return dict(zip(outputs, results, strict=False))
 
     def dtype(self, index: int) -> str:
         """Returns the dtype of tensor number `index`; float32 if it is none that is read."""
@@ -174,14 +189,11 @@ class TfliteModel(ArrayModel):
         return "bool" if kind == BOOL else np.dtype(DTYPES.get(kind, "<f4")).name
 
     def check(self, operator: TfliteOperator, own: Sequence[Placed | None]) -> None:
-        """Raises `ModelError` for operands that are placeholders (values, such as reversed steps, that few
-        operators can read), and for a factor that may be the number of steps for which the model was
-        converted.
+        """Raises `ModelError` for operands that are placeholders: values, such as reversed steps, that few
+        operators can read.
         """
         for value in own:
             if value is None:
                 continue
             if isinstance(value.value, Unusable) and operator.name not in PLACEHOLDERS:
                 raise ModelError(value.value.reason)
-            if operator.name in ("MUL", "DIV") and value.is_array:
-                check_factor(value.array, self.inputs)

@@ -22,7 +22,9 @@ Array = np.ndarray
 
 
 def usable(x: Placed) -> Placed:
-    """Returns a value; raises `ModelError` for a placeholder, with its reason."""
+    """Returns the value x unchanged; raises `ModelError` if it is a placeholder, which few operators can
+    read, such as steps in reverse order. The message has the placeholder's reason.
+    """
     if isinstance(x.value, Unusable):
         raise ModelError(x.value.reason)
     return x
@@ -47,7 +49,10 @@ def windows_of(
 def convolved(
     x: Placed, kernel: Array, bias: Placed | None, windows: tuple[Window, Window], groups: int
 ) -> Placed:
-    """Convolves pictures [batch, rows, columns, features]; kernel: [rows, columns, in / groups, out]."""
+    """Convolves pictures [batch, rows, columns, features]. kernel: [rows, columns, in / groups, out]. bias:
+    [out], or None. windows: what the kernel reads along rows and columns. groups: the number of groups of
+    features that are convolved apart.
+    """
     if len(x.axes) == 4 and x.axes[1] == ONE and is_time(x.axes[2]) and len(kernel) == 1:
         weight = constant(kernel[0].transpose(2, 1, 0))
         made = convolve(shaping.swapped(shaping.squeeze(x, [1])), weight, bias, windows[1], groups)
@@ -64,7 +69,7 @@ def convolution(call: TfliteCall) -> Placed:
     """Computes the result of TFLite's CONV_2D, whose weights are [out, rows, columns, in / groups].
 
     TFLite writes a dilated convolution as one of steps that SPACE_TO_BATCH_ND has put apart; that is computed
-    as the dilated one.
+    as the dilated one. Raises `ModelError` if the features do not fit.
     """
     kernel = call.operand(1).array.transpose(1, 2, 3, 0)
     spaced = call.x.value if isinstance(call.x.value, SpacedSteps) else None
@@ -95,6 +100,7 @@ def transposed(call: TfliteCall) -> Placed:
     """Computes the result of TFLite's TRANSPOSE_CONV of pictures of one row, whose columns are steps.
 
     Its operands are the shape of the result, the weights [out, 1, size, in], the pictures and perhaps a bias.
+    Raises `ModelError` for pictures of several rows.
     """
     kernel, x = call.operand(1).array, call.operand(2)
     if len(x.axes) != 4 or x.axes[1] != ONE or not is_time(x.axes[2]) or kernel.shape[1] != 1:
@@ -125,7 +131,9 @@ def pooling(how: str) -> Rule:
 
 
 def padded(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's PAD and PADV2: numbers, zeros unless stated, around axes."""
+    """Computes the result of TFLite's PAD and PADV2: adds entries before and after the operand along each
+    axis, as many as the second operand says. All are one number, the third operand or 0.
+    """
     x, pads = call.x, call.operand(1).array
     number = call.operand(2).array.item() if len(call.operands) > 2 else 0
     for axis, (before, after) in enumerate(pads.tolist()):
@@ -150,6 +158,7 @@ class SpacedSteps(Unusable):
 def spaced(call: TfliteCall) -> Placed:
     """Returns the placeholder for the result of SPACE_TO_BATCH_ND over steps, which TensorFlow writes ahead
     of a convolution with a dilation: each n-th step in a block of its own. Only a convolution reads it.
+    Raises `ModelError` for blocks of another axis.
     """
     (every,), ((before, behind),) = call.numbers(1), call.operand(2).array.tolist()
     if before or every < 1 or len(call.x.axes) < 2 or not is_time(call.x.axes[1]):

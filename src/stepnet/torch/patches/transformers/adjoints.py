@@ -42,8 +42,8 @@ torch: Any = pytorch("torch")
 
 
 def needs_gradients(*tensors: Any) -> bool:
-    """Tells whether a call needs gradients, because a tensor requires one, and the autograd functions of this
-    file can compute them: not under torch.func, nor with padding.
+    """Tells whether a call needs gradients, because a tensor requires one, and whether `Decayed` and
+    `Corrected` can compute them: not under torch.func, nor with padding.
     """
     if is_transformed() or LENGTHS.get() is not None or not torch.is_grad_enabled():
         return False
@@ -115,8 +115,8 @@ def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
-    """Computes (y, a term of the decay's gradient) for a step of a backward pass: y = (memory + u B) C, and
-    the sum of z times the part of y that is read from the memory.
+    """Computes (y, a term of the decay's gradient) for a step of a backward pass. y is (memory + u B) C, the
+    gradient of z; the term is the sum of z times the part of y that is read from the memory.
 
     x: a dict with u, B, C, and z, the value whose gradient y is. narrow: the dtype of y.
     """
@@ -214,8 +214,8 @@ def run_step(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[An
 
 
 def sum_to_end(differences: Any, last: Any) -> Any:
-    """Sums `differences` [rows, steps, ...] from each step to the last, and adds `last` [rows, ...]: a
-    decay's log gradient.
+    """Sums `differences` [rows, steps, ...] from each step to the last, and adds `last` [rows, ...]; this
+    gives the gradient of a decay's logarithm at each step.
     """
     return differences.flip(1).cumsum(1).flip(1) + last[:, None]
 

@@ -41,10 +41,11 @@ class ResidualBlock:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes the output [rows, features] and the layer's next memory.
+        """Computes a step of a residual block, x + layer(norm(x)): the output [rows, features] and the
+        layer's next memory.
 
         x: a dict of the input x [rows, features]. memory: that of the layer. params: those of the layer, and
-            `scale`, by which normalised inputs are multiplied.
+        `scale`, by which normalised inputs are multiplied.
         """
         u = root_mean_square_normed(x["x"], self.eps) * params["scale"]
         y, memory = self.layer({"x": u}, memory, params)
@@ -52,11 +53,11 @@ class ResidualBlock:
 
 
 def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
-    """Makes the entry of a residual block, x + mixer(norm(x)), for the table of those layers of transformers
-    whose single tokens, as in generation, run as one step: here through the whole block.
+    """Describes a residual block of transformers, x + mixer(norm(x)), as a layer whose single tokens, as in
+    generation, run as one step: returns the entry of the table `LAYERS` for it.
 
-    file: the file of transformers that has the classes `mixer` and `norm`, given by name. inner: the table
-        entry of the mixer.
+    file: the file of transformers that has the classes `mixer` and `norm`, given by name. inner: the
+    description of the mixer.
     """
 
     def inside(part: str) -> str:

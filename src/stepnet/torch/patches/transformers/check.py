@@ -55,8 +55,8 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
 @lru_cache
 def layer_difference(kind: Any) -> str | None:
     """Compares a class of layers (`kind`) with its entry of `table.LAYERS`, a step that runs single tokens,
-    before it is used. Returns how they differ, as text; None if they are equal. A small layer with random
-    numbers runs three tokens itself, and then a fourth one both ways.
+    before the step is used. Returns how they differ, as text; None if they are equal. A small layer with
+    random weights runs three tokens by the code of transformers, and a fourth one by both.
     """
     layer, files = LAYERS[kind.__name__], sys.modules[kind.__module__]
     config = config_of(kind, layer.config)
@@ -96,8 +96,8 @@ def first_apart(theirs: Sequence[Any], ours: Sequence[Any], width: int) -> int |
 
 def config_of(kind: Any, options: Any) -> Any:
     """Makes the configuration of a small layer of transformers of the class `kind`, for a comparison with
-    stepnet's. options: its arguments. Its class is named as `kind`, but for the ending: MambaConfig for
-    MambaMixer.
+    stepnet's. options: the configuration's arguments. Its class is found by the name of `kind` with another
+    ending: MambaConfig for MambaMixer.
     """
     name = re.sub("(Mixer|Block|Backend|GatedDeltaNet)$", "Config", kind.__name__)
     return getattr(sys.modules[kind.__module__], name)(**dict(options))

@@ -40,7 +40,8 @@ class Delta:
     normed: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step: the output and the next state [rows, heads, key, value].
+        """Computes a step of the gated delta rule, or of Kimi's, which has a decay for each key feature: the
+        output and the next state [rows, heads, key, value].
 
         x: a dict of the query q, the key k, the value v, the logarithm g of the decay, and beta. memory: the
             state before.
@@ -68,7 +69,8 @@ class DeltaLayer:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Runs a token through the layer: computes the output [rows, features] and the next memory.
+        """Runs a token through a gated DeltaNet layer (projections, a convolution, the delta rule and a
+        norm): computes the output [rows, features] and the next memory.
 
         x: a dict of the input x [rows, features]. memory: the last inputs of the convolution [rows, channels,
             kernel], and the state [rows, heads, key, value].
@@ -154,7 +156,10 @@ def torch_recurrent_gated_delta_rule(
 ) -> tuple[Any, Any]:
     """Computes the gated delta rule in place of transformers' function that runs it step by step.
 
-    Arguments and results are those of `torch_chunk_gated_delta_rule`, without `chunk_size`.
+    Returns the outputs [batch, time, heads, value] and the last state [batch, heads, key, value], or None in
+    its place. query, key: [batch, time, key heads, key]. value: [batch, time, heads, value]. g, beta: the
+    logarithm of the decay and the rate, [batch, time, heads]. The others: the initial state or none, whether
+    the last state is returned, and whether queries and keys are divided by their norms.
     """
     options = output_final_state, use_qk_l2norm_in_kernel
     return torch_chunk_gated_delta_rule(query, key, value, g, beta, 64, initial_state, *options)

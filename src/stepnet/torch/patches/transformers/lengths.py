@@ -35,7 +35,8 @@ def lengths_of(mask: Any) -> Any:
 
 
 def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a layer's forward so that recurrences in it skip the padding of its argument `attention_mask`.
+    """Wraps a layer's forward so that recurrences in it skip the padding that its argument `attention_mask`
+    marks; a forward without this argument is returned as it is.
 
     With a cache they do not skip it: transformers saves the states after the padding in the cache.
     """

@@ -43,7 +43,9 @@ class StepSize:
     high: float = float("inf")
 
     def __call__(self, dt: Any, params: Any) -> Any:
-        """Computes the step size from dt. params: may have the bias `dt_bias`."""
+        """Computes the step size of a state space from dt: adds the bias `dt_bias` if `params` has it, makes
+        it positive by a softplus if `self.positive`, and limits it to `self.low` and `self.high`.
+        """
         dt = dt + params["dt_bias"] if "dt_bias" in params else dt
         dt = softplus(dt) if self.positive else dt
         dt = np.maximum(dt, self.low) if self.low > 0 or not self.positive else dt
@@ -61,7 +63,11 @@ class StateSpace:
     heads: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step from inputs (x, dt, B, C, z) and params (A, D, dt_bias); returns (y, memory)."""
+        """Computes a step of Mamba, or of Mamba-2 if `self.heads`; returns (y, memory).
+
+        x: a dict of the inputs x, dt (from which the step size follows), B and C, and perhaps the gate z.
+        memory: the state. params: A, and perhaps D and dt_bias.
+        """
         cell = mamba2 if self.heads else mamba
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
@@ -79,7 +85,8 @@ class MambaLayer:
     eps: tuple[float, ...]
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Runs a token through the layer: computes the output [rows, features] and the next memory.
+        """Runs a token through a Mamba layer (projections, a convolution and the selective scan): computes
+        the output [rows, features] and the next memory.
 
         Args:
             x: The input x [rows, features].
@@ -127,7 +134,8 @@ class Mamba2Layer:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Runs a token through the layer: computes the output [rows, features] and the next memory.
+        """Runs a token through a Mamba-2 layer (projections, a convolution, the scan and a norm): computes
+        the output [rows, features] and the next memory.
 
         x: a dict of the input x [rows, features]. memory: the last inputs of the convolution [rows, channels,
             kernel], and h [rows, heads, features, states].

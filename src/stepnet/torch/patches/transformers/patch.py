@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from stepnet.torch.function import HALVES
 from stepnet.torch.patches import Origin, Patch, Patched
 from stepnet.torch.patches.transformers.check import argument_names, difference, layer_difference
 from stepnet.torch.patches.transformers.lengths import with_lengths
@@ -26,6 +27,9 @@ torch: Any = pytorch("torch")
 PACKED = ("cu_seqlens", "seq_idx")
 """Arguments of sequences end to end in one row, which transformers refuses without its kernels."""
 PART_BY_PART = "single tokens run part by part"
+HALF_TOKENS = "single tokens of 16-bit models run in transformers' own functions, which take less time"
+TIME = "t"
+"""The letter of the axis of steps in the sizes of a `FunctionPatch`."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class ClassPatch:
 
 def patched(module: Any, holder: Any) -> Patched | None:
     """Returns how `accelerate` is to replace a layer: by which class, and why functions are left unchanged.
-    None for a layer that does not run over steps.
+    None for a layer that does not run over steps (of time).
 
     holder: the module that contains the layer. Its parameters count for a layer without parameters.
     """
@@ -59,8 +63,13 @@ def patched(module: Any, holder: Any) -> Patched | None:
         why = None if known.left else without_functions(kind)
         left = known.left if why is None else {"": why}
         return Patched(None, left) if left else None
-    if (why := refusal(list(module.parameters()) or list(holder.parameters()))) is not None:
+    parameters = list(module.parameters()) or list(holder.parameters())
+    if (why := refusal(parameters)) is not None:
         return Patched(None, {"": why})
+    if any(tensor.dtype in HALVES for tensor in parameters):
+        is_left = not all(row.is_half_refused for row in known.run.values())
+        left = {**known.left, "forward": HALF_TOKENS} if is_left else known.left
+        return Patched(accelerated(kind, is_half=True), left) if known.run else None
     left, why = known.left, LAYERS[kind.__name__].refusal(module) if known.tokens else None
     return Patched(accelerated(kind), left if why is None else left | {"forward": f"{PART_BY_PART}, {why}"})
 
@@ -102,8 +111,8 @@ def class_patch(kind: Any) -> ClassPatch:
 
 
 def reads(function: Any) -> set[str]:
-    """Returns the names of functions in stepnet's tables that a method of transformers reads as globals, to
-    find what stepnet can replace in a class.
+    """Returns the names of functions, among those of transformers that stepnet replaces or knows, that a
+    method reads as globals, to find what stepnet can replace in a class.
     """
     inner = innermost(function)
     if not str(getattr(inner, "__module__", "")).startswith(FILES) or not hasattr(inner, "__code__"):
@@ -137,8 +146,9 @@ def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
 
 
 def without_functions(kind: Any) -> str | None:
-    """Returns the reason why a class of layers (`kind`) without functions that stepnet replaces is left as
-    it is although it runs over steps, as its use of methods of caches (`STATES`) shows; None if it uses none.
+    """Explains why a class of layers (`kind`) without functions that stepnet replaces is left as it is
+    although it runs over steps. Returns the reason, found by the first method of a cache in `STATES` that its
+    code calls; None if it calls none.
     """
     members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
     every = {name for member in members for name in names_in_code(member)}
@@ -170,14 +180,17 @@ def refusal(parameters: list[Any]) -> str | None:
 
 
 @functools.cache
-def accelerated(kind: Any) -> Any:
+def accelerated(kind: Any, is_half: bool = False) -> Any:
     """Derives a class from a class of layers of transformers; cached. Its forward and methods call stepnet's
     functions in place of those of transformers. A call with a single token runs as one step of the whole
     layer if the table `LAYERS` lists the class.
 
-    kind: the class of transformers, such as `MambaMixer`.
+    kind: the class of transformers, such as `MambaMixer`. is_half: whether the layer is a 16-bit one, in
+        which the functions for single tokens remain those of transformers.
     """
     known = class_patch(kind)
+    if is_half:
+        known = ClassPatch({name: row for name, row in known.run.items() if steps_of(row) is not None})
     own = innermost(kind.forward).__globals__
     names_read = reads(kind.forward)
     others = {name: in_place(row, own[name]) for name, row in known.run.items() if name in names_read}
@@ -249,9 +262,11 @@ def in_place(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
     @functools.wraps(theirs)
     def called(*args: Any, **kwargs: Any) -> Any:
         """Calls stepnet's function in place of that of transformers, with the arguments that it takes, or
-        transformers' own where stepnet's cannot run.
+        transformers' own where stepnet's cannot run or takes more time.
         """
         if is_elsewhere(args, kwargs) or not (row.runs is None or row.runs(*args, **kwargs)):
+            return theirs(*args, **kwargs)
+        if is_half_token(row, args, kwargs):
             return theirs(*args, **kwargs)
         names = argument_names(row.ours)
         return untraced(row.ours)(*args, **{name: value for name, value in kwargs.items() if name in names})
@@ -259,9 +274,34 @@ def in_place(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
     return called
 
 
+def steps_of(row: FunctionPatch) -> tuple[str, int] | None:
+    """Finds the number of steps of a call: the name of an argument and its axis of steps, from the table
+    entry of the function; None for a function that runs a single step.
+    """
+    for word in row.sizes.split():
+        name, _, letters = word.rpartition(":")
+        if TIME in letters:
+            return name, letters.index(TIME)
+    return None
+
+
+def is_half_token(row: FunctionPatch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Tells whether a call has 16-bit tensors and a single step, for which transformers' own function takes
+    less time: stepnet would cast all tensors. row: the table entry of the function.
+    """
+    if row.is_half_refused:
+        return False
+    values = dict(zip(argument_names(row.ours), args, strict=False)) | kwargs
+    if not any(isinstance(value, torch.Tensor) and value.dtype in HALVES for value in values.values()):
+        return False
+    place = steps_of(row)
+    return place is None or values[place[0]].shape[place[1]] == 1
+
+
 def without_kernel(theirs: Callable[..., Any]) -> Any:
-    """Wraps a function of transformers (`theirs`) that runs a whole layer by one kernel: where stepnet runs,
-    the wrapper returns None, so that the layer calls its separate functions, which stepnet replaces.
+    """Wraps a function of transformers (`theirs`) that runs a whole layer as one call of a GPU kernel: where
+    stepnet runs, the wrapper returns None, so that the layer calls its separate functions, which stepnet
+    replaces.
     """
 
     @functools.wraps(theirs)
@@ -273,8 +313,8 @@ def without_kernel(theirs: Callable[..., Any]) -> Any:
 
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tells whether transformers' own code must run a call with these arguments: in graphs, on devices that
-    the engines do not take, or for packed sequences.
+    """Tells whether transformers' own code must run a call with these arguments: while a graph is recorded,
+    on devices that the engines do not take, or for packed sequences.
     """
     if is_recorded():
         return True

@@ -29,11 +29,13 @@ class FunctionPatch:
     Attributes:
         ours: The function of stepnet that replaces it, with the same arguments.
         sizes: The tensors with which `check` calls both, each as name:axes, with a letter for each axis. All
-            numbers along an axis with a capital letter are equal.
+            numbers along an axis with a capital letter are equal, and the axis t is that of steps.
         options: The other arguments of that call.
         runs: Tells from the arguments of a call whether stepnet runs it; None if it runs all calls. Other
             calls go to the function of transformers.
         config: The configuration of the layer of that call, for a method that reads its layer.
+        is_half_refused: Whether the function of transformers raises for 16-bit tensors. Of the others, single
+            tokens in 16 bits go to the function of transformers, which takes less time.
     """
 
     ours: Callable[..., Any]
@@ -41,6 +43,7 @@ class FunctionPatch:
     options: tuple[tuple[str, Any], ...] = ()
     runs: Callable[..., bool] | None = None
     config: tuple[tuple[str, Any], ...] = ()
+    is_half_refused: bool = False
 
 
 @dataclass(frozen=True)

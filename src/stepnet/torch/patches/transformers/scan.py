@@ -68,8 +68,8 @@ class ScanKey:
     reverse: bool = False
 
     def net(self) -> ModelNet:
-        """Returns the net of the step of this key, whose inputs are the sequences, the memories and the
-        parameters.
+        """Makes the net that runs the step of this key over sequences, whose inputs are the sequences, the
+        memories and the parameters.
         """
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
@@ -160,8 +160,8 @@ SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
-    """Tells whether a call of one step can use a prepared step (compiled code with its arrays): without
-    gradients or padding, and if the engine is left to stepnet.
+    """Tells whether a call of one step can use a prepared step (compiled code with its arrays). It can
+    without gradients or padding, if the engine is left to stepnet.
     """
     if torch.is_grad_enabled() or is_transformed():
         return False
@@ -169,7 +169,8 @@ def is_single() -> bool:
 
 
 def single_results(key: ScanKey, rows: int, tensors: Sequence[Any]) -> list[Any]:
-    """Runs a single step, which is prepared once for this number of rows (sequences) and cached.
+    """Runs a single step, which is prepared once for this number of rows (sequences) and cached; returns
+    copies of its results.
 
     key: the key of its net, which has no parameters. tensors: its inputs, then its memories.
     """

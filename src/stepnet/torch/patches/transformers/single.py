@@ -25,8 +25,8 @@ class Single:
     """
 
     def __init__(self, net: ModelNet, rows: int, params: Sequence[Any] = ()) -> None:
-        """Allocates the arrays of inputs and results. rows: the number of sequences. params: the tensors of
-        the net's parameters.
+        """Allocates the arrays of inputs and results of a single step, which every call uses again. net: the
+        net of the step. rows: the number of sequences. params: the tensors of the net's parameters.
         """
         self.step, self.params = SingleStep(net, rows), params
         x, before, outputs, after = self.step.arrays
@@ -35,14 +35,16 @@ class Single:
 
     def bind(self, engine: Order) -> None:
         """Binds the machine code of the prepared step to the parameters as they now are, so that a call only
-        runs it. This may copy the parameters into another layout.
+        runs it. This may copy the parameters into the order in which machine code reads them.
 
         engine: the engines in order of preference; not read if the bound code can take other parameters.
         """
         self.run = self.step.bind([*map(view_of, self.params)], engine)
 
     def __call__(self, tensors: Sequence[Any]) -> None:
-        """Runs the step on `tensors`, its inputs (None: zeros), and leaves the results in `results`."""
+        """Runs the prepared step once. tensors: its inputs and memories, None for zeros. The outputs and the
+        next memories are then in `self.results`, whose tensors the next call overwrites.
+        """
         for target, tensor in zip(self.inputs, tensors, strict=True):
             if tensor is None:
                 target.zero_()

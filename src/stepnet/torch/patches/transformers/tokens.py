@@ -23,7 +23,7 @@ from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.patches.transformers.table import LAYERS
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded
-from stepnet.torch.sequences import DTYPES, runs_on
+from stepnet.torch.sequences import COMPUTED, runs_on
 
 torch: Any = pytorch("torch")
 VERSION = attrgetter("_version")
@@ -41,8 +41,8 @@ class Seen:
     """
 
     def __init__(self, layer: TokenLayer, module: Any) -> None:
-        """Records the parts, options, engines, parameters and hooks of a layer (`module`). layer: its table
-        entry.
+        """Records the parts, options, engines, parameters and hooks of a layer (`module`). layer: its entry
+        in the table `LAYERS`, which names them.
         """
         self.own = ["activation", "engine", "_modules", "_parameters"]
         self.own += [name for part, name in layer.options if not part]
@@ -90,12 +90,14 @@ class Token:
     """
 
     def __init__(self, layer: TokenLayer, module: Any, states: Sequence[Any]) -> None:
-        """Prepares the step for a layer. layer: its table entry. states: examples of the cache's states."""
+        """Prepares the step that runs one token through a layer (`module`). layer: its entry in the table
+        `LAYERS`. states: examples of the cache's states.
+        """
         named = layer.parameters(module)
         self.shapes = [state.shape for state in states]
         self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
         self.dtype, rows = self.tensors[0].dtype, self.shapes[0][0]
-        dtype, features = DTYPES[self.dtype], named["in_proj"].shape[1]
+        dtype, features = COMPUTED[self.dtype], named["in_proj"].shape[1]
         self.seen = Seen(layer, module)
         memories = tuple(tuple(shape[1:]) for shape in self.shapes)
         params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
@@ -114,7 +116,7 @@ class Token:
         )
 
     def is_bound_to(self, states: Sequence[Any]) -> bool:
-        """Tells whether the compiled step for single tokens is bound to the arrays of the cache with these
+        """Tells whether the compiled step for single tokens was last bound to a cache with exactly these
         states, and its parameters are unchanged.
         """
         return (
@@ -131,7 +133,9 @@ class Token:
         self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
 
     def __call__(self, x: Any, states: Sequence[Any]) -> Any:
-        """Computes the output for a token x [rows, 1, features]; the cache's states become the next ones."""
+        """Runs one token through the prepared layer: returns the output for the token x [rows, 1, features],
+        and overwrites the cache's states with the next ones.
+        """
         self.single((x, *states))
         output, *after = self.single.results
         for own, state in zip(after, states, strict=True):
@@ -153,7 +157,7 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
     name: the layer's key in `LAYERS`. x: the token [rows, 1, features].
     cache: the object of transformers that has the layer's states.
     """
-    if torch.is_grad_enabled() or is_recorded():
+    if torch.is_grad_enabled() or is_recorded() or x.dtype not in COMPUTED:
         return None
     if is_transformed() or torch.is_autocast_enabled("cpu"):
         return None
@@ -188,7 +192,7 @@ def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> 
     engines take and have one dtype, float32 or float64, as a prepared step requires. layer: its table entry.
     """
     tensors, engine = (x, *layer.parameters(module).values(), *states), ENGINE.get()
-    return x.dtype in DTYPES and all(
+    return x.dtype in COMPUTED and all(
         tensor.dtype == x.dtype and runs_on(tensor.device, engine) for tensor in tensors
     )
 

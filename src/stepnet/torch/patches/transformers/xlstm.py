@@ -28,7 +28,12 @@ class MatrixLSTM:
     eps: float
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Computes a step of the mLSTM: the output and the next memory (C, n, m) from q, k, v, i and f."""
+        """Computes a step of the mLSTM; returns the output and the next memory.
+
+        x: a dict of the query q, the key k, the value v, and the arguments i and f of the input and forget
+        gates. memory: (C, n, m), the matrix, the sum of keys, and the exponent by which both are scaled.
+        params: not read.
+        """
         query = x["q"] * x["q"].shape[-1] ** -0.5
         output, over, after = output_fraction({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
         return output / (over + self.eps)[..., None], tuple(after.values())
@@ -120,5 +125,6 @@ METHODS = {
         mlstm,
         "query:bhtk key:bhtk value:bhtv igate:bht fgate:bht c_initial:bhkv n_initial:bhk m_initial:bh1",
         config=(("chunk_size", 2), ("eps", 0.5)),
+        is_half_refused=True,
     ),
 }

@@ -92,7 +92,9 @@ class CompiledPlan(Layout):
 
     @classmethod
     def of(cls, generated: Generated, processor: Processor) -> "CompiledPlan":
-        """Loads the code of a plan, generated for a processor, into memory, so that it can be called."""
+        """Loads the machine code of a plan (the operations of a part in their order), generated for a
+        processor, into memory, so that it can be called.
+        """
         driver, names = machine_code(DRIVER, processor), generated.code.names
         code = MachineCode(generated.code, driver)
         run, sequences, ended, totals = (
@@ -110,8 +112,8 @@ class CompiledPlan(Layout):
 
     @computed_once  # the cache adds up all plans whenever it gets another
     def bytes(self) -> int:
-        """The estimated memory in bytes of the compiled plan, for the bound of the cache: twice its
-        instructions, its tables of constants, and a fixed amount.
+        """The estimated memory in bytes of the compiled plan (machine code of a part of a net), for the bound
+        of the cache: twice its instructions, its tables of constants, and a fixed amount.
         """
         return OVERHEAD + 2 * self.code.bytes + self.constants.held
 
@@ -131,15 +133,17 @@ class CompiledPlans:
         self.entries: OrderedDict[str, CompiledPlan] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], Made]) -> Made:
-        """Returns the compiled plan with a key. If it is missing, adds what `make` returns, if not None."""
+        """Returns the compiled plan (machine code of a part of a net) with a key from the cache. If it is
+        missing, returns what `make` returns, and adds that to the cache unless it is None.
+        """
         entry = self.entries.pop(key, None) or make()
         if entry is not None:
             self.put(key, entry)
         return entry
 
     def put(self, key: str, entry: CompiledPlan) -> None:
-        """Adds a compiled plan with a key. If the cache is then too large, removes the plans whose last use
-        is longest ago.
+        """Adds a compiled plan (machine code of a part of a net) with a key to the cache. If the cache is
+        then too large, removes the plans whose last use is longest ago.
         """
         self.entries[key] = entry
         while (

@@ -18,7 +18,9 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
 def llvm_module(program: Lowered, processor: Processor) -> ir.Module:
-    """Generates the LLVM module of a plan, lowered to loops over memory, for a processor."""
+    """Generates the LLVM module of a plan (the operations of a part in their order), lowered to loops over
+    memory, for a processor.
+    """
     module = ir.Module("stepnet")
     module.triple = ""
     write_functions(module, program, processor)
@@ -26,7 +28,8 @@ def llvm_module(program: Lowered, processor: Processor) -> ir.Module:
 
 
 def layout_of(plan: Plan, program: Lowered) -> Layout:
-    """Describes the machine code of a plan for its callers: which arguments and memory it needs.
+    """Describes the machine code of a plan (which operation of a net runs when) for its callers: which
+    arguments and memory it needs.
 
     program: the plan, lowered to loops.
     """
@@ -48,9 +51,10 @@ def layout_of(plan: Plan, program: Lowered) -> Layout:
 def write_functions(
     module: ir.Module, program: Lowered, processor: Processor, prefix: str = ""
 ) -> tuple[str, ...]:
-    """Writes the functions of a lowered plan into a module; returns their names, without the prefix that they
-    have in the module. run: runs the sequences of a call. sequences, ended: compute values once per sequence,
-    ahead of the loop and after it. totals: computes functions of totals. Those without work are left out.
+    """Writes the functions of a plan that is lowered (a part's operations, as loops over values in memory)
+    into a module; returns their names, without the prefix that they have in the module. run: runs the
+    sequences of a call. sequences, ended: compute values once per sequence, ahead of the loop and after it.
+    totals: computes functions of totals (values over all rows). Those without work are left out.
     """
     write_run(module, prefix, program.program, processor)
     works = {"sequences": program.sequence, "ended": program.ended, "totals": program.totals}
@@ -62,9 +66,12 @@ def write_functions(
 
 def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, processor: Processor) -> None:
     """Writes a function that computes values once per sequence, ahead of the loop or after it, in the record
-    of each sequence, or functions of totals in a single record. The arguments `first` and `lanes` say for
-    which sequences. Its result is 0: a task of a call is done. name: the function's in the module. work: the
-    loops to write, and the arrays to copy in and out. program: the plan's memory layout.
+    of each sequence (the memory with its values), or functions of totals (values over all sequences) in a
+    single record. The function's arguments `first` and `lanes` say for which sequences: the first one, and
+    how many. Its result is 0: a task of a call is done.
+
+    name: the name of the function in the module. work: the loops to write, and the arrays to copy in and out.
+    program: all loops of the model's code, with the layout of the records.
     """
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), name)
     code = Code(function.append_basic_block("entry"), processor)
@@ -83,9 +90,11 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, pr
     rows = StageRows({work.record: records}, strides, count)
 
     def copy(copies: tuple[tuple[int, Field], ...], out: bool) -> None:
-        """Writes copies between arrays of the call and fields of each sequence's record.
+        """Writes copies between arrays of the call and fields of each sequence's record (its values in
+        memory).
 
-        copies: for each copy, the argument that points to the array, and the field.
+        copies: for each copy, the position of the argument that points to the array, and the field (place in
+        the record).
         out: whether to copy from the fields to the arrays.
         """
         arrays = [

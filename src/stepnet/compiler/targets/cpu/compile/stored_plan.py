@@ -53,7 +53,8 @@ def stored_plan(key: str, processor: Processor) -> CompiledPlan | None:
 
 
 def compiled(plans: Mapping[str, Plan], processor: Processor) -> dict[str, CompiledPlan]:
-    """Returns compiled plans by key: read from disk, or compiled together now and stored.
+    """Returns compiled plans (machine code of parts of a net) by key: read from disk, or compiled together
+    now and stored.
 
     plans: by their cache keys, which include the processor.
     """
@@ -80,16 +81,19 @@ class Writing:
     """
 
     def __init__(self, plans: Sequence[Plan], processor: Processor) -> None:
-        """Takes the plans to compile; their layouts and loops are filled in by `kernels`."""
+        """Takes the plans to compile (each the operations of a part in their order). Their layouts (the
+        arguments and memory that calls need) and their loops are filled in by the method `kernels`.
+        """
         self.plans, self.processor = plans, processor
         self.layouts = list[Layout]()
         self.programs = list[Any]()
 
     def kernels(self) -> Iterator[Kernel]:
-        """Yields the keys of the machine code that calls of the plans will need besides their own, so that it
-        can be compiled ahead: `DRIVER`, which runs blocks of steps; the code that hands tasks to threads, if
-        there are several; and the packing of parameters. Before the packings, the plans are lowered to loops,
-        in `programs`, and described, in `layouts`.
+        """Yields the keys of the machine code that calls of the plans (each a part's operations in their
+        order) will need besides their own, so that it can be compiled ahead: `DRIVER`, which runs blocks of
+        steps (those computed together); the code that hands tasks to threads, if there are several; and the
+        packing of parameters. Before the packings, the plans are lowered to loops, in `programs`, and
+        described, in `layouts`.
         """
         yield DRIVER, self.processor
         if self.processor == host_processor() and threads() > 1:
@@ -108,7 +112,9 @@ class Writing:
             yield "products.pack", self.processor, *options
 
     def modules(self) -> Iterator[Any]:
-        """Yields the LLVM modules of the plans, in order, from `programs`, which `kernels` fills."""
+        """Yields the LLVM modules of the plans (each the operations of a part of a net), in order, from
+        `programs`, which `kernels` fills.
+        """
         generate = lazy_import("compile.generate")
         for program in self.programs:
             yield generate.llvm_module(program, self.processor)

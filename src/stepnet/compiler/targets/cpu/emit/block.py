@@ -45,8 +45,9 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
 def write_run(module: ir.Module, prefix: str, program: CallLoops, processor: Processor) -> None:
-    """Writes the function `run(words)` of a plan, which runs the sequences of a set of lanes (slots for
-    sequences), and the functions that it needs: "block", "begin" and "end".
+    """Writes the function `run(words)` of a plan (the operations of a part in their order), which runs the
+    sequences of a set of lanes (slots for sequences), and the functions that it needs: "block", "begin" and
+    "end".
 
     It returns 0 when a thread is done, and 1 if it is to be called again, to resume. `words` points to the
     thread's arguments. prefix: that of the functions' names in the module.
@@ -66,9 +67,9 @@ def write_run(module: ir.Module, prefix: str, program: CallLoops, processor: Pro
 
 
 def write_block(code: Code, program: CallLoops) -> None:
-    """Writes the function `block(words, frame)`, which runs a block of steps: the work before the loop for
-    all of them, the loop, the work after it (each a number of phases, loops between two barriers), and copies
-    of inputs and outputs. frame: the pointer to the thread's state.
+    """Writes the function `block(words, frame)`, which runs a block of steps (those computed together): the
+    work before the loop for all of them, the loop, the work after it (each a number of phases, loops between
+    two barriers), and copies of inputs and outputs. frame: the pointer to the thread's state.
     """
     call = CallCode(code, program)
     steps, zero = call.framed("steps"), code.number(0)
@@ -91,12 +92,13 @@ def write_block(code: Code, program: CallLoops) -> None:
 def write_phases(
     call: CallCode, net: Net, phases: Sequence[Phase], rows: StageRows, base: ir.Value | None = None
 ) -> None:
-    """Writes the phases of a stage (loops that do not depend on each other), each followed by a barrier of
-    the threads. Some phases run lane by lane (one sequence's row completely before the next), or over inner
-    sequences.
+    """Writes the phases of a stage (the work before, in or after the loop over steps). A phase is loops that
+    do not depend on each other; each is followed by a barrier, at which the threads wait for each other. Some
+    phases run lane by lane (one sequence's row completely before the next), or over inner sequences.
 
     net, rows: the graph whose nodes the loops compute, and the addresses of the rows that they run over.
-    base: for a step, the first of its rows in the block of steps; None outside the loop.
+    base: for a step, the first of its rows in the block of steps (those computed together); None outside the
+    loop.
     """
     stage = call.stage(net, rows)
     for phase in phases:
@@ -113,10 +115,11 @@ def write_phases(
 
 
 def write_steps(call: CallCode, steps: ir.Value) -> None:
-    """Writes a loop over the steps of a block, unrolled by `program.unroll`, and one over the remainder.
+    """Writes a loop over the steps of a block of steps (those computed together), unrolled by
+    `program.unroll`, and one over the remainder.
 
-    If units depend on no other units, stretches (steps with the same rows) are written instead. Where the
-    steps have no work, only those in which sequences begin or end are run.
+    If units (features of the memory) depend on no other units, stretches (steps with the same rows) are
+    written instead. Where the steps have no work, only those in which sequences begin or end are run.
     """
     code, unroll = call.code, call.program.unroll
     if call.program.rows_are_alone:
@@ -140,8 +143,9 @@ def write_steps(call: CallCode, steps: ir.Value) -> None:
 
 
 def write_step(call: CallCode, step: ir.Value) -> None:
-    """Writes a step of the loop, for all running sequences: begins and ends sequences, runs the loops, swaps
-    memories. step: its number in the block of steps.
+    """Writes a step of the loop, for all running sequences: begins and ends sequences, runs the loops over
+    their values, and exchanges the buffers of the memories (recurrent states) before and after the step.
+    step: its number in the block of steps (those computed together).
     """
     code = call.code
     now, following = call.framed("now", POINTER), call.framed("next", POINTER)

@@ -25,7 +25,9 @@ class CallCode(ThreadCode):
     """
 
     def __init__(self, code: Code, program: CallLoops) -> None:
-        """Takes a function's builder (its first arguments point to `WORDS`, `FRAME`) and the plan's loops."""
+        """Takes the builder of a function, whose first arguments point to the thread's argument words and to
+        its state, and the loops that the function runs.
+        """
         arguments, frame, *_ = code.function.args
         super().__init__(code, arguments, frame)
         self.program = program
@@ -34,9 +36,10 @@ class CallCode(ThreadCode):
     # ---- threads
 
     def own_rows(self, rows: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Computes which of the first `rows` rows of a block this thread copies: the first one, the end, and
-        the distance from each to the next. If all work is outside the loop over the steps (`rows_are_alone`),
-        these are also the rows that it computes: a range of whole register tiles.
+        """Computes which of the first `rows` rows (sequences at one step each) of the block of steps (those
+        computed together) this thread copies: the first one, the end, and the distance from each to the next.
+        If all work is outside the loop over the steps (`rows_are_alone`), these are also the rows that it
+        computes: a range of whole register tiles.
         """
         code, one = self.code, self.code.number(1)
         if not self.program.rows_are_alone:
@@ -46,7 +49,9 @@ class CallCode(ThreadCode):
         part, parts = self.argument["part"], code.add(self.argument["more_parts"], one)
 
         def edge(number: ir.Value) -> ir.Value:
-            """Computes the first row of the part with this number, which is the end of the one before."""
+            """Computes the first row of a thread's part of the rows, which is the end of the part before;
+            `number` is that of the part.
+            """
             return code.smaller(code.mul(code.sdiv(code.mul(tiles, number), parts), size), rows)
 
         return edge(part), edge(code.add(part, one)), one
@@ -54,8 +59,9 @@ class CallCode(ThreadCode):
     # ---- records
 
     def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> StageRows:
-        """Makes the addresses by which loops find the values of `count` rows of the block of steps, from row
-        `base` on: in the buffer of the block, in arrays that are used in place, and in other buffers.
+        """Makes the addresses by which loops find the values of `count` rows of the block of steps (those
+        computed together), from row `base` on: in the buffer of the block, in arrays that are used in place,
+        and in other buffers.
 
         others: the pointers to the other buffers, by name.
         """
@@ -65,8 +71,9 @@ class CallCode(ThreadCode):
         return StageRows({"block": block, **others}, strides, count, outside)
 
     def rows_of(self, array: CallArray, base: ir.Value) -> AddressedRows:
-        """Makes the addresses of the rows of an array of the call that loops read or write in place. Row
-        after row, a table has the index of its row in the array; for a window read in place, the addresses of
+        """Makes the addresses of the rows of an array of the call that loops read or write in place. A table
+        has, for each row (a sequence at one step) of the block of steps (those computed together), its index
+        in the array; for a window (neighbouring steps, as of a convolution) read in place, the addresses of
         its steps are there. base: the first row of the block of steps.
         """
         pointer = self.arrays[array.argument]
@@ -88,16 +95,17 @@ class CallCode(ThreadCode):
         )
 
     def block_field(self, row: ir.Value, field: Field) -> ir.Value:
-        """Computes the pointer to a value in a row of the buffer of the block of steps. field: the position
-        of the value in the row.
+        """Computes the pointer to a value of a row (a sequence at one step) in the buffer of the block of
+        steps. field: the position of the value in the row.
         """
         code = self.code
         stride = code.number(self.program.strides["block"])
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)
 
     def of_sequence(self, source: RowSource, sequence: ir.Value) -> ir.Value:
-        """Computes the pointer to a value that each sequence has once, such as an initial memory, for one
-        sequence. source: an array of the call, or a field among the values computed per sequence.
+        """Computes the pointer to a value that each sequence has once, such as an initial memory (recurrent
+        state), for one sequence. source: an array of the call, or a field (place in memory) among the values
+        computed per sequence.
         """
         code = self.code
         if source.field is None:

@@ -75,7 +75,8 @@ class CellCode:
 
     def plain(self) -> None:
         """Writes the elementwise work of a loop without products, which threads divide by rows or units
-        (features of the result). Where code may read beyond the last row, ABREAST rows are taken at a time.
+        (features of the result). Where code may read beyond the last row, `ABREAST` rows are computed at a
+        time, as one long vector.
         """
         if self.stage.shares_units:
             with self.stage.own_groups(self.blocks) as (row, block):
@@ -93,13 +94,13 @@ class CellCode:
     def tile(
         self, tile: Tile, row: ir.Value, block: ir.Value, gate_group: ir.Value | None = None
     ) -> list[TileCell]:
-        """Writes the products of one register tile (rows x unit blocks, which are vectors of units, the
-        features of the result); returns its cells with their sums.
+        """Writes the products of one register tile (rows x unit blocks, which are vectors of features of the
+        result); returns its cells with their sums.
 
         row, block: the first row and the first unit block of the tile.
         gate_group: the index of the group of gates (products per unit) to compute, of `tile.gate_groups`
-            equal ones; the cells then have its sums under the first nodes in the product's `ports`. None for
-            all gates.
+            equal ones; the cells then have its sums under the first of the nodes that the sums compute
+            (`ports`). None for all gates.
         """
         code = self.code
         cells = [
@@ -117,7 +118,7 @@ class CellCode:
     def products(
         self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, gate_group: ir.Value | None
     ) -> Sums:
-        """Writes one sum of matrix products over a tile (rows x unit blocks, which are vectors of units);
+        """Writes one sum of matrix products over a tile (rows x unit blocks, which are vectors of features);
         returns the accumulators [row][unit block][gate].
 
         row, block: the tile's first row and unit block.
@@ -140,14 +141,14 @@ class CellCode:
         block: ir.Value,
         gate_group: ir.Value | None,
     ) -> Sums:
-        """Writes the products of one left operand over a tile (rows x unit blocks), added to the sums so far;
-        returns the sums.
+        """Writes the products of one left operand over a tile (rows x unit blocks, which are vectors of
+        features), added to the sums so far; returns the sums.
 
         gates: the number of products per unit.
         initial: the sums so far, [row][unit block][gate]; None for zeros.
         row, block: the tile's first row and unit block.
-        gate_group: the index of the group of gates to compute, of `tile.gate_groups` equal ones; None for
-            all gates.
+        gate_group: the index of the group of gates to compute, of `tile.gate_groups` equal ones; None for all
+            gates.
 
         Integer products have separate accumulators, which are scaled at the end.
         """
@@ -174,7 +175,8 @@ class CellCode:
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
             """Loads a line of numbers that lies before the packed words of a matrix, 0 for the initial sums
-            or 1 for the scales of columns, as vectors [unit block][gate].
+            or 1 for the scales of columns, as vectors [unit block][gate]: for each vector of features, one
+            per product.
             """
             type_ = register_type(dtype, width)
             offsets = [
@@ -210,7 +212,8 @@ class CellCode:
         """Writes code that turns the integer sums of an int8 product into float32: each sum times the scale
         of its row and that of its column of weights, plus its element of `initial`, if any.
 
-        sums: a vector of units for each gate (product of a unit), all of one row.
+        sums: a vector of features for each gate (one of the products computed together, as for a GRU), all of
+            one row.
         scale: the scale of the row. columns, initial: the scales of the columns, and the float32 numbers to
             add, as vectors like those of `sums`.
         """
@@ -238,8 +241,8 @@ class CellCode:
         return LeftOperand(pointers, pieces=source.pieces)
 
     def epilogues(self, cells: list[TileCell]) -> None:
-        """Writes the elementwise work and the stores of a tile's cells (a row and a unit block each), whose
-        sums of products are in registers.
+        """Writes the elementwise work and the stores of a tile's cells (each a row and a vector of features
+        of the result), whose sums of products are in registers.
 
         All cells are computed before any is stored, so that shared operands are loaded once.
         """
@@ -252,24 +255,24 @@ class CellCode:
         self.store_results(cells, self.results(cells))
 
     def results(self, cells: list[TileCell]) -> list[ir.Value]:
-        """Writes the elementwise work of cells (a row and a unit block each). Returns the values to store:
-        for each of the loop's stores, one vector with the values of all cells side by side.
+        """Writes the elementwise work of cells (each a row and a vector of features). Returns the values to
+        store: for each of the loop's stores, one vector with the values of all cells side by side.
         """
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
     def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
-        """Writes the stores of cells (a row and a unit block, which is a vector of units). results: for each
-        store, a vector of all cells.
+        """Writes the stores of cells (a row and a unit block, which is a vector of features). results: for
+        each store, a vector of all cells.
         """
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, vector in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(vector, target, cell.row, cell.block)
 
     def computed(self, cells: list[TileCell]) -> dict[int, ir.Value]:
-        """Writes the elementwise nodes of a loop for some cells (a row and a unit block, which is a vector of
-        units); returns, by node, the values of these and of the sums of products. Each value is one long
-        vector with all cells side by side, so that their operations interleave.
+        """Writes the elementwise nodes of a loop for some cells (each a row and a vector of features);
+        returns, by node, the values of these and of the sums of products. Each value is one long vector with
+        all cells side by side, so that their operations interleave.
         """
         code = self.code
         values = {
@@ -282,8 +285,8 @@ class CellCode:
         return values
 
     def fetch(self, row: ir.Value, block: ir.Value) -> None:
-        """Writes prefetches of the memory that the work on one cell (a row and a unit block, which is a
-        vector of units) reads and writes, ahead of that work.
+        """Writes prefetches of the memory that the work on one cell (a row and a unit block, a vector of
+        features) reads and writes, ahead of that work.
         """
         code, width = self.code, self.stage.width
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
@@ -297,8 +300,8 @@ class CellCode:
             code.prefetch(pointer, is_written)
 
     def abreast(self, operand: Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
-        """Returns an operand for some cells (a row and a unit block each) as one long vector, with the values
-        of all cells side by side. values: the registers computed so far, by node.
+        """Returns an operand for some cells (each a row and a vector of features) as one long vector, with
+        the values of all cells side by side. values: the registers computed so far, by node.
         """
         if isinstance(operand, Register):
             return values[operand.number]

@@ -35,7 +35,8 @@ def emit_copy(stage: StageCode, loop: CopyLoop) -> None:
 
 
 def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
-    """Writes code that copies, for each row, rows of a parameter table to a field, at computed indices.
+    """Writes code that copies, for each sequence of the batch, rows of a parameter table at computed indices
+    to a field, the place of a value in the sequence's memory.
 
     An index out of bounds sets the status word, for an error after the call, and reads row 0. Negative
     indices count from the end.

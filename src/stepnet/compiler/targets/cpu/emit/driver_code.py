@@ -46,8 +46,8 @@ LATE, LATE_SECONDS = 4, 1e-3
 
 
 def write_driver(processor: Processor) -> ir.Module:
-    """Generates the LLVM module of the functions that the machine code of every plan calls, for a processor:
-    they run a call block of steps by block of steps.
+    """Generates the LLVM module of the driver, for a processor: functions that the machine code of every
+    model calls, and that run a call, some steps of all its sequences (a block) at a time.
     """
     module = ir.Module("driver")
     module.triple = ""
@@ -59,7 +59,9 @@ def write_driver(processor: Processor) -> ir.Module:
 
 
 def write_called(module: ir.Module, processor: Processor) -> None:
-    """Writes into a module those driver functions (they run calls, block by block) that its code calls."""
+    """Writes into a module those driver functions (they run calls, a block of some steps at a time) that its
+    code calls.
+    """
     for name, (result, arguments, write) in FUNCTIONS.items():
         if name in module.globals:
             write(function_code(module, processor, name, result, arguments))
@@ -80,7 +82,7 @@ def write_run(code: Code) -> None:
     resume.
 
     words: the pointer to the thread's argument words. The other arguments are the `PLAN_WORDS`, facts of the
-        plan such as the addresses of the plan's functions.
+        model's own code, such as the addresses of its functions.
     """
     arguments, *plan = code.function.args
     frame = code.inttoptr(code.ptrtoint(code.alloca(I64, code.number(len(FRAME))), I64), POINTER)
@@ -112,8 +114,9 @@ def write_run(code: Code) -> None:
 
 
 def write_block(code: Code) -> None:
-    """Writes `driver_block(frame, start, deadline)`, which computes one block of steps, from step `start` on.
-    It returns 0 to go on with the next block, 1 if this thread is done, and 2 if the call pauses.
+    """Writes `driver_block(frame, start, deadline)`, which computes one block of steps (those computed
+    together), from step `start` on. frame: the pointer to the thread's state. It returns 0 to go on with the
+    next block, 1 if this thread is done, and 2 if the call pauses.
 
     deadline: the time of the next pause, in clock ticks.
     """
@@ -158,8 +161,8 @@ def await_inputs(call: ThreadCode, start: ir.Value, stop: ir.Value) -> None:
 
 
 def take_sequences(call: ThreadCode, start: ir.Value) -> None:
-    """Writes code that assigns waiting sequences to lanes (slots for sequences) ahead of a block of steps, if
-    sequences may end early.
+    """Writes code that assigns waiting sequences to lanes (slots for sequences) ahead of a block of steps
+    (those computed together), if sequences may end early.
 
     The function that the code is in, `driver_block`, then returns 1 if no sequence is left, which ends the
     call; or 2 if the output buffer has no room for the block, so that the call pauses and resumes at it.
@@ -181,7 +184,8 @@ def take_sequences(call: ThreadCode, start: ir.Value) -> None:
 
 
 def pause_or_leave_out(call: ThreadCode, start_ticks: ir.Value, deadline: ir.Value) -> None:
-    """Writes the first thread's decisions after a block of steps, which all threads then follow.
+    """Writes the first thread's decisions after a block of steps (those computed together), which all threads
+    then follow.
 
     They pause if the deadline has passed. Half of them are left out if one was late: the first thread then
     waited for more than 1 / LATE of the block's time, and for more than LATE_SECONDS.
@@ -200,9 +204,10 @@ def pause_or_leave_out(call: ThreadCode, start_ticks: ir.Value, deadline: ir.Val
 
 
 def return_between_blocks(call: ThreadCode, stop: ir.Value) -> None:
-    """Writes the returns from `driver_block` after a block of steps: with 1, for a thread that is done, if
-    the first thread has lowered the number of threads and this one is no longer needed; and with 2 if the
-    call pauses. Otherwise the code goes on, with the present number of threads in the frame.
+    """Writes the returns from `driver_block` after a block of steps (those computed together): with 1, for a
+    thread that is done, if the first thread has lowered the number of threads and this one is no longer
+    needed; and with 2 if the call pauses. Otherwise the code goes on, with the present number of threads in
+    the frame (the thread's state).
 
     stop: the step after the block, at which a call that pauses will resume.
     """
@@ -226,8 +231,8 @@ def record_resumption(call: ThreadCode, step: ir.Value) -> None:
 
 
 def ticks(call: ThreadCode) -> ir.Value:
-    """Writes a read of the clock; returns the time in ticks, or 0 if the call needs no time: it has no limit
-    after which it pauses, and no other thread that may be late.
+    """Writes a read of the clock for a thread of a call; returns the time in ticks, or 0 if the call needs no
+    time: it has no limit after which it pauses, and no other thread that may be late.
     """
     code = call.code
     with at_entry(code):
@@ -254,8 +259,9 @@ def write_wait(code: Code) -> None:
 
 def write_begin(code: Code) -> None:
     """Writes `driver_begin(frame, step, now)`, which loads the initial memories (recurrent states) and the
-    statics of sequences that begin in a step of the block, and then waits for the other threads. now: the
-    memories before the step.
+    statics (values that every step reads) of sequences that begin in a step of the present block of steps
+    (those computed together), and then waits for the other threads. now: the pointer to the memories before
+    the step.
     """
     call = ThreadCode.of_frame(code)
     call_for_changes(call, "begin", "fresh")
@@ -265,19 +271,20 @@ def write_begin(code: Code) -> None:
 
 def write_end(code: Code) -> None:
     """Writes `driver_end(frame, step, following)`, which stores the final memories (recurrent states) of the
-    sequences that end with a step of the block. following: the memories after the step.
+    sequences that end with a step of the present block of steps (those computed together). following: the
+    memories after the step.
     """
     call_for_changes(ThreadCode.of_frame(code), "end", "done")
     code.ret_void()
 
 
 def call_for_changes(call: ThreadCode, name: str, table: str) -> None:
-    """Writes calls of a function of the plan for each lane (slot for sequences) in which a sequence begins or
-    ends with a step. The first thread makes them.
+    """Writes calls of a function of the model's own code for each lane (slot for sequences) in which a
+    sequence begins or ends with a step. The first thread makes them.
 
     name: the function, "begin" or "end".
-    table: the name of the table that has, for each row of the block, the sequence that begins or ends there,
-        or a number below 0.
+    table: the name of the table that has, for each row of the block of steps (those computed together), the
+        sequence that begins or ends there, or a number below 0.
     """
     code, (_, step, memories) = call.code, call.code.function.args
     base, rows = call.read("step_base", step), call.read("step_rows", step)
@@ -289,8 +296,8 @@ def call_for_changes(call: ThreadCode, name: str, table: str) -> None:
 
 def write_count(code: Code) -> None:
     """Writes `driver_count(frame, step, now)`, which adds 1 to the number of steps of each sequence that has
-    not ended, for results of sequences that end early. frame: the thread's state. now: the memories before
-    the step.
+    not ended, for results of sequences that end early. frame: the thread's state. now: the pointer to the
+    memories (recurrent states) before the step.
     """
     call, (_, step, now) = ThreadCode.of_frame(code), code.function.args
     with call.by_first_thread():

@@ -23,9 +23,10 @@ from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 
 def write_refill(code: Code) -> None:
-    """Writes `driver_refill(frame)`, for calls whose sequences may end early. It stores the results of
-    finished sequences, begins waiting ones in their lanes (slots for sequences), and sizes the next block of
-    steps. It also records whether the block's outputs have room.
+    """Writes `driver_refill(frame)`, for calls whose sequences may end early. frame: the pointer to the
+    thread's state. It stores the results of finished sequences, begins waiting ones in their lanes (slots for
+    sequences), and sizes the next block of steps (those computed together). It also records whether the
+    block's outputs have room.
     """
     call, count_cell = ThreadCode.of_frame(code), code.alloca(I64)
     now = call.framed("now", POINTER)
@@ -43,8 +44,8 @@ def write_refill(code: Code) -> None:
 
 
 def end_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
-    """Writes code that stores the results (final memories, and the number of steps taken) of finished
-    sequences and frees their lanes (slots for sequences).
+    """Writes code that stores the results (final memories, which are recurrent states, and the number of
+    steps taken) of finished sequences and frees their lanes (slots for sequences).
 
     The last active lane moves to the lane that became free. count_cell: the stack slot of the number of
     active lanes. now: the pointer to the memories of all lanes.
@@ -69,9 +70,9 @@ def take_all(call: ThreadCode, count_cell: ir.Value, now: ir.Value) -> None:
     """Writes code that begins waiting sequences in free lanes (slots for sequences), until either runs out.
 
     Other sets of lanes take from the same queue, so its index is increased atomically. count_cell: the stack
-    slot of the number of active lanes. now: the pointer to the memories of all lanes. Where steps read their
-    own index (the word "index" is not below 0), the count of steps of a sequence begins at its number of
-    steps from earlier calls, "begun".
+    slot of the number of active lanes. now: the pointer to the memories (recurrent states) of all lanes.
+    Where steps read their own index (the word "index" is not below 0), the count of steps of a sequence
+    begins at its number of steps from earlier calls, "begun".
     """
     code = call.code
     waiting = code.word_pointer(code.inttoptr(read_ending(call, "waiting"), POINTER))
@@ -174,15 +175,15 @@ def output_row(
 
 
 def read_ending(call: ThreadCode, name: str) -> ir.Value:
-    """Writes a load of a 64-bit word of the state that a set of lanes has if its sequences may end early.
-    name: one of `ENDING`, such as "steps".
+    """Writes a load of a 64-bit word of the state that a set of lanes (slots that run sequences) has if its
+    sequences may end early. name: one of `ENDING`, such as "steps".
     """
     return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
 def set_ending(call: ThreadCode, name: str, value: ir.Value) -> None:
-    """Writes a store of `value` to a 64-bit word of the state that a set of lanes has if its sequences may
-    end early. name: one of `ENDING`, such as "steps".
+    """Writes a store of `value` to a 64-bit word of the state that a set of lanes (slots that run sequences)
+    has if its sequences may end early. name: one of `ENDING`, such as "steps".
     """
     call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 

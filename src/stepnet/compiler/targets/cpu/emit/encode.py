@@ -31,7 +31,9 @@ class EncodeCode:
     """Writer of the code that encodes the left operand of products in int8 or bfloat16, row by row."""
 
     def __init__(self, stage: StageCode, loop: EncodeLoop) -> None:
-        """Chooses the arithmetic for the loop's encoding, which says how left operands are stored."""
+        """Chooses the arithmetic for the loop's encoding (int8 or bfloat16), which says how left operands of
+        products are stored.
+        """
         self.stage, self.loop, self.code = stage, loop, stage.code
         self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.processor)
 
@@ -58,8 +60,8 @@ class EncodeCode:
         return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
 
     def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
-        """Loads vector number `block` of the numbers of a row that is encoded; with `count`, elements after
-        the first `count` are zeros.
+        """Writes a load of vector number `block` of the value that is encoded, of one row (a sequence at one
+        step); with `count`, elements after the first `count` are zeros.
         """
         code, width = self.code, self.stage.width
         values = self.stage.operand(self.loop.source, row, block, {})
@@ -70,10 +72,11 @@ class EncodeCode:
     # ---- the scale of int8
 
     def scale(self, row: ir.Value) -> ir.Value:
-        """Writes code that stores the int8 scale of a row, its largest magnitude / 127; returns the inverse.
+        """Writes code that stores the int8 scale of the value of a row (a sequence at one step), its largest
+        magnitude / 127; returns the inverse of the scale.
 
-        The magnitude is at least SMALLEST. The scale is NaN if a number of the row is not finite. The inverse
-        is a vector, by which the row's elements are multiplied.
+        The magnitude is taken to be at least `SMALLEST`. The scale is NaN if a number of the row is not
+        finite. The inverse is a vector, by which the row's elements are multiplied.
         """
         code, width, loop = self.code, self.stage.width, self.loop
         assert loop.scales is not None
@@ -90,7 +93,8 @@ class EncodeCode:
         return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
 
     def magnitudes(self, row: ir.Value) -> ir.Value:
-        """Writes code that finds the largest magnitudes in a row's full blocks, for the row's int8 scale.
+        """Writes code that finds the largest magnitudes in the full vectors of a row's value, for the row's
+        int8 scale; a row is a sequence at one step.
 
         Returns a vector with the largest magnitude at each vector element, as the bits of a float32.
         """
@@ -120,7 +124,8 @@ class EncodeCode:
     # ---- words
 
     def encode(self, row: ir.Value, inverse: ir.Value | None) -> None:
-        """Writes code that encodes a row and stores it, padded to whole packed words with zeros.
+        """Writes code that encodes the value of a row (a sequence at one step) and stores it, padded to whole
+        packed words with zeros.
 
         inverse: 1 / scale of int8, in each element of a vector; None for bfloat16.
         """
@@ -148,8 +153,8 @@ class EncodeCode:
     def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
         """Computes int8 codes: values times `inverse`, rounded to int32, plus the shift to unsigned numbers.
 
-        Adding ROUNDER puts the rounded integer in the low bits. Without `inverse` (bfloat16) values are
-        unchanged.
+        Adding the constant `ROUNDER` puts the rounded integer in the low bits of the float. Without `inverse`
+        (bfloat16) values are unchanged.
         """
         code = self.code
         if inverse is None:

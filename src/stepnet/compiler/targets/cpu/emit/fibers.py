@@ -62,8 +62,8 @@ def groups_of(loop: FiberLoop) -> int:
 
 
 def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes one step of the work on fibers for a group of units (as many as a vector has elements) of a row.
-    A fiber is the row of matrix elements that are summed for one unit.
+    """Writes one step of the work on fibers for a group of units (results of sums, some vectors of them) of a
+    row. A fiber is the row of matrix elements that are summed to one result, a unit.
 
     loop: the work: loops over the elements, and elementwise work on the units. row, group: the indices of the
         row and of the group.
@@ -74,10 +74,10 @@ def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value
 
 
 def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes consecutive steps of the work on fibers (elements summed for a unit) of a group of units of a
-    row. The steps are tiled over the length of the fibers, or each is fused with the beginning of the next,
-    or they run one after the other, as `loop` says. Tiles and fusion keep elements in the cache or in
-    registers. row, group: the indices of the row and of the group of units.
+    """Writes consecutive steps of the work on fibers (elements summed to one result, a unit) of a group of
+    units of a row. The steps are tiled over the length of the fibers, or each is fused with the beginning of
+    the next, or they run one after the other, as `loop` says. Tiles and fusion keep elements in the cache or
+    in registers. row, group: the indices of the row and of the group of units.
     """
     if loop.tile:
         emit_tiles(steps, loop, row, group)
@@ -88,9 +88,9 @@ def emit_group_steps(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, gr
 
 
 def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """Writes consecutive steps of work on fibers (elements summed for a unit) of a group of units. The first
-    loop over the elements in each step is fused with the last of the step before, so that each element is
-    loaded once.
+    """Writes consecutive steps of work on fibers (elements summed to one result, a unit) of a group of units.
+    The first loop over the elements in each step is fused with the last of the step before, so that each
+    element is loaded once.
     """
     code = steps.code
     first_step = FiberCode(steps.first, loop, row, group)
@@ -119,7 +119,8 @@ def emit_ahead(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: i
 
 def emit_tiles(steps: ConsecutiveSteps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
     """Writes consecutive steps of a group of units, tiled over the depth (length) of its fibers (elements
-    summed for a unit). A tile, which fits the L1 cache, runs through all steps before the next begins.
+    summed to one result, a unit). A tile, which fits the L1 cache, runs through all steps before the next
+    begins.
     """
     code, depth = steps.code, loop.passes[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
@@ -145,15 +146,15 @@ class FiberCode:
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
     def first_pass(self) -> None:
-        """Writes the first loop of a step over the elements of fibers (the matrix elements summed for one
-        unit), and the elementwise work on units ahead of it.
+        """Writes the first loop of a step over the elements of fibers (the matrix elements summed to one
+        result, a unit), and the elementwise work on units ahead of it.
         """
         self.units(self.loop.passes[0].units)
         self.write_pass(self.loop.passes[0])
 
     def rest(self, following: "FiberCode | None" = None) -> None:
-        """Writes the rest of a step, after its first pass over the fibers (elements summed for a unit): the
-        other passes, the work on units and the stores.
+        """Writes the rest of a step, after its first pass over the fibers (elements summed to one result, a
+        unit): the other passes, the work on units and the stores.
 
         following: the next step, whose first pass is fused with the last pass of this step; None for none.
         """
@@ -164,9 +165,9 @@ class FiberCode:
         self.end()
 
     def tile(self, first: ir.Value, stop: ir.Value) -> None:
-        """Writes a tile of a step's only loop over the fibers (elements summed for a unit): the elements at
-        depths (positions in the fiber) `first` to `stop` - 1. The sums so far are kept in memory between
-        tiles; after the last tile the rest of the step follows.
+        """Writes a tile of a step's only loop over the fibers (elements summed to one result, a unit): the
+        elements at depths (positions in the fiber) `first` to `stop` - 1. The sums so far are kept in memory
+        between tiles; after the last tile the rest of the step follows.
         """
         code, (only_pass,), partial = self.code, self.loop.passes, self.loop.partial
         self.units(only_pass.units)
@@ -191,16 +192,17 @@ class FiberCode:
             self.end()
 
     def end(self) -> None:
-        """Writes the end of a step, after its last loop over the elements of fibers (summed for a unit):
-        elementwise work on units, and the stores.
+        """Writes the end of a step, after its last loop over the elements of fibers (summed to one result, a
+        unit): elementwise work on units, and the stores.
         """
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
 
     def units(self, nodes: Computed) -> None:
-        """Writes code for elementwise nodes with one value per unit of the group, and puts their registers
-        into `self.values`. nodes: pairs of a node's number and its operands, in order of computation.
+        """Writes code for elementwise nodes with one value per unit (result of a sum) of the group of units
+        that is computed together, and puts their registers into `self.values`. nodes: pairs of a node's
+        number and its operands, in order of computation.
         """
         for number, operands in nodes:
             self.values[number] = self.computed(
@@ -216,21 +218,23 @@ class FiberCode:
         return pointwise(self.code, self.net.nodes[number], values, [operand.dtype for operand in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
-        """Returns the register of an operand that all elements of a fiber (summed for one unit) share; loads
-        it if necessary.
+        """Returns the register of an operand that all elements of a fiber (summed to one result, a unit)
+        share; loads it if necessary.
         """
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, element: ir.Value) -> None:
-        """Writes a store of a register as vector number `element` of the field `target` of this row."""
+        """Writes a store of a register as vector number `element` of the field `target` (place in the row's
+        memory) of this row.
+        """
         code, bytes_ = self.code, self.width * target.itemsize
         base = code.at(self.stage.rows.at(code, target.record, self.row), target.offset)
         pointer = code.at(base, code.mul(element, code.number(bytes_)))
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
     def write_pass(self, fiber_pass: FiberPass, following: "FiberCode | None" = None) -> None:
-        """Writes one pass: a loop over the elements of the fibers (each summed for a unit). The registers of
-        the sums are then in `self.values`, by node.
+        """Writes one pass: a loop over the elements of the fibers (each summed to one result, a unit). The
+        registers of the sums are then in `self.values`, by node.
 
         following: the next step, whose first pass is fused with this one; None for none.
         """
@@ -240,8 +244,9 @@ class FiberCode:
             pass_codes.append(PassCode(following, following.loop.passes[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-            """Writes the work of all fused passes (loops over fibers, the matrix elements summed for a unit)
-            on the elements at one depth; returns the sums, of which `partial` are those so far.
+            """Writes the work of all fused passes (loops over fibers, the matrix elements summed to one
+            result, a unit) on the elements at one depth; returns the sums, of which `partial` are those so
+            far.
             """
             sums, stored = list[ir.Value](), dict[Field, ir.Value]()
             for pass_code in pass_codes:
@@ -261,9 +266,9 @@ class PassCode:
     """Writer of one pass: a loop over the elements of the fibers (summed for a unit) of a group of units."""
 
     def __init__(self, writer: FiberCode, fiber_pass: FiberPass) -> None:
-        """Writes what precedes the loop over the fibers (elements summed for a unit): loads of operands that
-        all elements share. writer, fiber_pass: the writer of the step for one group of units, and the pass
-        (the loop).
+        """Writes what precedes the loop over the fibers (elements summed to one result, a unit): loads of
+        operands that all elements share. writer, fiber_pass: the writer of the step for one group of units,
+        and the pass (the loop).
         """
         self.writer, self.fiber_pass, code = writer, fiber_pass, writer.code
         operand_lists = [operands for _, operands in fiber_pass.nodes] + [
@@ -284,16 +289,16 @@ class PassCode:
         self.start = code.mul(writer.group, code.number(fiber_pass.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
-        """Tells whether an operand is computed in the loop over fibers (elements summed for a unit), at each
-        depth, and so is in a register.
+        """Tells whether an operand is computed in the loop over fibers (elements summed to one result, a
+        unit), at each depth, and so is in a register.
         """
         return isinstance(operand, Register) and operand.number in self.inside
 
     def at_depth(
         self, depth: ir.Value, partial: list[ir.Value], stored: dict[Field, ir.Value]
     ) -> list[ir.Value]:
-        """Writes the work on the elements at one depth (position in the fibers, whose elements are summed for
-        a unit), and their stores; returns the accumulators after it.
+        """Writes the work on the elements at one depth (position in the fibers, whose elements are summed to
+        one result, a unit), and their stores; returns the accumulators after it.
 
         partial: the accumulators before it.
         stored: the registers that the previous step stored at this depth, by field. The stores of this depth
@@ -303,8 +308,8 @@ class PassCode:
         read = {operand: stream.at(depth, stored) for operand, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
-            """Returns the register of an operand at one depth of the fibers (elements summed for a unit):
-            computed at it, loaded at it, or loaded before the loop.
+            """Returns the register of an operand at one depth of the fibers (elements summed to one result, a
+            unit): computed at it, loaded at it, or loaded before the loop.
             """
             if self.is_inside(operand):
                 return values[operand.number]
@@ -321,8 +326,8 @@ class PassCode:
         ]
 
     def initial_sums(self) -> list[ir.Value]:
-        """Returns the accumulators before a loop over fibers (elements summed for a unit): for each reduction
-        its neutral element, in a vector.
+        """Returns the accumulators before a loop over fibers (elements summed to one result, a unit): for
+        each reduction its neutral element, in a vector.
         """
         nodes = [self.writer.net.nodes[fiber_sum.number] for fiber_sum in self.fiber_pass.sums]
         return [
@@ -347,7 +352,8 @@ class OperandStream:
     """Loads of an operand with a value for each fiber element (summed for a unit), for a group of units."""
 
     def __init__(self, writer: FiberCode, operand: Along, depth: int) -> None:
-        """Writes what precedes the loop over the fiber elements: the addresses of the operand and its table.
+        """Writes what precedes the loop over the elements of fibers (matrix elements summed to one result, a
+        unit): the addresses of the operand and its table.
 
         writer, depth: the writer of the step, for one group of units; and the depth (length) of the fibers.
         """
@@ -366,8 +372,9 @@ class OperandStream:
             self.base = code.at(self.base, code.mul(start, code.number(self.itemsize)))
 
     def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
-        """Returns the operand's vector at a depth (position in the fibers), found by its table or a constant
-        stride: loaded, unless the step before has stored it there.
+        """Returns the operand's vector at a depth (position in the fibers, whose elements are summed to one
+        result, a unit), found by its table or a constant stride: loaded, unless the step before has stored it
+        there.
 
         stored: the registers that the step before stored at this depth, by field.
         """
@@ -384,8 +391,8 @@ class OperandStream:
         return self.vector(element, 1 if operand.how == "spread" else self.width)
 
     def vector(self, element: ir.Value, count: int) -> ir.Value:
-        """Loads the vector of the operand of a loop over fibers, from its element `element` on: `count`
-        numbers, or one that is broadcast.
+        """Loads the vector of the operand of a loop over fibers (elements summed to one result, a unit), from
+        its element `element` on: `count` numbers, or one that is broadcast.
         """
         code = self.code
         pointer = code.at(self.base, code.mul(element, code.number(self.itemsize)))

@@ -42,8 +42,9 @@ class InnerStepsInArray:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row's current word (inner step); in an array of the call; for row `count`
-        and later ones, as vectors may reach, a dummy buffer.
+        """Computes the pointer to the current word (step of an inner sequence) of a row, in an array of the
+        call. For row `count` and later ones, as far as vectors reach, it is that of a buffer that is never
+        read.
         """
         index = code.add(code.read_number(self.first, row), self.ahead)
         there = code.at(self.pointer, code.mul(index, code.number(self.bytes)))
@@ -65,12 +66,12 @@ class InnerStepsInRecords:
     reverse: bool
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """Computes the pointer to a row's current word (inner step); in the records (memory with the values
-        of a word) that an earlier loop has written; for row `count` and later ones a dummy row. A row is a
-        sequence that runs now, and its lane the place that it has in the arrays.
+        """Computes the pointer to the current word (step of an inner sequence) of a row (a sequence that runs
+        now), in the records that an earlier loop has written: the memory with the values of each word. For
+        row `count` and later ones, it is that of a buffer that is never read.
 
-        Rows are ordered by their number of words: `inner_rows` has the lane of each, whose records have the
-        words.
+        Rows are ordered by their number of words: the table `inner_rows` has the lane of each (its place in
+        the arrays), whose records have the words.
         """
         call, inner_step = self.call, self.done
         if self.reverse:
@@ -117,8 +118,9 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
 def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
     """Writes code that sorts a step's rows by their number of words (steps of inner sequences), most first.
 
-    It stores, in tables by rank, each row's lane (the slot that runs its sequence), first word to run and
-    number of words. base: the step's first row in the block.
+    A row is a sequence at this step. The code stores, in tables by position in this order, each row's lane
+    (the slot that runs its sequence), first word to run and number of words. base: the step's first row in
+    the block.
     """
     code, rows = call.code, stage.rows.count
     with code.goto_entry_block():
@@ -145,12 +147,14 @@ def copy_row(
     copies: Sequence[CopyLoop],
     memories: Mapping[str, ir.Value],
 ) -> None:
-    """Writes copies of one row between an inner recurrence and the step around it: of initial memories and
-    statics to the inner recurrence, or of final memories from it.
+    """Writes copies of the values of one row (a sequence) between an inner recurrence and the step around it:
+    of initial memories (recurrent states) and statics (values that all inner steps read) to the inner
+    recurrence, or of final memories from it.
 
     row: the index of the row among the rows sorted by their number of inner steps.
     copies: the copies to write.
-    memories: the pointers to the inner recurrence's memories, by the name of their record.
+    memories: the pointers to the inner recurrence's memories, by the name of their record (the kind of memory
+    that they lie in).
     """
     code, strides = call.code, call.program.strides
     lane_row = stage.rows.single(code, call.read("inner_rows", row))
@@ -166,7 +170,8 @@ def copy_row(
 
 
 def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
-    """Writes code that lowers the number of active rows, in slot `left`, to those with over `done` words.
+    """Writes code that lowers the number of active rows (sequences), in the stack slot `left`, to those with
+    more than `done` words.
 
     Rows are sorted by their number of words (inner steps), most first, so those that end are the last.
     """
@@ -185,10 +190,11 @@ def rows_at(
     call: CallCode, loop: InnerLoop, count: ir.Value, done: ir.Value, memories: Mapping[str, ir.Value]
 ) -> StageRows:
     """Makes the addresses of the values that the next step of an inner recurrence reads and writes, for the
-    rows that have such a step.
+    rows (sequences) that have such a step.
 
     count: the number of these rows. done: the number of steps before it.
-    memories: the pointers to the memories before and after the step, by the name of their record.
+    memories: the pointers to the memories (recurrent states) before and after the step, by the name of the
+        record (kind of memory) that they lie in.
     """
     code, program = call.code, call.program
     ahead = code.sub(code.number(0), done) if loop.reverse else done

@@ -23,7 +23,7 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
     lane begins, so that what they share stays in the cache. A loop goes over the lane's row, or over the
     words (steps) of an inner sequence of the row.
 
-    base: the index of the step's first row in the block of steps.
+    base: the index of the step's first row in the block of steps (those computed together).
     loop: the loops, each with the axis of its inner sequence, or "" if it goes over the row.
     """
     with stage.own_rows() as lane:
@@ -46,11 +46,11 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
 
 
 def inner_rows(call: CallCode, row: StageRows, base: ir.Value, lane: ir.Value, name: str) -> StageRows:
-    """Makes the addresses of the words (steps) of the inner sequence of a lane's row, as the rows of a stage:
-    the code of loops over rows then runs over these words.
+    """Makes the addresses of the words (steps) of the inner sequence of the row of a lane (a slot that runs a
+    sequence), as if they were rows: the code of loops over rows then runs over these words.
 
     row: the addresses of the lane's row. name: the axis of the inner sequence.
-    base: the index of the step's first row in the block of steps.
+    base: the index of the step's first row in the block of steps (those computed together).
     """
     code, program = call.code, call.program
     first, count = range_of(call, base, lane, name)
@@ -77,7 +77,8 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
     """Writes loads of the index of the first word (step of an inner sequence) of a lane's row, and of the
     number of words; returns both. A lane is a slot of the loop that runs one sequence after another.
 
-    base: the step's first row in the block of steps. The row of the lane is `lane` rows behind it.
+    base: the step's first row in the block of steps (those computed together). The row of the lane is `lane`
+    rows behind it.
     name: the axis of the inner sequences.
     """
     code = call.code

@@ -34,8 +34,9 @@ def emit_reduction(stage: StageCode, loop: ReduceLoop) -> None:
 
 
 def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
-    """Writes the reduction of one row's value: an argmax, or over the first or the last of its two axes.
-    loop: the operand, its shape, the operation and the fields for the result.
+    """Writes the reduction of the value of one row (a sequence at one step): its argmax, or a sum, maximum or
+    minimum over the first or the last of its two axes. loop: the operand, its shape, the operation, and the
+    fields (places in the memory of a row) for the result.
     """
     code = stage.code
     source = code.at(
@@ -50,8 +51,9 @@ def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
 
 
 def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes the combination of two partial results `a` and `b` of a reduction or scan, of a dtype; returns
-    it. operation: the reduction or scan, a key of `COMBINE`, such as "cumsum", whose results are added.
+    """Writes the combination of two partial results `a` and `b`, of a dtype, of a reduction or a scan (prefix
+    sums or products); returns it. operation: the reduction or scan, a key of `COMBINE`, such as "cumsum",
+    whose results are added.
     """
     node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
@@ -112,7 +114,8 @@ def combine_vectors(
     """Reduces `size` numbers to a vector of partial results, one for each vector element, so that few
     operations depend on each other.
 
-    type_: the type of a vector. Its register may hold several vectors side by side, reduced separately.
+    type_: the type of a vector. Its register may hold several vectors of `width` numbers one after the other,
+    which are reduced separately.
     value: loads the vector of `width` numbers at an index. Elements of the last one beyond `size` are masked.
     """
     vectors, remainder = divmod(size, width)
@@ -139,8 +142,9 @@ def loader(
 
 
 def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes a reduction along the last of two axes: vectors along it are combined, then the elements of the
-    resulting vector in a tree. source: the pointer to the row's numbers.
+    """Writes a reduction of the value of a row (a sequence at one step) along the last of its two axes:
+    vectors along it are combined, then the elements of the resulting vector in a tree. source: the pointer to
+    the row's numbers.
     """
     code, width = stage.code, stage.width
     outer, inner = loop.shape
@@ -169,8 +173,8 @@ def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.
 
 
 def reduce_first_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes a reduction along the first of two axes, which combines whole vectors of the last axis. source:
-    the pointer to the row's numbers.
+    """Writes a reduction of the value of a row (a sequence at one step) along the first of its two axes,
+    which combines whole vectors of the last axis. source: the pointer to the row's numbers.
     """
     code, width = stage.code, stage.width
     outer, inner = loop.shape
@@ -186,8 +190,9 @@ def reduce_first_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source:
 
 
 def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Writes an argmax along the first axis if `loop.leading`, else along the last: the first index of the
-    largest number; NaN counts as the largest. source: the pointer to the row's numbers.
+    """Writes an argmax of a row's value along the first of its two axes if `loop.leading`, else along the
+    last: the first index of the largest number; NaN counts as the largest. source: the pointer to the row's
+    numbers.
     """
     code = stage.code
     outer, inner = loop.shape
@@ -221,8 +226,8 @@ def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
 
 
 def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, index: ir.Value, value: ir.Value) -> None:
-    """Writes a store of one number of a reduction's result to a row's values, as element `index` of each
-    field that gets the result.
+    """Writes stores of one number of a reduction's result for a row (a sequence at one step), as element
+    `index` of each field (place in the row's memory) that gets the result.
     """
     code = stage.code
     for target in loop.targets:

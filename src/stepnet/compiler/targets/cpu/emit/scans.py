@@ -18,8 +18,9 @@ def emit_scan(stage: StageCode, loop: ScanLoop) -> None:
 
 
 def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
-    """Writes the scan (prefix sums or products along the middle axis) of one row's value. Vectors of columns
-    are scanned side by side, and then single columns.
+    """Writes the scan (prefix sums or products along the middle of three axes) of the value of one row, a
+    sequence at one step. As many columns as a vector has elements are scanned at once, then the columns left
+    over one by one.
     """
     code, width = stage.code, stage.width
     outer, along, inner = loop.shape
@@ -33,8 +34,9 @@ def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
 
 
 def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width: int) -> None:
-    """Writes `width` independent scans (prefix sums or products) of a row side by side. first: the element at
-    which these begin. Elements of one scan are `inner` elements apart, those of different scans are adjacent.
+    """Writes `width` independent scans (prefix sums or products) of a row, one in each element of a vector.
+    first: the element of the row's value at which they begin. Elements of one scan are `inner` elements
+    apart, those of different scans are adjacent.
     """
     code = stage.code
     _, along, inner = loop.shape

@@ -132,8 +132,8 @@ class StageRows:
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
     def single(self, code: Code, row: ir.Value) -> "StageRows":
-        """Returns addresses of the values of row number `row` alone, so that loops over rows run over this
-        one.
+        """Returns addresses of the values of row number `row` (a sequence at one step) alone, so that loops
+        over rows run over this one.
         """
         outside = {
             record: OneRow(array.at(code, row, self.count)) for record, array in self.rows_in_place.items()
@@ -179,8 +179,8 @@ class StageCode:
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
-        """Computes this thread's share of the unit blocks (vectors of units). Returns the index of its first
-        block, and that of the first block after it.
+        """Computes this thread's share of the unit blocks (vectors of features). Returns the index of its
+        first block, and that of the first block after it.
 
         blocks: the number of unit blocks.
         grain: the number of blocks in a group; only whole groups are given to a thread.
@@ -218,10 +218,11 @@ class StageCode:
     def operand(
         self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
     ) -> ir.Value:
-        """Returns an operand of a unit block (a vector of units) of a row as a vector.
+        """Returns an operand of elementwise work on a unit block (a vector of features) of a row, as a
+        vector.
 
-        It is loaded, or broadcast, or in a register already. values: the registers computed so far, by node
-        number.
+        Its load or broadcast is written, unless it is in a register already. values: the registers computed
+        so far, by node number.
         """
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
@@ -244,7 +245,7 @@ class StageCode:
         return self.through_table(operand, base, block)
 
     def through_table(self, operand: IndexedLoad, base: ir.Value, block: ir.Value) -> ir.Value:
-        """Loads an operand for a unit block (a vector of units) through a table of element indices.
+        """Loads an operand for a unit block (a vector of features) through a table of element indices.
 
         base: the pointer to the value's first element in the row. operand.per says for how many elements the
             table has an entry.
@@ -298,7 +299,7 @@ class ConsecutiveSteps:
 
     def for_each_step(self, write: Callable[[StageCode], None]) -> None:
         """Writes a loop over these steps, which exchanges the two buffers of memories (recurrent states)
-        after each. write: writes the code of one step, from the context with its rows.
+        after each. write: writes the code of one step, from the `StageCode` with its rows.
         """
 
         def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:

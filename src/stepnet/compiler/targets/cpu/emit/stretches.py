@@ -26,10 +26,11 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
 
 
 def write_stretches(call: CallCode, steps: ir.Value) -> None:
-    """Writes the steps of a block if units depend on no other units: stretches of steps with the same rows.
+    """Writes the steps of a block if units (features of the memory) depend on no other units: stretches of
+    steps with the same rows.
 
-    In a stretch threads need no barrier; the memories of sequences that begin are loaded before it, and those
-    of sequences that end are stored after it. steps: the number of steps of the block.
+    In a stretch threads need no barrier; the memories (recurrent states) of sequences that begin are loaded
+    before it, and those of sequences that end are stored after it. steps: the number of steps of the block.
     """
     code, one = call.code, call.code.number(1)
     with code.goto_entry_block():
@@ -54,10 +55,11 @@ def write_stretches(call: CallCode, steps: ir.Value) -> None:
 def write_stretch(
     call: CallCode, first: ir.Value, stop: ir.Value, now: ir.Value, following: ir.Value
 ) -> None:
-    """Writes this thread's work in the steps `first` to `stop` - 1, which have the same rows.
+    """Writes this thread's work in the steps `first` to `stop` - 1 of a block of steps (those computed
+    together), in which the same sequences run.
 
-    now, following: the memories that the first step reads, and those that it writes; they are swapped after
-        each step.
+    now, following: the memories (recurrent states) that the first step reads, and those that it writes; they
+        are swapped after each step.
     """
     code, (loop,) = call.code, loops_of(call)
 
@@ -79,8 +81,8 @@ def write_stretch(
 
 
 def loops_of(call: CallCode) -> list[Loop]:
-    """Returns the loops of a step in which no unit depends on another unit, so that it has a single phase
-    (loops that run without a barrier between them).
+    """Returns the loops of a step in which no unit (a feature of the memory) depends on another, so that it
+    has a single phase (loops that run without a barrier of the threads between them).
     """
     (phase,) = call.program.loop
     assert isinstance(phase, list)

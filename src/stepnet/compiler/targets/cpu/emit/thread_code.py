@@ -16,8 +16,8 @@ Key = TypeVar("Key", str, int)
 
 @contextmanager
 def at_entry(code: Code) -> Generator[None]:
-    """Context in which code is written at the end of the entry block of a function, which runs once, ahead of
-    all loops.
+    """Context in which code is written at the end of a function's entry block, LLVM's first instructions of
+    the function, which run once, ahead of all loops.
     """
     if code.block is code.function.entry_basic_block:
         yield
@@ -37,7 +37,9 @@ class AtEntry(dict[Key, ir.Value]):
         self.code, self.write = code, write
 
     def __missing__(self, key: Key) -> ir.Value:
-        """Writes the value with a key, and keeps it."""
+        """Writes the code of the value with a key at the beginning of the function, at the first use of the
+        key, and keeps the value.
+        """
         with at_entry(self.code):
             value = self[key] = self.write(key)
         return value
@@ -101,7 +103,9 @@ class ThreadCode:
         self.code.write_number(value, self.pointer[table], index)
 
     def changes(self, step: ir.Value, kind: int) -> ir.Value:
-        """Writes a test whether sequences begin or end in a step of the block. kind: `BEGINS` or `ENDS`."""
+        """Writes a test whether sequences begin or end in a step of the present block of steps (those
+        computed together). kind: `BEGINS` or `ENDS`.
+        """
         code = self.code
         bits = code.and_(self.read("step_changes", step), code.number(kind))
         return code.icmp_signed("!=", bits, code.number(0))
@@ -125,9 +129,9 @@ class ThreadCode:
         return self.code.read(type_, self.cell(name), 8)
 
     def call_plan(self, name: str, *arguments: ir.Value) -> None:
-        """Writes a call of a function of the plan. name: "block", which runs a block of steps; "begin" or
-        "end", which begins or ends a sequence. It gets the pointers to the thread's argument words and to its
-        state, then `arguments`.
+        """Writes a call of one of the functions that the model's own machine code gives to the driver. name:
+        "block", which runs a block of steps (those computed together); "begin" or "end", which begins or ends
+        a sequence. It gets the pointers to the thread's argument words and to its state, then `arguments`.
         """
         self.code.call_at(self.framed(name), ir.VoidType(), [self.arguments, self.frame, *arguments])
 

@@ -15,11 +15,12 @@ from stepnet.compiler.targets.cpu.writing.code import I64, Code
 
 
 def write_timetable(code: Code) -> None:
-    """Writes `driver_timetable(frame, start)`, which fills the tables of a block: for each of its rows the
-    sequence and the step, and for each step the first row, the number of rows, and whether sequences begin or
-    end (`step_changes`; those that begin in the first step are not noted, as they begin before the block).
+    """Writes `driver_timetable(frame, start)`, which fills the tables of a block of steps (those computed
+    together): for each of its rows (a sequence at one step) the sequence and the step, and for each step the
+    first row, the number of rows, and whether sequences begin or end (`step_changes`; those that begin in the
+    first step are not noted, as they begin before the block).
 
-    start: the first step of the block.
+    frame: the pointer to the thread's state. start: the first step of the block.
     """
     call, start = ThreadCode.of_frame(code), code.function.args[1]
     cells = (code.alloca(I64) for _ in range(6))
@@ -63,10 +64,13 @@ def write_timetable(code: Code) -> None:
 def fill_quiet_steps(
     call: ThreadCode, first: ir.Value, count: ir.Value, base: ir.Value, lanes: ir.Value
 ) -> None:
-    """Writes code that fills the tables of quiet steps, in which no sequence begins or ends; see `advance`.
+    """Writes code that fills the tables of quiet steps, in which no sequence begins or ends: for each row (a
+    sequence at one step) its sequence and the rows of the caller's arrays that it reads and writes, and for
+    each step its first row and its number of rows.
 
-    first, count: the first of the steps, and their number. base: the first row of the block that is one of
-    theirs. lanes: the number of rows of each step.
+    first, count: the first of the steps, and their number. base: the first row of the block of steps (those
+    computed together) that is one of theirs. lanes: the number of lanes (slots that run sequences), and so of
+    rows of each step.
     """
     code, zero, one, minus = call.code, call.code.number(0), call.code.number(1), call.code.number(-1)
     counts = code.icmp_signed(">=", call.framed("index"), zero)
@@ -99,7 +103,9 @@ def fill_quiet_steps(
 
 
 def write_index(call: ThreadCode, row: ir.Value, index: ir.Value) -> None:
-    """Writes a store of the index of a step to its row of the block, for steps that read it."""
+    """Writes a store of the index of a step in its sequence to the memory of its row in the block of steps
+    (those computed together), for recurrences whose steps read their index.
+    """
     code = call.code
     record = code.at(call.pointer["block"], code.mul(row, call.framed("block_bytes")))
     code.write(index, code.at(record, call.framed("index")), 8)
@@ -128,9 +134,9 @@ def drop_ended(call: ThreadCode, count_cell: ir.Value, step: ir.Value) -> None:
 def advance(
     call: ThreadCode, lane: ir.Value, row: ir.Value, changes_cell: ir.Value, place_cell: ir.Value
 ) -> ir.Value:
-    """Writes code that gives a row of the block the next step of its lane (a slot that runs sequences one
-    after another), and fills the row's table entries, by which later code finds its arrays. Returns how many
-    steps of the sequence are left after this one.
+    """Writes code that gives a row of the block of steps (those computed together) the next step of its lane
+    (a slot that runs sequences one after another), and fills the row's table entries, by which later code
+    finds its arrays. Returns how many steps of the sequence are left after this one.
 
     The step is that of the lane's sequence, or the first of its next one. The stack slot `changes_cell` gets
     the bits `BEGINS` and `ENDS` of sequences that begin or end. place_cell: a stack slot for a number.

@@ -14,7 +14,7 @@ from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
 
 def gather(call: CallCode, rows: ir.Value) -> None:
     """Writes copies of inputs, and of values per sequence that every step reads, from the arrays of the call
-    to the buffer of a block of steps, row by row.
+    to the buffer of a block of steps (those computed together), row by row.
 
     Inputs that loops read in place are not among them. rows: the number of rows of the block.
     """
@@ -31,8 +31,8 @@ def gather(call: CallCode, rows: ir.Value) -> None:
 
 
 def scatter(call: CallCode, rows: ir.Value) -> None:
-    """Writes copies of results from the buffer of a block of steps to the arrays of the call. Threads divide
-    the rows.
+    """Writes copies of results from the buffer of a block of steps (those computed together) to the arrays of
+    the call. Threads divide the rows.
 
     The outputs of a row are copied to the row of the user's array that the table `put` names, if that is not
     below 0: it is the row of the step, or of the sequence if only last steps are wanted. Values of every step
@@ -46,8 +46,8 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
     block = call.rows(code.number(0), rows)
 
     def put(outputs: tuple[tuple[int, Field], ...], index: ir.Value, row: ir.Value) -> None:
-        """Writes copies of outputs of row `row` of a block of steps to row `index` of the caller's arrays.
-        outputs: pairs of the array's number and the field (position in a row).
+        """Writes copies of outputs of row `row` of a block of steps (those computed together) to row `index`
+        of the caller's arrays. outputs: pairs of the array's number and the field (position in a row).
         """
         for word, field in outputs:
             target = code.at(call.arrays[word], code.mul(index, code.number(field.bytes)))
@@ -64,8 +64,9 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
 
 def begin_sequences(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes what precedes a step of a block. For sequences that begin in it, the initial memories (recurrent
-    states) and statics are loaded. If sequences may end early, a step is counted for those that have not.
+    """Writes what precedes a step of a block of steps (those computed together). For sequences that begin in
+    it, the initial memories (recurrent states) and statics (values that all their steps read) are loaded. If
+    sequences may end early, a step is counted for those that have not.
 
     Sequences that begin in the block's first step have been loaded before the block.
 
@@ -80,7 +81,7 @@ def begin_sequences(call: CallCode, step: ir.Value, now: ir.Value) -> None:
 
 def end_sequences(call: CallCode, step: ir.Value, following: ir.Value) -> None:
     """Writes stores of the final memories (recurrent states) of those sequences that end with a step of a
-    block. following: the pointer to the memories after the step.
+    block of steps (those computed together). following: the pointer to the memories after the step.
     """
     code = call.code
     if any(final >= 0 for _, final, _ in call.program.memories):
@@ -120,11 +121,12 @@ def begin_memory(
     field: Field,
     into: CopyLoop | None,
 ) -> None:
-    """Writes a copy of the initial value of a memory (recurrent state) of a sequence to its field. It is
-    zeros if it has no source, or if the caller has given no array.
+    """Writes a copy of the initial value of a memory (recurrent state) of a sequence to its field (place in
+    memory). It is zeros if it has no source, or if the caller has given no array.
 
     record: the pointer to the values of the lane (slot) that runs the sequence, among which the field lies.
-    into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
+    into: the copy that stores it fiber by fiber (elements summed to one result, a unit); None if it keeps its
+        order.
     """
     code = call.code
     target = code.at(record, field.offset)
@@ -152,7 +154,8 @@ def put(
     """Writes a copy of a value of `count` bytes to a field of a record (the memory of a row's values).
 
     value, record: the pointers to the value and to the record.
-    into: the copy that stores it fiber by fiber (elements summed for a unit); None if it keeps its order.
+    into: the copy that stores it fiber by fiber (elements summed to one result, a unit); None if it keeps its
+        order.
     """
     if into is None:
         call.code.copy_bytes(call.code.at(record, field.offset), value, count)
@@ -179,11 +182,11 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
 
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
     """Writes a copy of a row's matrix from C order, in the caller's array, to the order of its fibers (the
-    elements summed for a unit), or back.
+    elements summed to one result, a unit), or back.
 
     loop: the copy, in either direction.
-    records: the pointer to the caller's matrix, under "caller", and the pointer to the record with the other
-        matrix, under the record's name.
+    records: the pointer to the caller's matrix, under "caller", and the pointer to the record (memory of the
+        row's values) with the other matrix, under the record's name.
     """
     code, program = call.code, call.program
     rows = StageRows(records, dict.fromkeys(records, 0), code.number(1))

@@ -32,8 +32,7 @@ from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     """Writes the matrix products of a loop and the elementwise work on them, for this thread's unit blocks
-    (vectors of units, the features of the result): tile by tile, each some rows x unit blocks that fit the
-    registers.
+    (vectors of features of the result): tile by tile, each some rows x unit blocks that fit the registers.
 
     If the parameters are large, each run takes the blocks in the opposite order: the last ones are still
     cached.
@@ -60,7 +59,9 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
 
 
 def alternating_flag(code: Code) -> ir.Value:
-    """Writes a flag that is false, true, false, ... each time this code runs: loops alternate by it."""
+    """Writes a flag that is false, true, false, ... each time this code runs: loops alternate their direction
+    by it.
+    """
     with code.goto_entry_block():
         is_reversed = code.alloca(I1)
         code.store(ir.Constant(I1, 0), is_reversed)
@@ -79,8 +80,8 @@ Entries = dict[str, ir.Value]
 
 
 def narrow(tile: Tile) -> Tile:
-    """Makes the tile with the rows of the given one and a single unit block (vector of units), for the unit
-    blocks that wider tiles leave.
+    """Makes the tile with the rows of the given one and a single unit block (vector of features), for the
+    unit blocks that wider tiles leave.
     """
     return replace(tile, units=1)
 
@@ -97,7 +98,8 @@ class Tiled:
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
-        """Prepares to write a loop's tiles (rows x unit blocks): their tables, and stack memory for sums.
+        """Prepares to write a loop's tiles (rows x unit blocks, which are vectors of features): their tables,
+        and stack memory for sums.
 
         unit, tiling: the writer of single tiles, and the choice of tile shapes.
         """
@@ -134,8 +136,8 @@ class Tiled:
         return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
 
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
-        """Computes how many tiles of each shape (rows x unit blocks) cover the rows that the loop runs over,
-        from a table by their number.
+        """Computes how many tiles of each shape (rows x unit blocks, which are vectors of features) cover the
+        rows that the loop runs over, from a table by their number.
 
         Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape:
         how many whole tiles of it fit in the rows.
@@ -147,9 +149,8 @@ class Tiled:
         return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), full_tiles
 
     def emit(self, counts: ir.Value, full_tiles: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes code that computes all rows of unit blocks (vectors of units) `begin` to `end`, in tiles of
-        rows x unit blocks:
-        for each shape of tile, as many tiles as the table says.
+        """Writes code that computes all rows of unit blocks (vectors of features) `begin` to `end`, in tiles
+        of rows x unit blocks: as many tiles of each shape as the table says.
 
         counts: the pointer to the table with the number of tiles of each shape.
         full_tiles: a number to add to that of the first, largest shape.
@@ -164,10 +165,10 @@ class Tiled:
                 self.shape(index, count, begin, end)
 
     def shape(self, index: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes `count` tiles of one shape (rows x unit blocks), one after the other along the rows, from
-        the row in `next_row` on, which is advanced. Unit blocks that do not fill a tile are computed by its
-        narrow kind, of as many rows and one block. index: the number of the shape. begin, end: the range of
-        unit blocks.
+        """Writes `count` tiles of one shape (rows x unit blocks, which are vectors of features), one after
+        the other along the rows, from the row in `next_row` on, which is advanced. Unit blocks that do not
+        fill a tile are computed by its narrow kind, of as many rows and one block. index: the number of the
+        shape. begin, end: the range of unit blocks.
         """
         code = self.code
         entries = self.entries_at(index)
@@ -186,8 +187,9 @@ class Tiled:
             self.tiles(code.select(wide, index, entries["narrow"]), first, last, start, stop)
 
     def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
-        """Writes all tiles of one kind (rows x unit blocks), over unit blocks `begin` to `end` and rows
-        `start` to `stop`. kind: its number, known only at run time: the code tests it against each kind.
+        """Writes all tiles of one kind (rows x unit blocks, which are vectors of features), over unit blocks
+        `begin` to `end` and rows `start` to `stop`. kind: its number, known only at run time: the code tests
+        it against each kind.
         """
         code = self.code
         entries = self.entries_at(kind)
@@ -205,9 +207,9 @@ class Tiled:
                 self.epilogues(row, block, entries)
 
     def entries_of(self, kind: Tile) -> list[int]:
-        """Lists the entries of a kind of tile in the run-time table: its rows; its unit blocks; the mask and
-        the shift that split the number of a cell; and the index of the kind with as many rows and a single
-        unit block, or 0 if there is none.
+        """Lists the entries of a kind of tile in the run-time table: its rows; its unit blocks (vectors of
+        features); the mask and the shift that split the number of a cell; and the index of the kind with as
+        many rows and a single unit block, or 0 if there is none.
 
         Cell c is row c & mask of unit block c >> shift; -1 and 63 make c the row of a single unit block.
         """
@@ -223,15 +225,18 @@ class Tiled:
         ]
 
     def entries_at(self, kind: ir.Value) -> Entries:
-        """Loads the entries of a kind of tile from the table, by name: its sizes and index masks."""
+        """Loads the entries of a kind of register tile (rows x unit blocks, which are vectors of features)
+        from a table; returns them by name: its sizes and index masks.
+        """
         code = self.code
         line = code.at(self.entries, code.mul(kind, code.number(8 * len(ENTRIES))))
         return {name: code.read_number(line, code.number(index)) for index, name in enumerate(ENTRIES)}
 
     def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """Writes the products of the tile that begins at a row and a unit block, and stores of their sums to
-        stack memory, where the epilogue of all kinds of tiles reads them. A tile with several groups of gates
-        (products per unit) computes one group after the other.
+        """Writes the products of the tile that begins at a row and a unit block (a vector of features), and
+        stores of their sums to stack memory, where the epilogue (the elementwise work on the sums) of all
+        kinds of tiles reads them. A tile with several groups of gates (products per unit) computes one group
+        after the other.
         """
         if tile.gate_groups == 1:
             self.store_ports(self.unit.tile(tile, row, block), self.ports, self.sums)
@@ -245,7 +250,7 @@ class Tiled:
                 self.store_ports(cells, ports, code.at(self.sums, bytes_))
 
     def store_ports(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
-        """Writes stores of some sums of a tile's cells (row, unit block) to stack memory.
+        """Writes stores of some sums of a tile's cells (each a row and a vector of features) to stack memory.
 
         ports: the numbers of the nodes whose sums are stored.
         sums: the pointer to the stack memory of the first cell's sums.
@@ -257,11 +262,11 @@ class Tiled:
                 self.code.write(cell.sums[port], self.code.at(sums, index), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, entries: Entries) -> None:
-        """Writes the elementwise work on a tile's sums of products, which are in stack memory, for ABREAST
-        cells (row, unit block) at a time, then 2, then 1.
+        """Writes the elementwise work on a tile's sums of products, which are in stack memory, for `ABREAST`
+        (4) cells (row, unit block) at a time, then for 2 and for 1 that are left.
 
         row, block: the tile's first row and unit block. entries: the sizes of its shape: its numbers of rows
-        and of unit blocks (vectors of units), and where its sums are.
+            and of unit blocks (vectors of features), and where its sums are.
         """
         code = self.code
         count = code.mul(entries["rows"], entries["units"])
@@ -282,10 +287,11 @@ class Tiled:
     def row_and_block(
         self, number: ir.Value, row: ir.Value, block: ir.Value, entries: Entries
     ) -> tuple[ir.Value, ir.Value]:
-        """Computes the row and the unit block of cell `number` of the tile that begins at `row` and `block`.
+        """Computes the row and the unit block (a vector of features) of cell `number` of the tile that begins
+        at `row` and `block`.
 
-        entries: the table entries of the tile's kind, by name; `mask` and `shift` split `number` into the
-            row and the unit block within the tile.
+        entries: the table entries of the tile's kind, by name; `mask` and `shift` split `number` into the row
+            and the unit block within the tile.
         """
         code = self.code
         offsets = code.and_(number, entries["mask"]), code.ashr(number, entries["shift"])
@@ -295,7 +301,7 @@ class Tiled:
         """Writes loads of the sums of one cell (a row and a unit block) of a tile, from stack memory.
 
         number: the number of the cell in the tile.
-        row, block: the first row and the first unit block (vector of units) of the tile.
+        row, block: the first row and the first unit block (vector of features) of the tile.
         entries: the sizes and index masks of the tile's kind.
         """
         code = self.code
@@ -308,9 +314,9 @@ class Tiled:
 
 
 def counts_of(tiling: Tiling) -> list[int]:
-    """Computes the table from which code reads how many tiles of each shape (rows x unit blocks) cover the
-    rows that a loop runs over. For each number of rows that remain after full tiles of the largest shape, it
-    has a count per shape.
+    """Computes the table from which code reads how many tiles of each shape (rows x unit blocks, which are
+    vectors of features) cover the rows that a loop runs over. For each number of rows that remain after full
+    tiles of the largest shape, it has a count per shape.
 
     The first half is for fewer rows than that shape. The second half is for all others. There the number of
     full tiles is to be added to the count of the largest shape, which is -1 if other tiles replace one of

@@ -27,8 +27,8 @@ COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
 
 
 def emit_inner_reduction(stage: StageCode, loop: InnerReduceLoop) -> None:
-    """Writes the reduction over all words (steps of an inner sequence) of a row to one value, vectors of
-    units (features) side by side. stage: its rows are the words.
+    """Writes the reduction over all words (steps of an inner sequence) of a row to one value: `ABREAST` (4)
+    vectors of features at a time, then single ones. stage: the writer of the loops, whose rows are the words.
     """
     code, blocks = stage.code, -(-loop.size // stage.width)
     unrolled_blocks = blocks // ABREAST * ABREAST
@@ -40,8 +40,8 @@ def emit_inner_reduction(stage: StageCode, loop: InnerReduceLoop) -> None:
 
 
 def reduce_blocks(stage: StageCode, loop: InnerReduceLoop, block: ir.Value, abreast: int) -> None:
-    """Writes the reduction over a row's words (steps of an inner sequence) of `abreast` unit blocks (vectors)
-    side by side, from unit block `block` on.
+    """Writes the reduction over a row's words (steps of an inner sequence) of `abreast` unit blocks (vectors
+    of features) at the same time, from unit block `block` on.
 
     "sum", "mean" and "max" combine all words; "first" and "last" select one. No words give zeros.
     """
@@ -69,7 +69,7 @@ def reduce_blocks(stage: StageCode, loop: InnerReduceLoop, block: ir.Value, abre
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
     """Writes the reduction over the features of each word (step of an inner sequence) of a row to one number,
-    ABREAST words at a time.
+    `ABREAST` (4) words at a time.
 
     The last group may reach beyond the last word, into memory that is never read.
     """
@@ -85,7 +85,7 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
 
 def reduce_features(stage: StageCode, loop: FoldLoop, inner_steps: Sequence[ir.Value]) -> ir.Value:
     """Writes a reduction over the features of some words (inner steps), vector by vector. Returns one long
-    vector of partial results: `stage.width` elements for each word, side by side.
+    vector of partial results: `stage.width` elements for each word, word after word.
     """
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
 

@@ -54,7 +54,8 @@ class Arena:
     def write(self, code: LibraryCode, context: ir.Value, counts: Mapping[Extent, ir.Value]) -> None:
         """Writes code that enlarges the arena (the memory of a call) if it is too small, or returns the error
         code "MEMORY", and sets `pointers` to the arrays in it. context: the pointer to the context, which
-        owns the arena. counts: the number of entries along each extent in the call.
+        owns the arena. counts: the number of entries of each extent (axes such as rows and steps) in the
+        call.
         """
         addresses, total = dict[object, ir.Value](), code.number(0)
         for key, space in self.spaces.items():

@@ -58,7 +58,7 @@ def across_task(
     the module of `code`.
 
     contexts: the memory of calls, to which the task's argument words are added. source, result: the keys of
-    its values. from_zero: as in `across_function`.
+    its values. from_zero: whether sums begin at 0, and not at the first step's value.
     """
     function = across_function(code.module, code.processor, *function_of(across), from_zero=from_zero)
     (*_, read), (*_, made) = across.extents
@@ -80,7 +80,10 @@ class LibraryBlock:
     """
 
     def __init__(self, tasks: Iterable[LibraryTask], contexts: Contexts) -> None:
-        """Assigns offsets in a context to the block and the tables of its tasks and their workspaces."""
+        """Assigns offsets in a context (the memory of calls) to the call block (the words that describe a
+        call), with a word for each value that the tasks read; to the table of the tasks; and to the table of
+        the words that each call resets.
+        """
         self.tasks, self.contexts = list(tasks), contexts
         self.keys = list(dict.fromkeys(key for task in self.tasks for key in task.sources.values()))
         self.start = contexts.take(8 * (len(HEAD) + len(self.keys)))
@@ -117,8 +120,11 @@ class LibraryBlock:
     def write_run(
         self, code: LibraryCode, name: str, context: ir.Value, values: Mapping[Key, ir.Value]
     ) -> ir.Value:
-        """Writes code that fills the block with the values of a call, and runs it. Returns whether an integer
-        is outside the rows of a parameter that it indexes. name: of the function that runs a block.
+        """Writes code that fills the call block (the table of a call's values, and its tasks) with the values
+        of a call, and runs its tasks. Returns whether an integer is outside the rows of a parameter that it
+        indexes.
+        name: that of the function that runs a block. context: the pointer to the memory of calls, which has
+            the block. values: the number or pointer of each value of the call, by its key.
         """
         block = code.at(context, self.start)
         for number, key in enumerate(self.keys):

@@ -175,9 +175,7 @@ class ContextCode:
         arguments = [POINTER, I64, POINTER]
         _, code = function(self.module, base, f"{self.name}_new", I32, arguments, public=True)
         data, size, out = code.function.args
-        for pointer in (data, out):
-            code.fail_when(code.is_null(pointer), "NULL")
-        code.write(ir.Constant(POINTER, None), out, 8)
+        self.check_pointers(code, data, out)
         file_size = code.number(HEAD.size + len(self.recipe.weights))
         code.fail_when(code.icmp_signed("!=", size, file_size), "OTHER_WEIGHTS")
         buffer = self.allocate_buffer(code)
@@ -191,20 +189,29 @@ class ContextCode:
         base = self.platform.base
         _, code = function(self.module, base, f"{self.name}_open", I32, [POINTER, POINTER], public=True)
         path, out = code.function.args
-        for pointer in (path, out):
-            code.fail_when(code.is_null(pointer), "NULL")
-        code.write(ir.Constant(POINTER, None), out, 8)
+        self.check_pointers(code, path, out)
         buffer = self.allocate_buffer(code)
         file = code.system("fopen", POINTER, path, code.text("rb"))
         self.fail_and_free(code, code.is_null(file), buffer, "FILE")
         # Tries to read one more byte: a longer file does not belong to this library.
         file_size = HEAD.size + len(self.recipe.weights)
         count = code.system("fread", I64, buffer, code.number(1), code.number(file_size + 1), file)
+        failed = code.icmp_signed("!=", code.system("ferror", I32, file), ir.Constant(I32, 0))
         code.system("fclose", I32, file)
+        self.fail_and_free(code, failed, buffer, "FILE")  # of a folder, too
         self.fail_and_free(
             code, code.icmp_signed("!=", count, code.number(file_size)), buffer, "OTHER_WEIGHTS"
         )
         self.finish_opening(code, buffer, make, check, out)
+
+    def check_pointers(self, code: LibraryCode, given: ir.Value, out: ir.Value) -> None:
+        """Writes code that returns the error code "NULL" if the pointer to the weights or to their path,
+        `given`, is NULL, or if `out` is, where the pointer to the context goes. NULL is written there first,
+        so that a caller may free the context after any error.
+        """
+        code.fail_when(code.is_null(out), "NULL")
+        code.write(ir.Constant(POINTER, None), out, 8)
+        code.fail_when(code.is_null(given), "NULL")
 
     def allocate_buffer(self, code: LibraryCode) -> ir.Value:
         """Writes the allocation of a buffer for a weights file, with room for one byte more, by which too
@@ -227,10 +234,10 @@ class ContextCode:
     def finish_opening(
         self, code: LibraryCode, buffer: ir.Value, make: ir.Function, check: ir.Function, out: ir.Value
     ) -> None:
-        """Writes the end of `name_new` and `name_open`: checks the weights, makes the context, returns the
-        error code. buffer: holds the weights file, and is freed if that fails. make, check: the functions to
-        call for this. out: where the pointer to the context goes. If it succeeds, the context owns the
-        buffer.
+        """Writes the end of `name_new` and `name_open`: checks the weights, makes the context (the memory of
+        calls), returns the error code. buffer: holds the weights file, and is freed if that fails. make,
+        check: the functions to call for this. out: where the pointer to the context goes. If it succeeds, the
+        context owns the buffer.
         """
         weights = code.at(buffer, HEAD.size)
         result = code.alloca(I32)

@@ -21,7 +21,8 @@ TOO_MANY = -1
 
 
 def counted_outputs(model: CallSpecification, name: str) -> dict[str, str]:
-    """Returns the public functions that give the numbers of steps of outputs, each with the axis of these.
+    """Returns the names of the public functions that give the numbers of steps of outputs, each with the axis
+    of these steps. Only outputs with another number of steps than the inputs, as after a stride, have one.
 
     name: the prefix of the library's functions.
     """
@@ -33,9 +34,10 @@ def counted_outputs(model: CallSpecification, name: str) -> dict[str, str]:
 
 
 def write_count(module: ir.Module, processor: Processor, name: str, axis: str) -> ir.Function:
-    """Generates the internal function `name`, which returns the number of steps along a derived axis of a
-    sequence, from its number of steps along the axis of the inputs; returns the function. As in
-    `derived_offsets`, no length on the way may be larger than `LONGEST`.
+    """Generates the internal function `name`, which returns the number of steps of a sequence along a derived
+    axis (one with another number of steps than the inputs, as after a stride), from its number along the axis
+    of the inputs; returns the function. Its result is `TOO_MANY` (-1) for a negative number of steps, and if
+    the number on any axis on the way is larger than `LONGEST`.
     """
     made, code = function(module, processor, name, I64, [I64], public=False)
     (steps,), too_many = made.args, code.number(TOO_MANY)
@@ -59,7 +61,8 @@ def write_public_counts(
 ) -> None:
     """Generates the public functions that return the numbers of steps of outputs.
 
-    names: the axis of the steps of each output, by the name of its function. functions: those of the axes.
+    names: the axis of the steps of each output, by the name of its function. functions: the internal
+    functions that compute the number of steps, by axis.
     """
     for name, axis in names.items():
         made, code = function(module, processor, name, I64, [I64], public=True)

@@ -95,9 +95,9 @@ class RunCode:
 
     def check(self, limit: int) -> None:
         """Writes checks at the start of `run`, which return an error code for arguments that violate the
-        header. They also store the number of entries along each extent in `cells`, and that of the longest
-        sequence along any of them in `longest_cell`. Without sequences, `run` returns 0 at once. limit: the
-        largest allowed number of sequences or steps.
+        header. They also store the number of entries along each extent (axes such as rows and steps) in
+        `cells`, and that of the longest sequence along any of them in `longest_cell`. Without sequences,
+        `run` returns 0 at once. limit: the largest allowed number of sequences or steps.
         """
         code, zero, rows = self.code, self.code.number(0), self.rows
         code.fail_when(code.is_null(self.context), "NULL")
@@ -135,11 +135,11 @@ class RunCode:
 
         Keys: ("lengths", axis) and ("offsets", axis) of the sequences along an axis of steps, where the
         caller does not give them; ("lanes", extent) and ("laid", extent), the memory and the result of the
-        assignment of sequences to lanes (slots that run one sequence after another); ("one", extent), the
-        tables of the one sequence that parts without a recurrence run over; "begun", zeros as the numbers of
-        steps run in earlier calls; "numbers", the step indices 0, 1, 2, ...; "zeros", initial memories that
-        the caller leaves out; node numbers, of the values that the call computes; and the keys of single
-        compiled parts.
+        assignment of the sequences of an extent (axes such as rows and steps) to lanes (slots that run one
+        sequence after another); ("one", extent), the tables of the one sequence that parts without a
+        recurrence run over; "begun", zeros as the numbers of steps run in earlier calls; "numbers", the step
+        indices 0, 1, 2, ...; "zeros", initial memories that the caller leaves out; node numbers, of the
+        values that the call computes; and the keys of single compiled parts.
         """
         zeros = max((type_.size * type_.itemsize for type_ in self.initial_types()), default=0)
         spaces: dict[object, Space] = {
@@ -168,8 +168,8 @@ class RunCode:
         return spaces
 
     def initial_types(self) -> Iterable[Type]:
-        """Yields the types of the initial memories that are zeros, or may be; the largest decides how many
-        zeros there are.
+        """Yields the types of the initial memories (recurrent states) that are zeros, or may be; the largest
+        decides the size of the array of zeros.
         """
         for kernel in self.kernels if "zeros" in self.block.keys else ():
             net, ends = kernel.step.plan.net, kernel.step.plan.ends
@@ -197,8 +197,8 @@ class RunCode:
 
     def fill_shared_arrays(self) -> None:
         """Writes code that fills the arrays which all compiled parts read: the sequences' lengths, zeros (for
-        initial memories, and as the counts of steps run in earlier calls), and step indices 0, 1, 2, ... up
-        to the longest sequence, or the entries of a part without a recurrence.
+        initial memories, which are recurrent states, and as the counts of steps run in earlier calls), and
+        step indices 0, 1, 2, ... up to the longest sequence, or the entries of a part without a recurrence.
         """
         code, zero = self.code, self.code.number(0)
         write_differences(code, self.offsets, self.rows, self.arena["lengths", STEPS[-1]])
@@ -216,7 +216,8 @@ class RunCode:
             code.write_number(step, self.arena["numbers"], step)
 
     def fill_derived(self, count: ir.Function, lengths: ir.Value, offsets: ir.Value) -> None:
-        """Writes code that fills the tables of the lengths and offsets of sequences along a derived axis.
+        """Writes code that fills the tables of the lengths and offsets of sequences along a derived axis: one
+        with another number of steps than the inputs, as after a stride.
 
         count: the function that returns the number of their steps. lengths, offsets: the tables.
         """
@@ -232,14 +233,15 @@ class RunCode:
 
     @property
     def layouts(self) -> Iterable[tuple[Extent, bool]]:
-        """The layouts of the parts of a call: their extents, each with whether all values are one sequence,
-        as in parts without a recurrence.
+        """The layouts (how sequences lie) of the compiled parts of a call: their extents (axes such as rows
+        and steps), each with whether all values count as one sequence, as in parts without a recurrence.
         """
         return dict.fromkeys(kernel.laid for kernel in self.kernels)
 
     def lay_out(self) -> None:
-        """Writes code that assigns sequences to lanes (slots that run one sequence after another), and adds
-        the tables and numbers of each layout to `values`. A part without a recurrence has one lane.
+        """Writes code that assigns the sequences along each extent (axes such as rows and steps) to lanes,
+        the slots that run one sequence after another; adds the tables and numbers to `values`. The values of
+        a compiled part without a recurrence are one sequence, in one lane.
         """
         code, one = self.code, self.code.number(1)
         for extent, is_plain in self.layouts:
@@ -253,8 +255,9 @@ class RunCode:
                 self.values[extent, is_plain, "block_steps", most] = steps
 
     def in_lanes(self, extent: Extent) -> dict[str, ir.Value]:
-        """Writes code that assigns the sequences along an extent to lanes; returns their tables and numbers,
-        by the names of argument words.
+        """Writes code that assigns the sequences along an extent (axes such as rows and steps) to lanes, the
+        slots that run one sequence after another; returns the tables and numbers of the assignment, by the
+        names of the argument words that get them.
         """
         code, (*_, axis) = self.code, extent
         starts, lengths = self.values["offsets", axis], self.arena["lengths", axis]
@@ -265,8 +268,9 @@ class RunCode:
         return {"starts": starts, "lengths": lengths, "rows": self.rows, **numbers, **tables}
 
     def one_sequence(self, extent: Extent) -> dict[str, ir.Value]:
-        """Writes code that lays out all values of an extent as the steps of one sequence, in one lane;
-        returns its tables and numbers, by the names of argument words.
+        """Writes code that lays out all values of an extent (axes such as rows and steps) as the steps of one
+        sequence, which a single lane (a slot for sequences) runs; returns its tables and numbers, by the
+        names of the argument words that get them.
         """
         code, count, table = self.code, self.counts[extent], self.arena["one", extent]
         for place, value in enumerate((0, count, 0, 0, 1)):
@@ -283,8 +287,9 @@ class RunCode:
     # ---- values
 
     def bind_values(self) -> None:
-        """Adds pointers to the values that no task computes to `values`, by node number: to the arguments, to
-        zeros for an initial memory that is NULL, and to constants in the weights.
+        """Adds pointers to the values that no operation of the call computes to `values`, by node number: to
+        the arguments, to zeros for an initial memory (recurrent state) that is NULL, and to constants in the
+        weights.
         """
         code = self.code
         weights = code.pointer_at(self.context, CONTEXT["weights"])

@@ -24,7 +24,7 @@ MOST_INSIDE = 2**31 - 2**24
 
 def built_library(model: CallSpecification, name: str, target: str, beside: bool) -> BuiltLibrary:
     """Generates a C library for a model. Its objects are name.o (the public functions), name.plans.o (the
-    compiled plans) and name.data.o (weights, and code that LLVM cannot express).
+    machine code of the model's parts) and name.data.o (weights, and code that LLVM cannot express).
 
     name: the prefix of its functions. target: the name of the platform. beside: the weights go into a file of
     their own. Raises `InputError` for an unknown platform, and for weights that are too large to be inside;

@@ -85,9 +85,9 @@ class KernelCode:
     # ---- the tasks
 
     def tasks(self, code: LibraryCode, name: str) -> Iterator[LibraryTask]:
-        """Yields the tasks that run this part, in order: the work ahead of the steps, the steps of all
-        sequences, reductions over the steps of each, and the values per sequence that follow. Generates the
-        functions of the first and the last in the module of `code`. name: the prefix of their names.
+        """Yields the tasks that run this compiled part, in order: the work ahead of the steps, the steps of
+        all sequences, reductions over the steps of each, and the values per sequence that follow. Generates
+        the functions of the first and the last in the module of `code`. name: the prefix of their names.
         """
         words, functions, offsets = self.workspace.words, self.step.functions, self.workspace.offsets
         fixed = {WORD[name]: ("context", offset) for name, offset in offsets.items()}
@@ -104,8 +104,8 @@ class KernelCode:
 
     @property
     def laid(self) -> tuple[Extent, bool]:
-        """The layout of the sequences over which this part runs: their extent, and whether all of its values
-        are one sequence. Parts with the same one share its tables.
+        """The layout of the sequences over which this compiled part runs: their extent (axes such as rows and
+        steps), and whether all of its values are one sequence. Parts with the same one share its tables.
         """
         return self.step.extent, self.step.is_plain
 
@@ -200,7 +200,7 @@ class KernelCode:
         return name
 
     def clear(self, code: WordCode, words: ir.Value, rows: ir.Value) -> None:
-        """Writes code that fills with zeros the records of values per sequence, and outputs of last steps.
+        """Writes code that fills with zeros the buffers of values per sequence, and outputs of last steps.
 
         words: the pointer to the argument words. rows: the number of sequences.
         """
@@ -216,8 +216,8 @@ class KernelCode:
             code.zero_bytes(code.pointer_at(words, 8 * word), size)
 
     def copy_unchanged_memories(self, code: WordCode, words: ir.Value, rows: ir.Value) -> None:
-        """Writes code that copies the initial memories of sequences without steps to their final ones, as the
-        steps never write these. Missing initial memories are zeros.
+        """Writes code that copies the initial memories (recurrent states) of sequences without steps to their
+        final ones, as the steps never write these. Missing initial memories are zeros.
 
         words: the pointer to the argument words. rows: the number of sequences.
         """

@@ -8,7 +8,7 @@ from stepnet.compiler.targets.cpu.writing.code import I32, POINTER
 from stepnet.compiler.targets.cpu.writing.word_code import WordCode
 from stepnet.compiler.targets.library import CODES
 
-SYSTEM = ("aligned_alloc", "fclose", "fopen", "fread", "free", "memcpy", "memset", "qsort")
+SYSTEM = ("aligned_alloc", "fclose", "ferror", "fopen", "fread", "free", "memcpy", "memset", "qsort")
 """The functions of the system's C library that a library calls."""
 
 

@@ -39,7 +39,7 @@ class Platform:
 
     @property
     def base(self) -> Processor:
-        """The processor for which a library's code besides the compiled plans is made: it has only the
+        """The processor for which a library's code besides that of the model's parts is made: it has only the
         features that all members of this family have.
         """
         return baseline(self.triple)
@@ -52,6 +52,11 @@ FIXED = {
 }
 NAMES = ("native", "generic", *FIXED)
 
+MEANT = {"arm64": "aarch64", "armv8": "aarch64"} | dict.fromkeys(
+    ("x86-64", "x86_64", "amd64", "x64", "haswell"), "x86-64-v3"
+)
+"""The target that a user means, by other names of processors."""
+
 
 def platform_named(name: str) -> Platform:
     """Returns the platform to build for, by the name that a user gives. Raises `InputError` for unknown
@@ -60,12 +65,14 @@ def platform_named(name: str) -> Platform:
     if name in FIXED:
         return FIXED[name]
     if name not in NAMES:
-        raise InputError(f"target is one of {', '.join(NAMES)}, not {short_repr(name)}")
+        meant = MEANT.get(str(name).lower())
+        near = f": did you mean {meant}?" if meant else ""
+        raise InputError(f"target is one of {', '.join(NAMES)}, not {short_repr(name)}{near}")
     machine = {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}.get(*[platform.machine()] * 2)
     if sys.platform != "linux" or machine not in MACHINES:
         raise InputError(
             f"libraries are built for Linux on x86-64 and aarch64, and this is {sys.platform} on "
-            f"{platform.machine()}: say target= for one of {', '.join(FIXED)}"
+            f"{platform.machine()}: give --target (Python: target=) one of {', '.join(FIXED)}"
         )
     code = host_processor() if name == "native" else available_processors()[-1]
     if not code.is_x86:  # there is nothing to check: all processors of this family have what the code needs

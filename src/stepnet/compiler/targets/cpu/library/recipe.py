@@ -113,7 +113,8 @@ class Recipe:
 
 def recipe_of(model: CallSpecification, platform: Platform, module: ir.Module, name: str) -> Recipe:
     """Returns the operations that a call of a model runs, in order, with the weights that they read, and adds
-    the machine code of the model's plans to an LLVM module. Equal plans are compiled once.
+    the machine code of the model's plans (each a part's operations in their order) to an LLVM module. Equal
+    plans are compiled once.
 
     platform: the platform to compile for. module: the LLVM module. name: the prefix of the library's
     functions. Raises `RefusedError` for a model with a part that cannot be compiled, or a result that is a
@@ -122,7 +123,7 @@ def recipe_of(model: CallSpecification, platform: Platform, module: ir.Module, n
     recipe, net, parts = Recipe(), model.net, model.schedule.parts
     in_place = read_in_place(parts, parts)
     for value in (*net.inputs, *net.results):
-        check_extent(net.type_of(value).extent)
+        check_extent(net.type_of(value).extent, net.nodes[value].source)
     parameters = dict(zip(parameters_of(net), model.params, strict=True))
     known = sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
     constants = evaluated(net, parameters, known)
@@ -159,9 +160,9 @@ def part_refusal(what: str, reason: str) -> RefusedError:
     return RefusedError(f"the model cannot be built: {what}: {reason}. {INSTEAD}")
 
 
-def check_extent(extent: Extent) -> None:
+def check_extent(extent: Extent, source: str) -> None:
     """Raises `RefusedError` unless values at an extent are one per call, sequence or step, also of steps of
-    which there are other numbers, as after a stride.
+    which there are other numbers, as after a stride. source: the line or layer that makes the value.
     """
     if extent and is_own_axis(extent[-1]):
         raise RefusedError(
@@ -170,7 +171,8 @@ def check_extent(extent: Extent) -> None:
         )
     if is_pairs(extent):
         raise RefusedError(
-            f"a library has no attention between steps, as at {extent_text(extent)}. {INSTEAD}"
+            f"a library has no attention between the steps of a sequence"
+            f"{f', as at {source}' if source else ''}. {INSTEAD}"
         )
     if extent not in (CONST, ROWS, STEPS) and not is_derived(extent):
         raise RefusedError(
@@ -180,9 +182,9 @@ def check_extent(extent: Extent) -> None:
 
 
 def check_part(part: Part, what: str) -> None:
-    """Raises `RefusedError` for a part that needs Python or NumPy: a value over the whole batch, a loop of
-    parts, parameters that are computed in the call, or values of nested sequences. what: such as "part 2
-    (loop)".
+    """Raises `RefusedError` for a part of a schedule (a net cut into parts) that needs Python or NumPy: a
+    value over the whole batch, a loop of parts, parameters that are computed in the call, or values of nested
+    sequences. what: such as "part 2 (loop)".
     """
     reasons = {
         "total": "a value over all sequences of a batch is computed by NumPy",
@@ -275,9 +277,10 @@ def results_at(results: Sequence[int], indices: Sequence[int]) -> tuple[int, ...
 
 
 def pack_constants(constants: Constants, values: Values, processor: Processor) -> Array:
-    """Packs the constants of a plan into bytes, as its machine code reads them. constants: the offset of
-    each, and the arrays or how they are filled from parameters. values: the arrays of these parameters.
-    processor: that which will run the code; weights of products are packed by the host's code.
+    """Packs the constants of a plan (the operations of a part in their order) into bytes, as its machine code
+    reads them. constants: the offset of each, and the arrays or how they are filled from parameters. values:
+    the arrays of these parameters. processor: that which will run the code; weights of products are packed by
+    the host's code.
     """
     memory = np.zeros(constants.size, np.uint8)
     for offset, entry in constants.entries:
@@ -300,9 +303,9 @@ def across_step(net: Net, part: Part, in_place: Collection[int], what: str) -> A
     """
     source, result = part.reads[0], part.results[0]
     for number in (*part.reads, result):
-        check_extent(net.type_of(number).extent)
+        check_extent(net.type_of(number).extent, net.nodes[number].source)
     if part.body is not None:
-        check_extent(pairs_extent(part.body))
+        check_extent(pairs_extent(part.body), net.nodes[result].source)
     across = Across.of(net, part, in_place)
     check_across(across, what)
     return AcrossStep(source, result, across)

@@ -52,7 +52,7 @@ def low(shift: int) -> Callable[[int, int, int], int]:
 
     def put(s: int, p: int, old: int) -> int:
         """Puts the offset of address `s` in its page into the instruction `old`; `NetError` if it is no
-        multiple of the unit. `p`, the address of the instruction, does not matter.
+        multiple of 2**shift, the size of the data. `p`, the address of the instruction, does not matter.
         """
         if s % (1 << shift):
             raise NetError(f"data of {1 << shift} bytes lie at {s:#x}")

@@ -40,9 +40,9 @@ class WorkspaceOffsets:
 
     @classmethod
     def of(cls, layout: Layout, contexts: Contexts) -> "WorkspaceOffsets":
-        """Adds the memory that a plan's machine code uses to a context (the memory that calls work in): its
-        argument words, then its arrays, for the most lanes (sequences at a time) and for blocks of steps that
-        fit the cache. layout: the sizes that the code needs.
+        """Adds the memory that the machine code of a compiled part uses to a context (the memory that calls
+        work in): its argument words, then its arrays, for the most lanes (sequences at a time) and for blocks
+        of steps that fit the cache. layout: the sizes that the code needs.
         """
         rows = block_rows(layout)
         # A block has at least one step, for any number of lanes.

@@ -59,6 +59,6 @@ class CallLoops:
     @property
     def rows_are_alone(self) -> bool:
         """Tells whether all work is outside the loop over the steps, so that threads can have rows of their
-        own of each block, and need not wait for one another.
+        own of each block of steps (those computed together), and need not wait for one another.
         """
         return not self.loop

@@ -33,11 +33,12 @@ NEAR_BYTES = 32 * 1024
 
 
 def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
-    """Lowers a phase's work on fibers (matrix elements summed for a unit) to a loop over groups of units
-    (results of sums).
+    """Lowers the work of a phase (between two barriers) on fibers (matrix elements summed to one result, a
+    unit) to a loop over groups of units (results of sums).
 
-    Work is ordered by levels: even ones are elementwise work on units, odd ones work on fibers. The loop has
-    a pass for each odd level and each length of fibers there.
+    Work is ordered by levels, which run in turn: even ones are elementwise work on units, odd ones work on
+    fibers. The loop has a pass (a traversal of the fibers) for each odd level and each length of fibers
+    there.
     """
     width = group_width(work.fibers, work.units, stage.width)
     passes = tuple(
@@ -53,10 +54,12 @@ def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
 
 
 def in_tiles(stage: StageLowering, loop: FiberLoop) -> FiberLoop:
-    """Divides the depth of a loop with one pass into tiles, if its fibers do not fit the L1 cache.
+    """Divides a loop with one pass over fibers (matrix elements summed to one result, a unit) into tiles of
+    depth, a range of positions in the fibers, if the fibers do not fit the L1 cache; returns it unchanged if
+    they do.
 
-    The work at one depth does not need the sums over all depths, so one tile of the depth runs through all
-    steps before the next tile begins.
+    The work at one depth does not need the sums over all depths, so one tile runs through all steps before
+    the next tile begins.
     """
     (only_pass,) = loop.passes
     bytes_ = sum(loop.width * target.itemsize for _, target in only_pass.stores)
@@ -74,7 +77,9 @@ def depths(work: FiberWork, level: int) -> list[int]:
 
 
 def depth_of(work: FiberWork, number: int) -> int:
-    """Returns the length of the fibers (elements summed for one unit) that a node computes or reduces."""
+    """Returns the length of the fibers (elements summed to one result, a unit) that a node computes or
+    reduces.
+    """
     if number in work.fibers.indices:
         return len(work.fibers.indices[number])
     return len(summed_indices(work.net, number))
@@ -86,8 +91,8 @@ def sums_at(work: FiberWork, level: int) -> list[int]:
 
 
 def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, width: int) -> FiberPass:
-    """Lowers work on fibers (elements summed for a unit) to a pass, a loop over their elements. It is the
-    work of one level, a position in the order of work, on fibers of one length.
+    """Lowers work on fibers (elements summed to one result, a unit) to a pass, a loop over their elements. It
+    is the work of one level, a position in the order of work, on fibers of one length.
 
     depth: the length of the fibers that it computes or sums; others of the level have passes of their own.
     width: the number of units of a group, if the pass begins with the work on units of the level before; 0 if
@@ -112,7 +117,8 @@ def lower_pass(stage: StageLowering, work: FiberWork, level: int, depth: int, wi
 
 
 def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
-    """Lowers a reduction over fibers (matrix elements summed for one unit), node `number`, for one pass.
+    """Lowers a reduction over fibers (matrix elements summed to one result, a unit), node `number`, for one
+    pass.
 
     A product that only it reads becomes its two factors, for a fused multiply-add.
 
@@ -133,7 +139,8 @@ def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) ->
     """Lists the elementwise nodes on units (one number per unit, no matrices) of an even level, with their
     operands.
 
-    level: the position in the order of work of a group: even levels compute on units, odd ones on fibers.
+    level: the position in the order of work of a group: even levels compute on units, odd ones on fibers
+        (elements summed to one result, a unit).
     width: the number of units in a group. Operands are loaded for the whole group, by some vectors.
     """
     return tuple(
@@ -156,7 +163,8 @@ def stores(stage: StageLowering, numbers: list[int]) -> Stores:
 def deep_operand(
     stage: StageLowering, work: FiberWork, operand: int, user: int, level: int, group: int
 ) -> DeepOperand:
-    """Chooses how a node on fibers (matrix elements summed for one unit) reads an operand: register or load.
+    """Chooses how a node on fibers (matrix elements summed to one result, a unit) reads an operand: register
+    or load.
 
     operand, user: the operand, and the node that reads it.
     level: that of the pass in the order of work; values that it has computed are in registers.
@@ -173,8 +181,8 @@ def deep_operand(
 
 
 def read_along(stage: StageLowering, root: int, indices: Array, dtype: str, group: int) -> DeepOperand:
-    """Chooses the cheapest way to read elements of a value at each depth of fibers (elements summed for a
-    unit).
+    """Chooses the cheapest way to read elements of a value at each depth of fibers (elements summed to one
+    result, a unit).
 
     A load at each depth is needed only if depths differ.
 
@@ -201,8 +209,8 @@ def read_along(stage: StageLowering, root: int, indices: Array, dtype: str, grou
 def constants_along(
     stage: StageLowering, constant: ConstantNode, indices: Array, dtype: str, group: int
 ) -> DeepOperand:
-    """Chooses how loops over fibers (elements summed for one unit) read a parameter at each depth and
-    unit, and packs it in that order.
+    """Chooses how loops over fibers (elements summed to one result, a unit) read a parameter at each depth
+    and unit, and packs it in that order.
 
     If all depths read the same elements, they are packed once. If all units read the same element at each
     depth, one number per depth is packed.
@@ -229,9 +237,9 @@ def along(
     slack: bool = True,
     size: int = 0,
 ) -> Along:
-    """Makes the operand by which loops over fibers (elements summed for a unit) read values that differ from
-    depth to depth (from position to position in the fibers). Its table of positions is added to the
-    constants.
+    """Makes the operand by which loops over fibers (elements summed to one result, a unit) read values that
+    differ from depth to depth (from position to position in the fibers). Its table of positions is added to
+    the constants.
 
     If the units of a group read one element, which is broadcast, or contiguous ones, the table has a position
     per group and depth, or one per group if depths are a constant stride apart. Otherwise it has one per
@@ -258,8 +266,8 @@ def along(
 
 
 def is_padded_run(indices: Array) -> bool:
-    """Tells whether the units of a group read contiguous elements at every depth. The last unit may be
-    repeated, as padding.
+    """Tells whether the units (results of sums) of a group read contiguous elements at every depth. The last
+    unit may be repeated, as padding.
 
     indices: the index of the element that is read, [depth, unit].
     """

@@ -35,7 +35,8 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
     """Chooses how many units are computed together as a group, in whole vectors: the number for which most
     values are read by one load, because the units of a group read the same element or contiguous ones.
 
-    fibers: the fibers of a step. units: the number of units. width: the number of elements of a vector.
+    fibers: the fibers of a step, each the elements of a matrix that are summed to one result, a unit. units:
+        the number of units. width: the number of elements of a vector.
     """
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
@@ -46,7 +47,8 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
 
 
 def runs_in_groups(indices: Array, group: int) -> bool:
-    """Tells whether each group of units reads one element, or contiguous ones, as one load can do.
+    """Tells whether each group of units (results of sums) reads one element, or contiguous ones, as one load
+    can do.
 
     indices: the index of the element that each unit reads.
 
@@ -70,8 +72,8 @@ class FiberStorage:
 
     @cached_property
     def order(self) -> Array:
-        """For each position in memory, where the matrix is stored fiber by fiber, the index of the element
-        that is stored there. Padding repeats the last unit.
+        """For each position in memory, where the matrix is stored fiber by fiber (the elements that a sum
+        combines together), the index of the element that is stored there. Padding repeats the last unit.
         """
         return in_groups(self.indices, self.group).ravel()
 
@@ -95,7 +97,8 @@ def in_groups(numbers: Array, group: int) -> Array:
     """Rearranges an array [depth, units] to [groups, depth, units of a group], the order in which a matrix is
     stored in memory. The last group is padded with copies of the last unit.
 
-    group: the number of units of a group, whose fibers are worked on together.
+    group: the number of units of a group, whose fibers (elements summed to one result, a unit) are worked on
+        together.
     """
     depth, units = numbers.shape
     groups = -(-units // group)
@@ -125,7 +128,7 @@ class FiberWork:
 
     def __post_init__(self) -> None:
         """Assigns each member its level, the position in the order of work: even for work on units, odd for
-        work on fibers (matrix elements summed for a unit). Finds the nodes to be recomputed.
+        work on fibers (matrix elements summed to one result, a unit). Finds the nodes to be recomputed.
 
         Levels are as late as possible. Nodes on fibers are recomputed where a later level reads them, if
         cheap.
@@ -150,7 +153,7 @@ class FiberWork:
 
     def earliest(self, number: int) -> int:
         """Returns the first level (position in the order of work) on which a node can be computed: even for
-        work on units, odd for work on fibers (elements summed for one unit).
+        work on units, odd for work on fibers (elements summed to one result, a unit).
         """
         is_odd = self.is_deep(number) or number in self.fibers.sums
         level = int(is_odd)
@@ -165,8 +168,8 @@ class FiberWork:
 
     def latest(self, number: int) -> int:
         """Returns the last level (position in the order of work) on which a node may be computed. A node on
-        fibers (elements summed for one unit) may wait for the first of its readers, if all are of this work;
-        others keep their level.
+        fibers (elements summed to one result, a unit) may wait for the first of its readers, if all are of
+        this work; others keep their level.
         """
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
@@ -179,10 +182,11 @@ class FiberWork:
         return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:
-        """Marks a node on fibers (elements summed for a unit) to be recomputed on a level, with its operands.
+        """Marks a node on fibers (elements summed to one result, a unit) to be recomputed on a level
+        (position in the order of work), with its operands.
 
-        This is done only if it takes at most CHEAP operations; the value then need not be stored and loaded
-        again.
+        This is done only if it takes at most `CHEAP` (4) operations for an element; the value then need not
+        be stored and loaded again.
         """
         if not self.is_deep(number) or self.level[number] == level or number in self.again.get(level, ()):
             return
@@ -192,8 +196,8 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """Counts the operations to compute an element of a matrix cut into fibers (elements summed for one
-        unit) once more, operands on fibers included.
+        """Counts the operations to compute an element of a matrix cut into fibers (elements summed to one
+        result, a unit) once more, operands on fibers included.
         """
         flops = self.net.nodes[number].row.flops
         return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
@@ -239,8 +243,9 @@ class FiberWork:
         return sorted(nodes | self.again.get(level, set()))
 
     def is_fused(self, number: int) -> bool:
-        """Tells whether a node is a product of elements of fibers that a single sum of the same level reads,
-        so that both become a fused multiply-add.
+        """Tells whether a node is a product of elements of fibers (summed to one result, a unit) that a
+        single sum of the same level (position in the order of work) reads, so that both become a fused
+        multiply-add.
         """
         node, users = self.net.nodes[number], self.readers[number]
         has_one_sum = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
@@ -259,7 +264,8 @@ class FiberWork:
 def work_on_fibers(
     fibers: Fibers, phases: tuple[tuple[int, ...], ...], stored: Container[int]
 ) -> dict[int, FiberWork]:
-    """Groups nodes on fibers (matrix elements summed for one unit) by phase and number of units.
+    """Groups nodes on fibers (matrix elements summed to one result, a unit) by phase (nodes between two
+    barriers) and number of units.
 
     phases: the nodes of each phase.
     stored: the nodes that results read, which therefore must be stored.

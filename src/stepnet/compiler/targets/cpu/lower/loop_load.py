@@ -33,7 +33,8 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
         """Counts the work of a stage (before, in or after the loop over steps), to estimate its time. work:
         its loops, each with its net. waits: its barriers per step.
 
-        Unit blocks (vectors of units) are listed only for loops whose units threads divide without barriers.
+        Unit blocks (vectors of features) are listed only for loops whose units threads divide without
+        barriers.
         """
         work = list(work)
         by_unit = program.units_are_alone and not waits
@@ -67,8 +68,8 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
 
 
 def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
-    """Yields, of the phases of a stage, the loops over rows (sequences), without those over the words (inner
-    steps) of a row.
+    """Yields, of the phases of a stage (the work before, in or after the loop over steps), the loops over
+    rows (sequences), without those over the words (inner steps) of a row.
     """
     for phase in phases:
         if isinstance(phase, LaneLoop):
@@ -93,8 +94,8 @@ def flops(net: Net, loop: Loop) -> int:
 
 
 def fiber_flops(net: Net, loop: FiberLoop) -> int:
-    """Counts the elementwise operations per row of a loop over fibers (elements summed for one unit), to
-    estimate its time.
+    """Counts the elementwise operations per row of a loop over fibers (elements summed to one result, a
+    unit), to estimate its time.
     """
     units = [
         number
@@ -113,8 +114,8 @@ def fiber_flops(net: Net, loop: FiberLoop) -> int:
 
 
 def moved_elements(loop: Loop) -> int:
-    """Counts the elements that a loop copies, encodes or combines per row, to estimate its time; 0 for loops
-    that compute by units.
+    """Counts the elements that a loop copies, encodes or combines for each row (a sequence at one step), to
+    estimate its time; 0 for loops of products and elementwise work (`UnitLoop`).
     """
     if isinstance(loop, UnitLoop):
         return 0

@@ -276,8 +276,9 @@ class FiberPass:
 
     @property
     def fields(self) -> set[Field]:
-        """The fields (places of values in records) that the pass over fibers (matrix elements summed for a
-        unit) reads: they decide whether it can be fused with a pass of the step before.
+        """The fields (places of values in the memory of a row) that the pass over fibers (the matrix elements
+        summed to one result, a unit) reads: they decide whether it can be fused with a pass of the step
+        before.
         """
         read = [operands for _, operands in (*self.units, *self.nodes)] + [
             fiber_sum.terms for fiber_sum in self.sums
@@ -320,8 +321,9 @@ class FiberLoop:
 
     @property
     def reads_only_fibers(self) -> bool:
-        """Tells whether a step's first pass (in `passes`) reads no memories but matrices that its passes
-        store; so it need not wait for the work on units at the end of the step before.
+        """Tells whether a step's first pass (in `passes`) reads no memories (recurrent states) but matrices
+        that its passes store; so it need not wait for the work on units (results of sums) at the end of the
+        step before.
 
         A memory is stored in the record "next", which is the record "now" a step later.
         """
@@ -382,8 +384,8 @@ Phase = list[Loop] | LaneLoop | InnerLoop
 
 
 def is_one_loop(phases: list[Phase]) -> bool:
-    """Tells whether a stage is a single loop over units, so that each thread can run its units through many
-    steps without a barrier.
+    """Tells whether a stage is a single loop over units (features of a value), so that each thread can run
+    its units through many steps without waiting for other threads at a barrier.
 
     phases: the loops of the stage (the work before, in or after the loop over steps), phase by phase.
     """

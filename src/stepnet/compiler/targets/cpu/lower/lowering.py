@@ -65,6 +65,7 @@ def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLo
     """Lowers one phase (nodes between two barriers of threads) to loops. numbers: its nodes, in order.
 
     Nodes that are fused into a reduction, or are results of an inner recurrence, have no loop of their own.
+    Raises `NetError` for an operation that has no loop.
     """
     loops: list[Loop | InnerLoop] = []
     units: dict[tuple[int, str], list[int]] = {}
@@ -97,8 +98,8 @@ def lower(stage: StageLowering, numbers: tuple[int, ...]) -> list[Loop | InnerLo
 
 
 def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
-    """Makes the loop over `size` units that computes the nodes `members`: products with matrices, and
-    pointwise nodes.
+    """Makes the loop over `size` units (numbers of a value) that computes the nodes `members`: products with
+    matrices, and pointwise nodes, whose values are stored if something else reads them.
     """
     products: list[ProductSum] = []
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
@@ -119,8 +120,8 @@ def unit_loop(stage: StageLowering, size: int, members: list[int]) -> UnitLoop:
 
 
 def result_copies(stage: StageLowering) -> list[Loop]:
-    """Makes loops that copy the results which no loop stores: views, constants, values computed earlier,
-    and matrices that lie in the order of fibers (elements summed for one unit).
+    """Makes loops that copy the results which no loop stores: views, constants, values computed earlier, and
+    matrices that lie in the order of fibers (elements summed to one result, a unit).
     """
     loops: list[Loop] = []
     stored = {number: targets for number, targets in stage.targets_of.items() if number not in stage.fields}
@@ -173,8 +174,9 @@ def inner_reduction(stage: StageLowering, number: int) -> InnerReduceLoop:
 def inner_loop(stage: StageLowering, number: int) -> InnerLoop:
     """Lowers an inner recurrence (node `number`), which runs over inner sequences within one step.
 
-    Its memories and statics are in separate records (memory of a row's values), one for each lane (slot for a
-    sequence), and are copied from and to the step's records.
+    Its memories (recurrent states) and statics (values that every step reads) are in separate records (memory
+    of a row's values), one for each lane (slot for a sequence), and are copied from and to the step's
+    records.
     """
     node = stage.net.nodes[number]
     recur, records = node.recur, stage.records
@@ -231,7 +233,8 @@ def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
 
 
 def inner_field(stage: StageLowering, number: int, axis: str) -> Field:
-    """Returns the field from which an inner recurrence reads an inner sequence: the current word of each row.
+    """Returns the field (place in memory) from which an inner recurrence reads an inner sequence: the current
+    word (step of the sequence) of each row.
 
     It is copied first if it is not stored contiguously. number, axis: its node, and the axis of its words.
     """

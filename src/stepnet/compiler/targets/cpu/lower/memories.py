@@ -40,8 +40,9 @@ class MemoryFields:
 
 
 def assign_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryFields:
-    """Assigns a field (position in the memory of a row) to each memory (recurrent state) of a plan's step.
-    Matrices that are summed over an axis are stored fiber by fiber (the elements of a sum together).
+    """Assigns a field (position in the memory of a row) to each memory (recurrent state) of the step in a
+    plan (a part's operations in their order). Matrices that are summed over an axis are stored fiber by fiber
+    (the elements of a sum together).
 
     records: the layout of the rows' memory, to which the fields are added.
     constants: the constants, to which the index tables for copies of matrices are added.
@@ -81,7 +82,8 @@ def assign_static(
         which the index table for the copy of a matrix is added.
     width: the number of elements of a vector.
 
-    Returns the field, and the copy that stores the value fiber by fiber; None if it keeps the caller's order.
+    Returns the field, and the copy that stores the value fiber by fiber (the elements that a sum combines
+    together); None if it keeps the caller's order.
     """
     type_, indices = plan.body.type_of(number), plan.fibers.indices.get(number)
     if indices is None:

@@ -48,8 +48,9 @@ class Needs:
 
     @classmethod
     def of(cls, plan: Plan) -> "Needs":
-        """Finds the arrays that a call must allocate for the work after a plan's loop over the steps: final
-        memories, values of all steps that this work reads, reductions over steps, and values computed last.
+        """Finds the arrays that a call must allocate for the work of a plan (the operations of a part in
+        their order) after its loop over the steps: final memories (recurrent states), values of all steps
+        that this work reads, reductions over steps, and values computed last.
         """
         net, rows = plan.net, plan.results(plan.ends.rows)
         last = plan.last
@@ -83,8 +84,9 @@ def has_code(how: str, dtype: str) -> bool:
 
 
 def tasks_of(plan: Plan) -> set[int]:
-    """Finds the reductions over steps, and the totals, that machine code computes after the loop of a plan:
-    nodes of its net. They read values of loops, and results of one another.
+    """Finds the reductions over steps, and the totals (values over all rows), that machine code computes
+    after the loop of a plan (a net's operations in their order); returns their nodes. They read values of
+    loops, and results of one another.
     """
     net, tasks = plan.net, set[int]()
     late = {*plan.reduced, *plan.total}

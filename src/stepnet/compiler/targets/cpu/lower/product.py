@@ -38,7 +38,8 @@ def left_operand(
 
     operand, inner: the node of the left operand, and its number of elements.
     numbers: the nodes of the parameters, each a matrix [inner, n] for one product.
-    weights: the encoding of operand and parameters, "int8" or "bfloat16"; None for plain values.
+    weights: the encoding of operand and parameters, "int8" or "bfloat16", or that of the parameters alone,
+        "stored"; None for plain values.
     """
     parameters = tuple(map(stage.constant, numbers))
     if weights is None:
@@ -51,6 +52,9 @@ def left_operand(
         Scaled(parameters, stage.width) if is_scaled else PackedParameters(parameters, stage.width, weights)
     )
     packed = stage.constants.add(entry)
+    if not ENCODINGS[weights].is_left_encoded:
+        left, start = stage.run_of(operand, by_number=True)
+        return ProductOperand(left, start, inner, packed, weights)
     left, scales = encoded_left(stage, operand, weights)
     return ProductOperand(left, 0, inner, packed, weights, scales)
 
@@ -60,9 +64,9 @@ def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Fiel
     if the encoding has no scales.
 
     The first call assigns the fields, and adds a loop that encodes the operand to the work before the current
-    phase. All products with this operand read the same fields.
+    phase (the nodes between two barriers). All products with this operand read the same fields.
 
-    operand, weights: the node of the operand, and the encoding.
+    operand, weights: the node of the operand, and the encoding, such as "int8".
     """
     if (operand, weights) not in stage.encoded:
         kind, type_ = arithmetic(weights, "float32", stage.width, stage.processor), stage.net.type_of(operand)

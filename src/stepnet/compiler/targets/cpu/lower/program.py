@@ -39,7 +39,8 @@ IN_PLACE = ("float32", "float64")
 
 
 def vector_width(plan: Plan, processor: Processor) -> int:
-    """Returns the number of elements of a vector, which all loops of a kernel share.
+    """Returns the number of elements of a vector, which all loops of the machine code of a plan (a part's
+    operations in their order) share.
 
     An element is as large as one of the widest floating dtype: of the products, or of all values if there are
     no products. Without floating dtypes it has 4 bytes.
@@ -69,13 +70,15 @@ class Lowering:
     constants: Constants = field(default_factory=Constants)
 
     def __post_init__(self) -> None:
-        """Collects the operands and needs of the plan; sets up the tables that `run` fills.
+        """Collects the operands and needs of the plan (operations in their order); sets up the tables that
+        `run` fills.
 
         arguments, next_argument: the indices of the call's arguments with pointers to arrays, by kind; and
             the next free one.
         row_arguments, final_arguments: the arguments of inputs with a value per sequence, and of final
-            memories, by node.
-        sources, output_sources: the fields of values that steps read, and of the loop's outputs, by node.
+            memories (recurrent states), by node.
+        sources, output_sources: the fields (places in memory) of values that steps read, and of the loop's
+            outputs, by node.
         sequence_fields, row_inputs: the fields of values computed per sequence, and of the inputs for these,
             by node.
         arrays_in_place, inner_arrays: the arrays that are read or written in place, with a value per step;
@@ -111,8 +114,9 @@ class Lowering:
         return self.next_argument - 1
 
     def run(self) -> Lowered:
-        """Lowers the plan to loops over memory: assigns a place in memory to all values, then lowers the work
-        of each stage (before, in and after the loop over steps). Returns the result.
+        """Lowers the plan (operations in their order) to loops over memory: assigns a place in memory to all
+        values, then lowers the work of each stage (before, in and after the loop over steps). Returns the
+        result.
         """
         self.assign_axes()
         inputs = self.assign_inputs()
@@ -173,7 +177,8 @@ class Lowering:
         return self.arrays_in_place[-1].field
 
     def field_of_windows(self, argument: int, number: int) -> Field:
-        """Makes the field by which products read windows of steps in place, by the addresses of the steps.
+        """Makes the field (description of a place in memory) by which products read windows of steps, as
+        those of a convolution, where they lie in the caller's array: by the addresses of the steps.
 
         argument: the index of the pointer to the addresses in the call's arguments. number: the node.
         """
@@ -185,7 +190,7 @@ class Lowering:
         """Returns the size in bytes of a dummy row: a lane, which runs sequence after sequence, reads and
         writes it in steps in which it has none. It is as large as the largest row.
 
-        strides: the bytes of a row of each kind of record, by its name.
+        strides: the bytes of a row of each kind of record (memory with the values of a row), by its name.
         """
         arrays = [array.field.bytes for array in (*self.arrays_in_place, *self.inner_arrays)]
         kept_strides = [stride for record, stride in strides.items() if record.startswith("kept ")]
@@ -195,8 +200,8 @@ class Lowering:
         """Assigns an array of the call to every result with a value per step, and to every value per step
         that is read after the loop; adds them to `self.results`.
 
-        If loops can write the value to the array directly, it also gets a field there. Other values are
-        copied to the array after each block of steps.
+        If loops can write the value to the array directly, it also gets a field (a place in memory) there.
+        Other values are copied to the array after each block of steps (those computed together).
         """
         for kind, table, numbers in (
             ("outputs", "put", self.plan.results(self.plan.ends.steps)),
@@ -230,10 +235,11 @@ class Lowering:
             self.axes[axis] = Axis(axis, self.new_argument("offsets"), table)
 
     def assign_inputs(self) -> list[tuple[int, Field]]:
-        """Assigns a field or an array to every input but parameters, which are among the constants.
+        """Assigns a field (place in memory) or an array of the call to every input but parameters, which are
+        among the constants.
 
-        Returns the inputs that are copied into the block of steps: the index of the array's pointer, and the
-        field.
+        Returns the inputs that are copied into the block of steps (those computed together): the index of the
+        array's pointer, and the field.
         """
         inputs: list[tuple[int, Field]] = []
         ends = self.plan.ends
@@ -275,7 +281,7 @@ class Lowering:
 
     def sequence_source(self, number: int) -> RowSource:
         """Returns the source from which the loop reads a node with one value per sequence: an array of the
-        call, or the field of a value computed before the sequence's first step.
+        call, or the field (place in memory) of a value computed before the sequence's first step.
         """
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
@@ -294,7 +300,7 @@ class Lowering:
 
     def lower_sequence(self) -> RowWork | None:
         """Lowers the work done once per sequence, before its first step, to loops over the sequences: values
-        that steps or initial memories read. None if there is none.
+        that steps or initial memories (recurrent states) read. None if there is none.
         """
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= {*self.operands.others, *self.read_in_the_end()}
@@ -319,15 +325,17 @@ class Lowering:
         return RowWork(self.net, inputs, work)
 
     def read_in_the_end(self) -> set[int]:
-        """Returns the nodes whose values the work after a sequence's last step reads but does not compute."""
+        """Returns the nodes whose values the work that is done once per sequence after its last step reads
+        but does not compute.
+        """
         computed = [number for phase in self.plan.ended for number in phase]
         read = [operand for number in computed for operand in self.net.nodes[number].inputs]
         roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
         return {n for n in roots - set(computed) if self.net.nodes[n].operation != "expand"}
 
     def assign_expanded(self) -> list[tuple[RowSource, Field]]:
-        """Assigns fields (places in memory, here in the block of steps) to values per sequence that each step
-        reads outside the loop.
+        """Assigns fields (places in memory, here in that of the steps computed together) to values per
+        sequence that each step reads outside the loop.
 
         Returns the source and the field of each.
         """
@@ -353,12 +361,13 @@ class Lowering:
         targets_of: dict[int, list[Field]],
         parameters: Mapping[int, ConstantNode] = NONE,
     ) -> StageLowering:
-        """Makes the context for lowering one stage of the plan.
+        """Makes the context for lowering one stage of the plan (operations in their order) to loops: its work
+        before, in or after the loop over steps, or once per sequence.
 
         net: the outer net, or the body of the recurrence.
-        phases: the nodes of each phase.
-        scratch: the name of the record for values that only this stage reads.
-        sources: the fields of values that are computed before the stage.
+        phases: the nodes of each phase (work between two barriers).
+        scratch: the name of the record (kind of memory) for values that only this stage reads.
+        sources: the fields (places in memory) of values that are computed before the stage.
         targets_of: for each result of the stage, the fields in which it is stored.
         parameters: for nodes of another net than those of the plan, constants of the plan's net.
         """
@@ -379,8 +388,9 @@ class Lowering:
         )
 
     def lower_before(self) -> list[list[Loop]]:
-        """Lowers the work that is done for all steps of a block before the loop over the steps, such as
-        products of inputs with parameters, to loops. Its results are what the steps read.
+        """Lowers, to loops, the work that is done for all steps of a block of steps (those computed together)
+        before the loop over them, such as products of inputs with parameters. Its results are what the steps
+        read.
         """
         targets_of: dict[int, list[Field]] = {}
         early = {n for numbers in self.plan.before for n in numbers}
@@ -397,8 +407,8 @@ class Lowering:
         return loops(self.stage(self.net, self.plan.before, "block", existing, targets_of))
 
     def lower_loop(self) -> tuple[list[Phase], Field | None]:
-        """Lowers a recurrence's step to loops; returns these by phase, and the field of the step index (the
-        place where the loops find it), None if it is not read.
+        """Lowers a recurrence's step to loops; returns these by phase (work between two barriers), and the
+        field of the step index (the place where the loops find it), None if it is not read.
         """
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
@@ -437,8 +447,8 @@ class Lowering:
         number: the number of the output's node.
 
         The list has the rows of the result arrays that the loop can write directly. It also has a field in
-        the buffer of the block of steps if work after the loop, or a copy, reads the output, and the result
-        array cannot be read again.
+        the buffer of the block of steps (those computed together) if work after the loop, or a copy, reads
+        the output, and the result array cannot be read again.
         """
         in_place = [result.field for result in self.results if result.number == number and result.field]
         read = [operand for n in self.late for operand in self.net.nodes[n].inputs]
@@ -453,11 +463,12 @@ class Lowering:
     def lower_after(
         self,
     ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
-        """Lowers the work over all steps of a block that follows the loop over the steps.
+        """Lowers, to loops, the work on all steps of a block of steps (those computed together) that follows
+        the loop over them.
 
-        Returns its loops by phase; the outputs to copy from the block of steps to arrays of the call; and the
-        values to copy likewise that later work reads. Each copy is a pair: the index of the array's pointer
-        among the call's arguments, and the field of the value.
+        Returns its loops by phase (between two barriers); the outputs to copy from the block of steps to
+        arrays of the call; and the values to copy likewise that later work reads. Each copy is a pair: the
+        index of the array's pointer among the call's arguments, and the field (place in memory) of the value.
         """
         sources = {**self.sources, **self.output_sources}
         targets_of: dict[int, list[Field]] = {}
@@ -476,8 +487,8 @@ class Lowering:
         return work, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
-        """Lowers the work that is done once per sequence, after its last step, on final memories and on
-        reductions over steps, to loops; None if there is none.
+        """Lowers the work that is done once per sequence, after its last step, on final memories (recurrent
+        states) and on reductions over steps, to loops; None if there is none.
         """
         arguments = {**self.row_arguments, **self.final_arguments}
         arguments |= {number: self.new_argument("reduced") for number in self.needs.reduced}
@@ -532,7 +543,8 @@ def is_zeros(net: Net, number: int) -> bool:
 
 
 def swapped_strides(strides: dict[str, int]) -> dict[str, int]:
-    """Returns the row strides, in bytes, of the buffers of new memories, "next" and "inner next", by name.
+    """Returns the row strides, in bytes, of the buffers of new memories (recurrent states), "next" and "inner
+    next", by name.
 
     They equal the strides of "now" and "inner now", with which the buffers are swapped after each step.
     strides: the strides of the other records (buffers with a row per sequence), by name.

@@ -13,7 +13,9 @@ WORDS = {"reduce"}
 
 
 def plan_refusal(plan: Plan) -> str | None:
-    """Returns why a plan has no machine code, its first unsupported operation; None if it has."""
+    """Returns why there is no machine code for a plan (the operations of a part in their order): a message
+    with its first unsupported operation; None if there is.
+    """
     in_numpy = {*plan.reduced, *plan.total}
     compiled = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]
     return refusal(compiled) or refusal(plan.body.nodes, inside=True)

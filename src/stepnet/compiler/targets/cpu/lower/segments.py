@@ -79,8 +79,8 @@ class Segments:
 
     @cached_property
     def numbering(self) -> tuple[list[int], set[int]]:
-        """Two results, for the phases of a stage: the number of each phase's segment, or 0 if it is in none;
-        and the indices of the phases that begin a segment.
+        """Two results, for the phases (work between two barriers) of a stage: the number of each phase's
+        segment, or 0 if it is in none; and the indices of the phases that begin a segment.
 
         A segment is a run of phases that one lane (slot for a sequence) completes before the next lane. It
         begins with a phase that has work on words (inner steps). It ends with the last such phase before a
@@ -113,8 +113,8 @@ class Segments:
         return self.numbering[0][phase]
 
     def begins(self, phase: int) -> bool:
-        """Tells whether a phase begins a segment (a run of phases that one lane completes before the next),
-        so that its loops over rows come before the lanes' work.
+        """Tells whether a phase (work between two barriers) begins a segment: a run of phases that one lane
+        (sequence) completes before the next, so that its loops over rows come before the lanes' work.
         """
         return phase in self.numbering[1]
 
@@ -153,7 +153,7 @@ def lane_by_lane(
 def axis_of(loop: Loop) -> str:
     """Returns the axis of inner sequences over whose words (steps) a loop goes; "" for a loop over rows.
 
-    It is that of the record that the loop stores to, "words AXIS" or "kept AXIS".
+    It is that of the record (kind of memory) that the loop stores to, "words AXIS" or "kept AXIS".
     """
     if isinstance(loop, InnerReduceLoop):
         return loop.axis

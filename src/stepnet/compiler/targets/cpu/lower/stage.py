@@ -84,7 +84,8 @@ class StageLowering:
     )
 
     def __post_init__(self) -> None:
-        """Finds the phase and the fields of each node, and the nodes that are fused into reductions.
+        """Finds the phase (work between two barriers) and the fields (places in memory) of each node, and the
+        nodes that are fused into reductions.
 
         A wanted result that only reshapes another node counts as that node. Nodes without fields stay in
         registers.
@@ -134,11 +135,13 @@ class StageLowering:
     # ---- values in memory
 
     def assign_fields(self) -> dict[int, list[Field]]:
-        """Assigns fields in memory to each node that is read outside its own loop; returns them by node.
+        """Assigns fields (places in memory) to each node that is read outside its own loop; returns them by
+        node.
 
         An operand of a concatenation may get a slice of the concatenation's field, so that it need not be
-        copied. Nodes that are read after other lanes have run are added to `kept`. Of results that loops
-        store fiber by fiber, fields in another order are put into `rearranged`.
+        copied. Nodes that are read after other lanes (sequences) have run are added to `kept`. Of results
+        that loops store by fiber (the matrix elements summed to one result, a unit), fields in another order
+        are put into `rearranged`.
         """
         needed: set[int] = set()
         for number in self.phase_of:
@@ -176,10 +179,11 @@ class StageLowering:
         return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
 
     def pieces_inside(self, number: int) -> list[tuple[int, int]]:
-        """Lists the operands of a concatenation of vectors that loops store directly into the field of the
-        result, so that no copy is needed, each with its offset there.
+        """Lists the operands of a concatenation of vectors that loops store directly into the field (place in
+        memory) of the result, so that no copy is needed, each with its offset there.
 
-        These are the operands that loops of this stage compute as whole vectors, and that begin at a vector.
+        These are the operands that loops of this stage (the work before, in or after the loop over steps)
+        compute as whole vectors, and that begin at a vector.
         """
         node = self.net.nodes[number]
         if node.operation != "concatenate" or len(node.type.shape) != 1:
@@ -269,7 +273,8 @@ class StageLowering:
 
     def stored_indices(self, number: int, indices: np.ndarray) -> np.ndarray:
         """Returns the positions at which elements of a node are stored in its field, from the indices of the
-        elements in the node's value. They differ for matrices that are stored fiber by fiber.
+        elements in the node's value. They differ for matrices that are stored by fibers (the elements summed
+        to one result, a unit).
         """
         storage = self.storage(number)
         return indices if storage is None else storage.index[indices]
@@ -301,7 +306,8 @@ class StageLowering:
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
         """Returns a field (position in memory) in which a node's elements are contiguous, and the index of
-        the first. If there is none, it is a new field, to which they are copied before the current phase.
+        the first. If there is none, it is a new field, to which they are copied before the current phase (the
+        nodes between two barriers).
 
         by_number: whether they are read one by one, not in vectors that may extend past the last.
         """
@@ -322,13 +328,13 @@ class StageLowering:
 def field_operand(
     constants: Constants, source: Field, indices: np.ndarray, dtype: str, width: int
 ) -> Operand:
-    """Returns the cheapest operand that reads elements of a field (memory of a value), block by block.
+    """Returns the cheapest operand that reads elements of a field (memory of a value), a vector at a time.
 
-    In this order: one element for all; one contiguous run; by an index per block, an element or a run for
+    In this order: one element for all; one contiguous run; by an index per vector, an element or a run for
     each; an index per element. Tables of indices are added to the constants.
 
     indices: the index of each element in the field.
-    width: the number of elements of a block.
+    width: the number of elements of a vector.
     """
     if np.all(indices == indices[0]):
         return UniformLoad(source, int(indices[0]), dtype)

@@ -48,8 +48,8 @@ class Tiling:
     @classmethod
     def of(cls, net: Net, loop: UnitLoop, width: int, processor: Processor) -> "Tiling":
         """Chooses the tiling of a loop with matrix products: the sizes of its register tiles (rows x vectors
-        of columns), and the groups of work that threads divide among them. width: the number of elements of a
-        vector.
+        of columns), the groups of work that threads divide among them, and whether sums are kept in memory.
+        width: the number of elements of a vector.
         """
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
@@ -94,8 +94,9 @@ def instruction_count(net: Net, loop: UnitLoop) -> int:
 
 
 def most_gate_groups(loop: UnitLoop) -> int:
-    """Returns the largest number of equal groups into which the gates (sums per unit) of each of a loop's
-    products can be divided, to be computed one group after the other; 1 if some sum is not read.
+    """Returns the largest number of equal groups into which the gates (sums per unit, which is a feature of
+    the result) of each of a loop's products can be divided, to be computed one group after the other; 1 if
+    some sum is not read.
     """
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
@@ -104,7 +105,7 @@ def most_gate_groups(loop: UnitLoop) -> int:
 def grain_of(blocks: int, units: int) -> int:
     """Returns the number of unit blocks in a group. Threads divide the groups among them, but not a group.
 
-    blocks: the number of all unit blocks (vectors of units).
+    blocks: the number of all unit blocks (vectors of features).
     units: the number of unit blocks in the largest group. It is halved until there is an even number of full
         groups, or a group has a single block; it stays if one group has all blocks.
     """

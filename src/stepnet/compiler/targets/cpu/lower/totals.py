@@ -53,9 +53,9 @@ class TotalFunctions:
 
     @classmethod
     def of(cls, plan: Plan) -> "TotalFunctions | None":
-        """Finds the nodes of a plan that are computed from totals (sums over all rows) alone, such as a step
-        of an optimiser: machine code computes them at the end of a call, when the sums are complete. None if
-        there are none, or if their values are too large.
+        """Finds the nodes of a plan (a net's operations in their order) that are computed from totals (sums
+        over all rows) alone, such as a step of an optimiser: machine code computes them at the end of a call,
+        when the sums are complete. None if there are none, or if their values are too large.
         """
         net, tasks, totals = plan.net, tasks_of(plan), plan.results(plan.ends.totals)
         once = {number for number, node in enumerate(net.nodes) if is_known(node)} - {*plan.total}
@@ -84,8 +84,12 @@ class TotalFunctions:
         functions: Collection[int],
         made: list[tuple[int, int]],
     ) -> "TotalFunctions":
-        """Makes the net of one row from nodes of a plan's net: totals that tasks compute, functions of them,
-        and constants. made: the results, each with its position among those of a call.
+        """Makes the net that computes the functions of totals (values over all rows) of a plan (a net's
+        operations in their order), as if there were one row: totals become its inputs.
+
+        net: the plan's net. numbers: its nodes to copy: totals, functions of them, and constants.
+        tasks, functions: those that machine code computes as totals, and the functions.
+        made: the nodes of the results, each with its position among the totals that a call returns, or -1.
         """
         builder, copy_of = Builder(), dict[int, int]()
         for number in numbers:
@@ -108,7 +112,9 @@ class TotalFunctions:
 
     @property
     def computed(self) -> list[int]:
-        """The nodes of the net that are computed: not inputs, constants, nor constants that are repeated."""
+        """The nodes of this net (functions of totals, which are values over all rows) that are computed: not
+        inputs, constants, nor constants that are repeated.
+        """
         repeated = {number for number, node in enumerate(self.net.nodes) if node.operation == "expand"}
         known = {*self.net.inputs, *self.constants} | repeated
         return [number for number in range(len(self.net.nodes)) if number not in known]
@@ -136,9 +142,11 @@ def numbers_not_in(numbers: Collection[int], *others: Collection[int]) -> list[i
 
 
 def functions_of(plan: Plan, tasks: Collection[int], once: Collection[int]) -> set[int]:
-    """Finds the functions of totals of a plan with NumPy's bits: nodes of its net.
+    """Finds the nodes of a plan's net that depend on totals (values over all rows) alone, and whose
+    operations have the same bits in machine code as in NumPy; returns their numbers.
 
-    tasks: the totals that machine code computes. once: the constants.
+    tasks: the totals that machine code computes. once: the nodes with one value for all rows, such as
+    constants.
     """
     net, functions = plan.net, set[int]()
     for number in plan.total:

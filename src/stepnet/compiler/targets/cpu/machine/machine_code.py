@@ -54,7 +54,9 @@ class MachineCode:
 
 
 def library_address(name: str) -> int:
-    """Returns the address in this process of a function of the C library, which generated code calls."""
+    """Returns the address in this process of a function of the C library, which generated code calls by its
+    name.
+    """
     address = ctypes.cast(libc()[name], ctypes.c_void_p).value
     assert address is not None
     return address

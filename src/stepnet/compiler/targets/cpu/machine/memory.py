@@ -196,7 +196,9 @@ class Pool:
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
-        """Returns an array of at least `size` bytes, new or reused: zeros if `zeroed`, else uninitialised."""
+        """Returns, from the pool of memory, an array of at least `size` bytes, new or reused: zeros if
+        `zeroed`, else uninitialised.
+        """
         size = size_class(size)
         try:
             memory = self.free.get(size, []).pop()
@@ -207,7 +209,9 @@ class Pool:
         return memory
 
     def give_back(self, *memory: Array) -> None:
-        """Puts arrays that are no longer used into the pool, for reuse. It stays below its limit in bytes."""
+        """Puts arrays that are no longer used into the pool of memory, for reuse. It stays below its limit in
+        bytes.
+        """
         for array in memory:
             if array.nbytes + sum(size * len(kept) for size, kept in tuple(self.free.items())) > self.most:
                 self.free = {}

@@ -200,8 +200,13 @@ def loaded_by_llvm(code: ObjectCode, functions: Mapping[str, int]) -> tuple[Load
 
 
 def loaded(code: ObjectCode, functions: Mapping[str, int]) -> tuple[LoadedCode, dict[str, int], int]:
-    """Loads object code by LLVM, as `loaded_by_llvm`, in the current thread, which `run_in_thread` must have
-    started. Frees code that was discarded.
+    """Loads object code by LLVM, in the current thread, which `run_in_thread` must have started. First frees
+    code that was discarded.
+
+    functions: the addresses of the functions that the code calls, by name, other than the C library's.
+
+    Returns the object that keeps the code in memory, the addresses of the code's functions by name, and the
+    number of bytes of its instructions.
     """
     DISCARDED.clear()
     for name, address in functions.items():

@@ -73,23 +73,24 @@ class Field:
     @property
     def is_outside(self) -> bool:
         """Tells whether this field lies outside the records (the memory of each row's values), where rows are
-        not one stride apart: in an array of the call, or among the words (inner steps) of lanes. The first
-        word of the record's name says so.
+        not one stride apart: in an array of the call, or among the words (inner steps) that lanes, slots for
+        sequences, keep. The first word of the record's name says so.
         """
         return self.record.startswith(("where ", "put ", "places ", "each ", "at ", "caller"))
 
     @property
     def is_readable(self) -> bool:
         """Tells whether code can read values from this field after it has written them there. It cannot if
-        the record is "put ...", an array of results where all rows that the caller does not want are written
-        to one dummy place.
+        the record (kind of memory) is called "put ...", an array of results where all rows that the caller
+        does not want are written to one dummy place.
         """
         return not self.record.startswith("put ")
 
     @property
     def alignment(self) -> int:
         """The alignment in bytes that vector loads and stores of this field may assume: that of its offset in
-        a record, which begins at a cache line; in an array of the call only that of an element.
+        a record (the memory of a row's values), which begins at a cache line; in an array of the call only
+        that of an element.
         """
         return self.itemsize if self.is_outside else gcd(self.offset, LINE)
 
@@ -118,8 +119,9 @@ class RowSource:
 
     @property
     def is_zeros(self) -> bool:
-        """Tells whether this source of a value that each sequence has once, such as an initial memory, is
-        neither an array of the call nor a field: the value is then zeros.
+        """Tells whether this source of a value that each sequence has once, such as an initial memory
+        (recurrent state), is neither an array of the call nor a field (place in memory): the value is then
+        zeros.
         """
         return self.argument < 0 and self.field is None
 
@@ -142,8 +144,8 @@ class InnerArray:
     @property
     def field(self) -> Field:
         """The field by which code reads an array of the call with a value for each word (step of an inner
-        sequence). Its record, named "each" and the position of the array's pointer among the arguments, is
-        the array itself.
+        sequence). Its record (kind of memory), named "each" and the position of the array's pointer among the
+        arguments, is the array itself.
         """
         return Field(f"each {self.argument}", 0, self.padded, self.type.dtype)
 
@@ -180,8 +182,8 @@ class CallArray:
 
     @property
     def field(self) -> Field:
-        """The field by which code reads or writes the rows of an array of the call in place. Its record is
-        named after the table of row indices and the argument, such as "where 40".
+        """The field by which code reads or writes the rows of an array of the call in place. Its record (kind
+        of memory) is named after the table of row indices and the argument, such as "where 40".
         """
         kind = "places" if self.pieces else self.table
         return Field(f"{kind} {self.argument}", 0, self.type.size, self.type.dtype, pieces=self.pieces)
@@ -205,7 +207,7 @@ class Records:
 
     def field(self, record: str, type_: Type) -> Field:
         """Assigns memory in a record (the memory with all values of a row), padded to whole vectors, to a
-        value of a type; returns its field.
+        value of a type; returns its field (the description of that place).
         """
         start = self.used.get(record, 0)
         padded = -(-max(type_.size, 1) // self.width) * self.width * type_.itemsize
@@ -214,7 +216,7 @@ class Records:
 
     def fibered(self, record: str, type_: Type, count: int) -> Field:
         """Assigns memory in a record (all values of a row) to a matrix, fiber by fiber: the elements that one
-        sum combines lie together. Returns the field of the matrix.
+        sum combines lie together. Returns the field (the description of the place) of the matrix.
 
         type_: the type of the matrix. count: the number of stored elements, with padding.
         """

@@ -83,7 +83,7 @@ LOADED: dict[Kernel, MachineCode] = {}
 
 
 def machine_code(*kernel: Any) -> MachineCode:
-    """Returns the code of a kernel that does not depend on a plan (the graph of a layer), such as packing:
+    """Returns the machine code of a kernel (a compiled function that depends on no model), such as packing:
     loaded before, read from disk, or compiled now and stored. kernel: its folder and module, such as
     "products.pack", the processor, and options.
     """
@@ -93,8 +93,11 @@ def machine_code(*kernel: Any) -> MachineCode:
 
 
 def machine_code_of_many(*kernel: Any) -> MachineCode:
-    """Returns the code of a kernel of which there may be any number: read from disk, or compiled now and
-    stored. The caller keeps it. kernel: as for `machine_code`.
+    """Returns the machine code of a kernel (a compiled function) that depends on no particular model, and of
+    which there may be any number: read from disk, or compiled now and stored. It is not cached in this
+    process: the caller keeps it.
+
+    kernel: the key of the kernel: its folder and module, such as "running.pairs", the processor, and options.
     """
     code = read("kernel", KERNEL, kernel)
     if code is None:
@@ -104,8 +107,8 @@ def machine_code_of_many(*kernel: Any) -> MachineCode:
 
 
 def is_loaded(kernel: Kernel) -> bool:
-    """Tells whether a kernel's code, by its key (folder and module, processor, options), can be called; loads
-    it from disk if it is stored there.
+    """Tells whether the machine code of a kernel (a compiled function that depends on no model), by its key
+    (folder and module, processor, options), can be called; loads it from disk if it is stored there.
     """
     if kernel not in LOADED and (code := read("kernel", KERNEL, kernel)) is not None:
         LOADED[kernel] = MachineCode(code)
@@ -116,8 +119,8 @@ def compile_with_kernels(
     modules: Iterable[Any], kernels: Iterable[Kernel], processor: Processor
 ) -> list[ObjectCode]:
     """Compiles LLVM modules to object code for a processor, and in the same run those of the kernels that are
-    not loaded yet, which are stored on disk and loaded. A kernel is code that no plan determines, given by
-    its key. Returns the code of the modules.
+    not loaded yet, which are stored on disk and loaded. A kernel is code that depends on no particular model,
+    given by its key. Returns the code of the modules.
 
     Kernels come first: they are short, so LLVM can soon begin while the modules are still written. Both may
     be generators, which are advanced only when LLVM can take another module.
@@ -125,8 +128,8 @@ def compile_with_kernels(
     missing = list[Kernel]()
 
     def to_compile() -> Iterator[Any]:
-        """Yields the LLVM modules of kernels whose code is not loaded, and then those of the caller, for the
-        compiler.
+        """Yields the LLVM modules of kernels (functions that depend on no model) whose code is not loaded,
+        and then those of the caller, for the compiler.
         """
         for kernel in kernels:
             if not is_loaded(kernel):
@@ -142,8 +145,9 @@ def compile_with_kernels(
 
 
 def kernel_module(kernel: Kernel) -> Any:
-    """Generates the LLVM module of a kernel, by the function that its name says: "products.pack" is written
-    by `write_pack` of `products.pack_code`, with the processor and options of the kernel.
+    """Generates the LLVM module of a kernel (a compiled function that depends on no model), by the function
+    that its name says: "products.pack" is written by `write_pack` of `products.pack_code`, with the processor
+    and options of the kernel.
     """
     name, *options = kernel
     return getattr(lazy_import(f"{name}_code"), f"write_{name.partition('.')[2]}")(*options)

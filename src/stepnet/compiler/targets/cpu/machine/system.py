@@ -106,7 +106,7 @@ def semaphores() -> Semaphores:
         )
 
         def make(_: int) -> int:
-            """Creates a semaphore of Windows, and returns its handle."""
+            """Creates a semaphore of Windows; returns its handle. Raises `OSError` if that fails."""
             handle = create(None, 0, 2**31 - 1, None)
             if not handle:
                 raise OSError("the system cannot create a semaphore")
@@ -118,7 +118,7 @@ def semaphores() -> Semaphores:
         create.restype, create.argtypes = ctypes.c_void_p, [ctypes.c_long]
 
         def make(_: int) -> int:
-            """Creates a semaphore of macOS, and returns its handle."""
+            """Creates a semaphore of macOS; returns its handle. Raises `OSError` if that fails."""
             handle = create(0)
             if not handle:
                 raise OSError("the system cannot create a semaphore")
@@ -130,7 +130,9 @@ def semaphores() -> Semaphores:
         create.restype, create.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint]
 
         def make(address: int) -> int:
-            """Creates a POSIX semaphore in the memory at an address, and returns the address."""
+            """Creates a POSIX semaphore in the memory at an address; returns the address. Raises
+            `OSError` if that fails.
+            """
             if create(address, 0, 0):
                 raise OSError("the system cannot create a semaphore")
             return address

@@ -4,6 +4,7 @@
     float, integer    1             1 number               multiply-add                    the same dtype
     2 x bfloat16      2             2 x bfloat16           vdpbf16ps                       float32
                                     2 x float32            two multiply-adds
+                                    2 numbers, plain       two multiply-adds, in order
     4 x int8          4             4 x uint8, shifted     vpdpbusd                        int32
                                     4 x int16              two of pmaddwd, and additions
                                     4 x int32              four multiply-adds
@@ -76,8 +77,8 @@ class Arithmetic:
     @property
     def heads(self) -> int:
         """The number of vectors that precede the packed words (elements that one instruction multiplies
-        together) of each gate (product of a unit): for int8 one of initial sums and one of scales; 0 for
-        other encodings (a word of int8 has 4 terms).
+        together) of each gate (one of the products computed together, as for a GRU): for int8 one of initial
+        sums and one of scales; 0 for other encodings (a word of int8 has 4 terms).
         """
         return HEADS if self.terms == 4 else 0
 
@@ -100,13 +101,15 @@ def bytes_of(type_: ir.Type) -> int:
 def arithmetic(weights: str | None, dtype: str, width: int, processor: Processor) -> Arithmetic:
     """Chooses the arithmetic of products: how left operands and weights are stored and multiplied.
 
-    weights: the encoding, "int8" or "bfloat16"; None for plain values of `dtype`.
+    weights: the encoding, "int8", "bfloat16" or "stored"; None for plain values of `dtype`.
     width: the number of words in a vector.
     processor: the processor, whose instructions for bfloat16 and int8 are used if there are any.
     """
     if weights is None:
         return plain(dtype)
     bits = 32 * width
+    if weights == "stored":
+        return STORED_PAIRS
     if weights == "bfloat16":
         return PAIRS if processor.multiplies_bfloat16 and bits in MULTIPLY_ADD else WIDENED_PAIRS
     if processor.multiplies_int8 and bits in MULTIPLY_ADD:
@@ -154,6 +157,13 @@ def widened_pair(code: Code, words: ir.Value) -> list[ir.Value]:
     return [single_of(code, upper), single_of(code, lower)]
 
 
+def widened_in_order(code: Code, words: ir.Value) -> list[ir.Value]:
+    """Splits a vector of bfloat16 pairs: the first elements, then the second ones, as vectors of float32. So
+    terms are added in the order in which plain float32 parameters would be.
+    """
+    return widened_pair(code, words)[::-1]
+
+
 # ---- int8 --------------------------------------------------------------------------------------------------
 
 MULTIPLY_ADD = {
@@ -171,8 +181,8 @@ def multiply_quads(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
 
 
 def split_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits words of four int8: their elements 0 and 2, then their elements 1 and 3, as vectors of int16, by
-    which x86 multiplies pairs.
+    """Splits words (32 bits) of four int8: their elements 0 and 2, then their elements 1 and 3, as vectors of
+    int16, by which x86 multiplies pairs.
     """
     halves = code.bitcast(words, ir.VectorType(I16, 2 * width_of(words)))
     eight = code.splat(halves.type, 8)
@@ -186,8 +196,8 @@ def multiply_halves(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Val
 
 
 def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits a vector of words of four int8 into their four elements, as four vectors of int32. It is for
-    processors without an instruction that multiplies such words.
+    """Splits a vector of words (32 bits) of four int8 into their four elements, as four vectors of int32. It
+    is for processors without an instruction that multiplies such words.
     """
     last = code.splat(words.type, 24)
     shifted = [code.shl(words, code.splat(words.type, 24 - 8 * index)) for index in range(3)]
@@ -196,6 +206,7 @@ def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
 
 PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, unchanged_words, multiply_pairs)
 WIDENED_PAIRS = Arithmetic(2, I32, F32, F32, (1, 0), F32, 2, widened_pair, multiply_add)
+STORED_PAIRS = Arithmetic(2, I32, F32, F32, (0, 1), F32, 2, widened_in_order, multiply_add)
 QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, unchanged_words, multiply_quads, 128)
 SPLIT_QUADS = Arithmetic(4, I32, I32, I16, (0, 2, 1, 3), I32, 2, split_quad, multiply_halves)
 WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad, multiply_add)
@@ -205,8 +216,9 @@ WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad,
 
 
 def pack_words(code: Code, kind: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
-    """Writes code that packs rows into words: the elements of two rows as pairs of bfloat16, or a single row
-    unchanged, if a word has one element (`kind.terms` is 1). Returns the words.
+    """Writes code that packs rows into words (what one multiplication takes): the elements of two rows as
+    pairs of bfloat16, or a single row unchanged, if a word has one element (`kind.terms` is 1). Returns the
+    words.
 
     values: the elements of each row, as a vector or scalar.
     is_left: whether the words are those of a left operand, which some arithmetics store as float32.

@@ -59,8 +59,8 @@ class Elements:
 
     @property
     def bytes(self) -> int:
-        """The bytes that this entry of a kernel's constants takes, padded to whole vectors of `width`
-        elements.
+        """The bytes that this entry takes among the constants of a kernel (compiled code), padded to whole
+        vectors of `width` elements.
         """
         type_ = self.constant.type
         count = type_.size if self.indices is None else len(self.indices)
@@ -72,15 +72,17 @@ class Elements:
         return (self.constant,)
 
     def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:
-        """Copies the chosen elements of a constant to the start of `memory`, as the kernel reads them.
+        """Copies the chosen elements of a constant to the start of `memory`, in the order in which machine
+        code reads them.
 
         values: a list whose only item is the array of the constant.
         """
         self.filler(memory, processor)(values)
 
     def filler(self, memory: Array, processor: Processor) -> Callable[[Sequence[Array]], None]:
-        """Makes a function that copies the elements of a constant that a kernel reads, in its order, to
-        `memory`, also again for new parameters. It takes a list whose only item is the array of the constant.
+        """Makes a function that copies the elements of a constant that a kernel (compiled code) reads, in its
+        order, to `memory`, also again for new parameters. It takes a list whose only item is the array of the
+        constant.
         """
         type_, indices = self.constant.type, self.indices
         count = type_.size if indices is None else len(indices)
@@ -132,8 +134,8 @@ class PackedParameters:
             packing(pointer(value))
 
     def packings(self, memory: Array, like: Sequence[Array], processor: Processor) -> list[Packing]:
-        """Prepares the packing of the parameters of each gate (product of a unit) into `memory`, to be run
-        whenever the parameters change.
+        """Prepares the packing of the parameters of each gate (one of the products computed together, as for
+        a GRU) into `memory`, to be run whenever the parameters change.
 
         like: for each source (gate), an array with the shape and strides of its parameters.
         """
@@ -174,8 +176,9 @@ class Scaled:
 
     @property
     def lines(self) -> int:
-        """The number of vectors that parameters in int8 take per unit block (vector of columns) and gate
-        (product of a unit): one of initial sums, one of scales, and one for each packed word.
+        """The number of vectors that parameters in int8 take per unit block (vector of columns) and gate (one
+        of the products computed together, as for a GRU): one of initial sums, one of scales, and one for each
+        packed word.
         """
         return HEADS + word_count(self.sources[0].type.shape[0], "int8")
 
@@ -185,9 +188,9 @@ class Scaled:
         return 4 * self.blocks * self.lines * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:
-        """Encodes parameters in int8, a scale per column, and packs them into `memory`, as the kernel's
-        products read them: for each unit block (vector of columns) a line of initial sums, one of scales, and
-        the words. values: a float32 matrix per source.
+        """Encodes parameters in int8, a scale per column, and packs them into `memory`, as the products in
+        machine code read them: for each unit block (vector of columns) a line of initial sums, one of scales,
+        and the words. values: a float32 matrix per source.
         """
         shift: int = (
             lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, processor).shift
@@ -203,7 +206,7 @@ class Scaled:
 
     def filler(self, memory: Array, processor: Processor) -> Callable[[Sequence[Array]], None]:
         """Makes a function that encodes parameters in int8 and packs them into `memory`. It takes a list of
-        matrices, one per gate (product of a unit).
+        matrices, one per gate (one of the products computed together, as for a GRU).
         """
         return partial(self.fill, memory, processor=processor)
 
@@ -248,8 +251,8 @@ class Constants:
 
     @property
     def held(self) -> int:
-        """The bytes of the index tables and arrays among the constants of a kernel, which count towards a
-        cache's limit.
+        """The bytes of the index tables and arrays among the constants of a kernel (compiled code), which
+        count towards a cache's limit.
         """
         arrays = (entry.indices if isinstance(entry, Elements) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
@@ -263,8 +266,8 @@ class Constants:
         return self._add((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _add(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
-        """Returns the offset, in a kernel's memory of constants, of the entry with a key; if there is none,
-        appends `entry`, of `size` bytes.
+        """Returns the byte offset, in the memory of the constants of a kernel (compiled code), of the entry
+        with a key; if there is none, appends `entry`, of `size` bytes.
         """
         if key not in self.known:
             self.known[key] = self.size
@@ -274,8 +277,8 @@ class Constants:
         return self.known[key]
 
     def filled(self, values: Values, processor: Processor) -> Array:
-        """Takes a buffer from the pool of memory, and writes all constants that a kernel reads to it; returns
-        it.
+        """Takes a buffer from the pool of memory, and writes all constants that a kernel (compiled code)
+        reads to it; returns it.
 
         values: the array of each constant node, by (whether it is a node of the step, its number).
         """

@@ -108,16 +108,16 @@ class BlockSizes:
 
     @property
     def group_bytes(self) -> int:
-        """The bytes from one packed group of a contract's left columns, with BLOCK rows, to the next. A
-        contract is a sum over rows of outer products; a group, as many left columns as a register tile has
+        """The bytes from one packed group of a contract's left columns, with `BLOCK` (256) rows, to the next.
+        A contract is a sum over rows of outer products; a group, as many left columns as a register tile has
         rows. A cache line of padding is included.
         """
         return BLOCK * self.group * self.itemsize + LINE
 
     @property
     def unit_bytes(self) -> int:
-        """The bytes from one packed unit of a contract (a sum over rows of outer products), with BLOCK rows
-        of a vector of right columns, to the next. A cache line of padding is included.
+        """The bytes from one packed unit of a contract (a sum over rows of outer products), with `BLOCK`
+        (256) rows of a vector of right columns, to the next. A cache line of padding is included.
         """
         return BLOCK * self.width * self.itemsize + LINE
 
@@ -224,13 +224,13 @@ class Contract(ParallelCalls):
     @property
     def is_one_run(self) -> bool:
         """Tells whether one run of the machine code computes a contract (a sum over rows of outer products),
-        because they take less than AT_ONCE multiply-adds.
+        because there are so few rows that they take about `AT_ONCE` (2**31) multiply-adds at most.
         """
         return len(self.indices) <= self.rows_at_once
 
     def __call__(self) -> None:
-        """Computes the sum of the outer products of the rows. After AT_ONCE multiply-adds signals are
-        handled.
+        """Computes the sum of the outer products of the rows, into the result that the arguments point to.
+        After each `AT_ONCE` (2**31) multiply-adds or so, Python handles signals.
         """
         first, rows = ARGUMENT_INDEX["first_row"], len(self.indices)
         for begin in range(0, max(1, rows), self.rows_at_once):

@@ -68,7 +68,8 @@ class ContractCode:
         """Writes the function's body: the total begins with zeros; for each block of rows, both operands are
         packed and their product is added; a padded total is copied to the result.
 
-        Zeros pad the packed words of a block to a multiple of UNROLLED, as the microkernel requires.
+        Zeros pad the packed words of a block to a multiple of `UNROLLED` (4), as the microkernel (the inner
+        loop of the product) requires.
         """
         code, sizes, kind = self.code, self.sizes, self.kind
         left = OperandPacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
@@ -105,7 +106,7 @@ class ContractCode:
 
     def total_at(self, row: ir.Value, offset: ir.Value) -> ir.Value:
         """Computes a pointer into the memory in which the sum of products accumulates: `offset` bytes after
-        the start of a row.
+        the start of a row of the result.
         """
         code = self.code
         return code.at(code.at(self.total, code.mul(row, self.argument("total_stride"))), offset)

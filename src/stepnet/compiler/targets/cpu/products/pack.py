@@ -68,8 +68,9 @@ class Packing:
         """Prepares the arguments of the machine code that packs a matrix [k, n], for the microkernel.
 
         like: a matrix of the shape, dtype and strides of those to pack.
-        gate, gates: the position of the matrix among the gates, and their number.
-        width: the elements of a unit block.
+        gate, gates: the position of the matrix among the gates (the products computed together, as for a
+            GRU), and their number.
+        width: the elements of a unit block (a vector of columns).
         packed: the bytes of the packed gates. Padding beyond n in the last unit block is not written.
         weights: "bfloat16" to round elements of float32, two k to a word; None for no rounding.
         """
@@ -122,7 +123,9 @@ class Packings:
         self.work = ParallelCalls(run, self.arguments, edges[:-1])
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """Packs the views of the parameters. addresses: for each parameter, the address where it begins."""
+        """Packs the matrices, which are views of parameters, into the order in which products read them.
+        addresses: for each parameter, the address where it begins.
+        """
         self.arguments[:, ARGUMENT_INDEX["source"]] = (
             np.array(addresses, np.int64)[self.parameters] + self.offsets
         )

@@ -62,9 +62,10 @@ class PackCode:
         """Writes code that packs the matrix [k, n] that `arguments` describes, as [unit block][word][column].
 
         A unit block is as many columns as a vector has elements. A word has `terms` consecutive elements of a
-        column, encoded: 1 without an encoding. In full unit blocks, contiguous rows are copied by vectors,
-        contiguous columns transposed by squares of a vector's width in k and columns, all others gathered.
-        The columns of the last, partial block are packed one by one.
+        column, in the number format of the products (such as bfloat16), and is one element in plain float32.
+        In full unit blocks, contiguous rows are copied by vectors, contiguous columns transposed by squares
+        of a vector's width in k and columns, all others gathered. The columns of the last, partial block are
+        packed one by one.
         """
         code = self.code
         full, rest = (
@@ -133,7 +134,8 @@ class PackCode:
         return self.pack_words(values)
 
     def pack_words(self, values: list[ir.Value]) -> ir.Value:
-        """Writes code that packs the elements of a word; plain elements, which are not encoded, stay.
+        """Writes code that packs the elements of a word (what one multiplication takes); plain elements,
+        which are not encoded, stay.
 
         values: for each row k of the matrix that the word combines, its element, or a vector of columns.
         """

@@ -139,7 +139,7 @@ class TileIteration:
 
     def nested(self, flat: Sequence[ir.Value]) -> Sums:
         """Arranges the sums of a tile (registers) from a flat list as [row][unit block][gate]: unit blocks
-        are vectors of columns, gates the products of a unit.
+        are vectors of columns, gates the products computed together, as for a GRU.
         """
         values = iter(flat)
         shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
@@ -158,7 +158,9 @@ class TileIteration:
         pointers = self.left.rows(code, tile.rows, code.mul(first, code.number(k_bytes)))
 
         def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
-            """Adds the products of one word of a row and one of a vector of columns to their sum.
+            """Adds the products of one packed word of a row and one of a vector of columns to their sum, that
+            of row `row`, unit block (vector of columns) `unit` and gate (one of the products computed
+            together, as for a GRU) `gate`.
 
             numbers, column: the elements of the left word, each broadcast to a vector, and the vectors of
                 parameters that they are multiplied by.
@@ -170,8 +172,8 @@ class TileIteration:
         for k in range(count):
 
             def numbers(row: int, k_offset: int = k * k_bytes) -> list[ir.Value]:
-                """Loads the elements of the left operand's word of row `row` that lies `k_offset` bytes after
-                the first word, each broadcast to a vector.
+                """Loads the elements of the left operand's packed word of row `row` that lies `k_offset`
+                bytes after the first word, each broadcast to a vector.
                 """
                 pointer, row_offset = pointers[row]
                 return self.spread(code.at(pointer, row_offset + k_offset))
@@ -192,8 +194,9 @@ class TileIteration:
         return self.flat(sums)
 
     def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:
-        """Loads and unpacks the parameters by which the k-th left word, counted from that of the pointer
-        `weights`, is multiplied, for one gate (product of a unit) and one unit block (vector of columns).
+        """Loads and unpacks the parameters by which the k-th packed word of the left operand, counted from
+        that of the pointer `weights`, is multiplied, for one gate (one of the products computed together, as
+        for a GRU) and one unit block (vector of columns).
         """
         vector_bytes = self.width * self.kind.word_bytes
         pointer = self.code.at(weights, unit * self.unit_bytes + k * self.line_bytes + gate * vector_bytes)

@@ -70,7 +70,7 @@ def tiles(
     """Chooses the register tiles of a loop with `gates` products per unit, those of more rows first.
 
     processor: the processor, whose number of registers limits the tiles.
-    blocks: the number of unit blocks (vectors of units).
+    blocks: the number of unit blocks (vectors of features).
     vectors: the registers that one vector of the work takes.
     vectors_per_word: the number of vectors into which packed parameters are unpacked.
     divisor: a tile may compute its gates in several equal groups, one after the other (in turns). Their
@@ -95,10 +95,10 @@ def tiles(
         return next(fitting, 1)
 
     def units_for(rows: int, most: int) -> int:
-        """Returns the number of unit blocks (vectors of units) of a tile that gives enough accumulators to
+        """Returns the number of unit blocks (vectors of features) of a tile that gives enough accumulators to
         hide latency, but no more than `most`.
 
-        The number is doubled until it is enough, and is no more than `blocks` and STREAMS.
+        The number is doubled until it is enough, and is no more than `blocks` and about `STREAMS` (8).
         """
         units = 1
         while units < min(blocks, STREAMS) and 2 * units * rows * gates <= most:
@@ -176,16 +176,17 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
 
 
 def cycles_in_cache(tile: Tile, gates: int) -> float:
-    """Estimates the cycles that a tile takes for one element of the summed axis and one unit block, with its
-    fixed costs, if the parameters are in the L1 cache. gates: the products per unit.
+    """Estimates the cycles that a register tile takes for one element of the summed axis and one unit block
+    (a vector of columns), with its fixed costs, if the parameters are in the L1 cache. gates: the products
+    per unit.
     """
     return cycles(tile, gates, 0) + TILE_CYCLES + ROW_CYCLES * tile.rows
 
 
 @lru_cache(maxsize=1024)
 def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) -> tuple[int, ...]:
-    """Returns how many tiles of each shape (rows x unit blocks in registers) together compute at least `rows`
-    rows of a matrix product in the fewest cycles.
+    """Returns how many tiles of each shape (rows x vectors of columns, in registers) together compute at
+    least `rows` rows of a matrix product in the fewest cycles.
 
     gates, vector_bytes: the products per unit, and the bytes of a vector of parameters.
     """
@@ -196,11 +197,13 @@ def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) ->
 def cheapest(
     shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int
 ) -> tuple[float, tuple[int, ...]]:
-    """Finds the tiles that compute at least `rows` rows in the fewest cycles: the exact minimum.
+    """Finds the register tiles (rows x vectors of columns) that compute at least `rows` rows of a matrix
+    product in the fewest cycles: the exact minimum.
 
     gates, vector_bytes: the products per unit, and the bytes of a vector of parameters.
 
-    Returns these cycles, for one k of a unit block, and the number of tiles of each shape.
+    Returns these cycles, for one element of the summed axis and one vector of columns, and the number of
+    tiles of each shape.
     """
     if rows <= 0:
         return 0.0, (0,) * len(shapes)

@@ -63,7 +63,8 @@ ENDS = ("first", "last")
 def refusal_of(across: Across, is_laid: bool = False) -> str | None:
     """Returns why an operation across extents (a repeat, a reduction over steps, windows of steps or pairs of
     steps) has no machine code, so that NumPy computes it, such as its dtype; None if it has. is_laid: whether
-    the positions of inner and static sequences are known when the task is made.
+    the positions of inner and static sequences (within a step, or read whole by each) are known when the task
+    is made.
     """
     extents = across.source.extent, across.result.extent
     if is_laid and (across.body is not None or any(map(is_pairs, extents))):
@@ -93,7 +94,7 @@ def refusal_of(across: Across, is_laid: bool = False) -> str | None:
 def function_of(across: Across) -> tuple[str, str]:
     """Returns the name (such as "repeat", "last", "sum" or "windows") and the dtype of the machine code of an
     operation across extents. The dtype is "" if the code only copies values, or stores their addresses
-    ("places", for windows that products read in place).
+    ("places", for windows, groups of neighbouring steps, that products read in place).
     """
     if across.in_place:
         return "places", ""
@@ -131,7 +132,7 @@ def across_code(processor: Processor, name: str, dtype: str) -> NativeFunction:
 def shares(offsets: Array, count: int) -> list[int]:
     """Divides sequences among at most `count` threads; returns the first sequence of each.
 
-    offsets: those of the sequences, of which each thread has about as many steps.
+    offsets: where the sequences begin and end, of which each thread has about as many steps.
 
     >>> shares(np.array([0, 4, 5, 9, 10]), 2)
     [0, 2]
@@ -141,7 +142,12 @@ def shares(offsets: Array, count: int) -> list[int]:
 
 
 def task_of(across: Across, positions: Sequence[Positions], processor: Processor) -> "BetweenTask":
-    """Makes the task of an operation across extents. positions: where the sequences at its extents lie."""
+    """Makes the task of an operation across extents, such as a sum over the steps of each sequence: its
+    machine code with argument words, to be run in a call.
+
+    positions: where the sequences lie, for each extent that the operation reads or makes. processor: that
+    which runs the code.
+    """
     if across.body is not None:
         return late_import("running.pairs").PairsTask(across, positions, processor)
     read, made = positions
@@ -193,7 +199,8 @@ class AcrossTask(BetweenTask):
     """
 
     def __init__(self, across: Across, positions: Positions, made: Positions, processor: Processor) -> None:
-        """Writes the argument words, but for the pointers of the values.
+        """Writes the argument words of the machine code, but for the pointers of the values, and divides
+        large windows of steps among threads.
 
         positions, made: where the steps of the sequences lie that are read, and those of the result.
         processor: that which runs it.

@@ -66,7 +66,9 @@ class CopyCode:
     """Writer of code that copies values per sequence to its steps, or first or last steps to such values."""
 
     def __init__(self, code: Code, arguments: Sequence[ir.Value]) -> None:
-        """Takes the builder of a function, and the values of the `WORDS`."""
+        """Takes the builder of a function, and the values of the function's argument words, in the order of
+        `WORDS`.
+        """
         self.code = code
         self.source, self.result, self.rows, self.starts, self.lengths, self.steps, *others = arguments
         self.made_starts, self.made_lengths, self.size, *self.window = others
@@ -133,8 +135,9 @@ class ReductionCode(CopyCode):
     """
 
     def __init__(self, code: Code, arguments: Sequence[ir.Value], dtype: str, from_zero: bool) -> None:
-        """Takes the builder of a function, and the values of the `WORDS`. dtype: that of the numbers.
-        from_zero: sums begin with zero.
+        """Takes the builder of a function, and the values of the function's argument words, in the order of
+        `WORDS`. dtype: that of the numbers. from_zero: whether sums begin with zero, not with the first
+        value.
         """
         super().__init__(code, arguments)
         self.dtype, self.from_zero, self.floats = dtype, from_zero, dtype.startswith("float")
@@ -235,8 +238,8 @@ class WindowCode(CopyCode):
     """
 
     def __init__(self, code: Code, arguments: Sequence[ir.Value], dtype: str) -> None:
-        """Takes the builder of a function, and the values of the `WORDS`. dtype: that of the numbers that are
-        added; "" for copies.
+        """Takes the builder of a function, and the values of the function's argument words, in the order of
+        `WORDS`. dtype: that of the numbers that are added; "" for copies.
         """
         super().__init__(code, arguments)
         self.dtype = dtype
@@ -244,8 +247,10 @@ class WindowCode(CopyCode):
         self.every, self.back = (code.sdiv(number, common) for number in (self.stride, self.dilation))
 
     def write(self, name: str) -> None:
-        """Writes the body of the function. name: "windows", which copies the steps of each window; "places",
-        which stores their addresses instead; or "overlap", which adds entries of windows to their steps.
+        """Writes the body of the function that copies or adds windows of steps. A window is the fixed number
+        of steps, at a distance from each other, that one entry of the result has. name: "windows", which
+        copies the steps of each window; "places", which stores their addresses instead; or "overlap", which
+        adds entries of windows to their steps.
         """
         code = self.code
         for row, begin, length in self.each_row():
@@ -308,7 +313,10 @@ class WindowCode(CopyCode):
 
     def place(self, made: ir.Value, begin: ir.Value, length: ir.Value, start: ir.Value) -> None:
         """Writes code that stores the addresses of the steps of one window, in place of a copy of them; for
-        steps beyond the sequence the address of zeros. The arguments are those of `copy`.
+        steps beyond the sequence the address of zeros.
+
+        made: the index of the window. begin: the index of the sequence's first step. length: its number of
+        steps. start: the step in it of the window's first entry; negative if that is ahead of it.
         """
         code = self.code
         window = code.at(self.result, code.mul(code.mul(made, self.count), code.number(ADDRESS_BYTES)))
@@ -351,8 +359,9 @@ class WindowCode(CopyCode):
     def sum_of(
         self, window: ir.Value, first: ir.Value, count: ir.Value, column: ir.Value, width: int
     ) -> ir.Value:
-        """Writes the sum, from zero on, of `count` entries of windows that all lie at the same step; returns
-        it. Each is `every` entries behind the one before it, in a window `back` windows earlier.
+        """Writes the sum, from zero on, of `count` entries of windows (groups of steps, as of a convolution)
+        that all lie at the same step; returns it. Each is `every` entries behind the one before it, in a
+        window `back` windows earlier.
 
         window, first: the index of the window that has the first of the entries, and this entry's number.
         column, width: the first of the columns, and how many are added side by side.
@@ -363,7 +372,7 @@ class WindowCode(CopyCode):
 
         def at(number: ir.Value) -> ir.Value:
             """Writes a load of the numbers in some columns of entry `number` of those that are added, in the
-            window that it lies in.
+            window (group of neighbouring steps) that it lies in.
             """
             entry = code.add(first, code.mul(number, self.every))
             own = code.sub(window, code.mul(number, self.back))

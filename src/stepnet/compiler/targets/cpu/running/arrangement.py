@@ -39,7 +39,8 @@ class Arrangement:
     blocks: list[int]
 
     def set(self, places: Sequence[int], ways: Sequence[CallPartition], block: int = 0) -> None:
-        """Sets how threads divide the calls of some kernels of a chain.
+        """Sets how threads divide the calls of some kernels (compiled parts) of a chain, which runs in one
+        go.
 
         places: the positions of the kernels.
         ways: for each of them, how threads divide its call.
@@ -67,8 +68,9 @@ class Arranger:
     fronts: dict[Key, Wavefront] = field(default_factory=dict[Key, Wavefront])
 
     def arranged(self, calls: Sequence[Call], laid: Sequence[SequenceLayout]) -> Arrangement:
-        """Decides, by estimated times, which kernels of a chain run at the same time, and how threads divide
-        each call. calls, laid: the call of each kernel, and the layout of its sequences.
+        """Decides, by estimated times, which kernels (compiled parts) of a chain run at the same time, and
+        how threads divide each call. calls, laid: the call of each kernel, and the layout of its sequences
+        (which slot of the loop runs which).
         """
         most, waves = threads(), list[tuple[int, ...]]()
         sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
@@ -90,10 +92,10 @@ class Arranger:
     def abreast(
         self, wave: tuple[int, ...], all_sizes: Sequence[CallSize], most: int, made: Arrangement
     ) -> Waves:
-        """Decides whether kernels that do not depend on each other run at the same time: returns one wave
-        (kernels that run at once), or one wave each. Stores in `made` how threads divide the calls. wave: the
-        positions of the kernels. all_sizes: the sizes of the calls of all kernels. most: the largest number
-        of threads.
+        """Decides whether kernels (compiled parts of a net) that do not depend on each other run at the same
+        time: returns one wave (kernels that run at once), or one wave each. Stores in `made` how threads
+        divide the calls. wave: the positions of the kernels. all_sizes: the sizes of the calls of all
+        kernels. most: the largest number of threads.
         """
         if len(wave) == 1 or most == 1:
             return tuple((place,) for place in wave)
@@ -107,8 +109,9 @@ class Arranger:
 
     def groups(self, line: tuple[int, ...], sizes: Sequence[CallSize], most: int, made: Arrangement) -> Waves:
         """Decides which layers of a stack run as a wavefront, each some steps behind the one below: returns
-        waves of consecutive layers. Stores in `made` how threads divide the calls. line: the positions of the
-        layers' kernels. sizes: the sizes of the calls of all kernels. most: the largest number of threads.
+        waves, groups of consecutive layers that run at the same time. Stores in `made` how threads divide the
+        calls. line: the positions of the layers' kernels (compiled parts). sizes: the sizes of the calls of
+        all kernels. most: the largest number of threads.
         """
         own, (loads, machine) = tuple(sizes[place] for place in line), self.loads(line)
         decided = kept(self.fronts, (most, line, own), lambda: wavefront(loads, own, most, machine))
@@ -121,15 +124,16 @@ class Arranger:
         return tuple(groups)
 
     def loads(self, places: Sequence[int]) -> tuple[list[Load], Machine]:
-        """Returns the work of the kernels at the positions `places`, and the machine's rates, from which
-        times are estimated.
+        """Returns the work of the kernels (compiled parts) at the positions `places`, and the machine's
+        rates, from which times are estimated.
         """
         natives = [self.natives[place] for place in places]
         return [native.compiled.load for native in natives], machine_for(natives[0].processor.vector_bytes)
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
-    """Tells whether kernels run over the same sequences, and so in the same lanes (slots of the loop).
+    """Tells whether kernels (compiled parts) run over the same sequences, and so in the same lanes (slots of
+    the loop).
 
     line: the positions of the kernels. laid: for each kernel, the layout of the sequences of its call.
     """

@@ -58,10 +58,11 @@ class SharedBuffers:
 
     @classmethod
     def of(cls, values: Sequence[StepBytes], lives: Sequence[Life], axes: int) -> "SharedBuffers":
-        """Assigns a buffer to each value: the first whose values are not in use at the same time.
+        """Assigns a buffer to each value that compiled parts of a net hand on: the first whose values are not
+        in use at the same time.
 
-        values, lives: the sizes of the values, and the turns in which each is in use. axes: the number of
-        axes of steps.
+        values, lives: the sizes of the values, and the turns (times of a call, one after the other) in which
+        each is in use. axes: the number of axes of steps.
         """
         shared, busy, order = list[list[StepBytes]](), list[Life](), [0] * len(values)
         for place in sorted(range(len(values)), key=lives.__getitem__):
@@ -79,7 +80,11 @@ class SharedBuffers:
         return [max(totals[value.axis] * value.bytes for value in values) for values in self.values]
 
     def arrays(self, totals: Sequence[int]) -> list[Array]:
-        """Returns the buffer of each value. totals: the number of steps along each axis."""
+        """Returns, for each value that compiled parts of a net hand on, the buffer that holds it; buffers
+        that are too small are replaced. Values share one if they are in use at different times.
+
+        totals: the number of steps along each axis of the present call.
+        """
         for total, room in zip(totals, self.room, strict=True):
             if total > room:
                 return self.larger(totals)
@@ -87,7 +92,7 @@ class SharedBuffers:
 
     def larger(self, totals: Sequence[int]) -> list[Array]:
         """Makes buffers with room for a quarter more steps than these along each axis, and keeps them unless
-        they are too large; returns that of each value.
+        they are too large; returns that of each value that compiled parts of a net hand on.
         """
         room = [max(total + total // 4, known) for total, known in zip(totals, self.room, strict=True)]
         sizes = self.sizes(room)
@@ -109,19 +114,23 @@ def lives_of(
     behind: Mapping[int, Sequence[object]],
     tasks: Sequence[object],
 ) -> dict[Hashable, Life]:
-    """Returns the turns in which the memory of each value of a chain is in use: from that in which it is
-    written to the last one in which it is read.
+    """Returns the turns (times of a call, one after the other) in which the memory of each value of a chain
+    of kernels (compiled parts) is in use: from that in which it is written to the last one in which it is
+    read. Values are given by key.
 
-    links: the values that kernels and operations across extents read and compute.
+    links: the values that kernels and operations across extents (such as sums over steps) read and compute.
     waves: the kernels that run at the same time, by position.
-    behind: the operations that run behind each wave; -1 for those ahead of the first. tasks: all of them, in
-        the order of `links.across`.
+    behind: the operations that run behind each wave, by its position; under -1 those ahead of the first.
+    tasks: all of them, in the order of `links.across`.
     """
     first, last, turn = dict[Hashable, int](), dict[Hashable, int](), 0
     through = dict[Hashable, Hashable]()
 
     def use(written: Iterable[Hashable], read: Iterable[Hashable]) -> None:
-        """Notes the values that the present turn writes and reads."""
+        """Notes in `last` that the present turn writes and reads these values, and in `first` that it is the
+        turn in which those written begin. A read of addresses (keys of `through`) also reads the value that
+        they point into.
+        """
         for key in written:
             first[key] = last[key] = turn
         for key in read:

@@ -68,8 +68,9 @@ class BlockArrays:
         return self.array(key, (count, *type_.shape), type_.dtype)
 
     def move(self, source: Place, result: Place, pieces: Array) -> None:
-        """Adds a task that copies pieces of one array to another. source, result: the arrays; a number stands
-        for an array of the call at that position. pieces: the table of what to copy (`pieces_of`).
+        """Adds a task that copies pieces of one array to another to the block of tasks (which one call of
+        machine code runs); nothing if there are no pieces. source, result: the arrays; a number stands for an
+        array of the call at that position. pieces: the table of what to copy (`pieces_of`).
         """
         if not len(pieces):
             return
@@ -88,14 +89,16 @@ class BlockArrays:
         self.move(source, result, pieces_of(np.zeros(1, np.int64), np.zeros(1, np.int64), size))
 
     def clear(self, result: Array, rows: Array | None = None) -> None:
-        """Adds a task that fills an array, or some rows of it, with zeros."""
+        """Adds a task that fills an array with zeros, or some of its rows, given by their indices, to the
+        block of tasks.
+        """
         size = result.nbytes if rows is None else result.nbytes // max(1, len(result))
         rows = np.zeros(1, np.int64) if rows is None else rows
         self.move(np.zeros(size, np.uint8), result, pieces_of(np.zeros_like(rows), rows, size))
 
     def taken(self, key: Hashable, source: Array, indices: Array) -> Array:
-        """Adds a task that copies the rows of an array at some indices; returns the array of the copies. key:
-        names this array; arrays of one key share memory.
+        """Adds a task, to the block of tasks, that copies the rows of an array at some indices; returns the
+        array of the copies. key: names this array; arrays of one key share memory.
         """
         result = self.array(key, (len(indices), *source.shape[1:]), source.dtype)
         size = source.itemsize * prod(source.shape[1:])
@@ -108,8 +111,9 @@ class BlockArrays:
         self.move(source, result, pieces_of(np.arange(len(indices)), indices, size))
 
     def constant(self, bound: BoundParts, number: int) -> Array:
-        """Adds a task that copies a constant of a schedule, which may have been replaced since the last run;
-        returns the copy. bound: the schedule with its parameters. number: the node of its net.
+        """Adds a task, to the block of tasks, that copies a constant of a schedule (a net divided into
+        parts), which may have been replaced since the last run; returns the copy. bound: the schedule with
+        its parameters. number: the node of its net.
         """
         type_, key = bound.net.type_of(number), ("constant", id(bound), number)
         is_new = key not in self.memory

@@ -96,7 +96,8 @@ class BlockWriter(BlockArrays):
     # ---- parts
 
     def parts(self, bound: BoundParts, values: Values, frame: Frame, key: tuple[Hashable, ...]) -> None:
-        """Adds the tasks of all parts of a schedule, and their results to `values`.
+        """Adds the tasks of all parts of a schedule (a net divided into parts) to the block of tasks, and
+        their results to `values`.
 
         bound: the schedule with its parameters. values: the arrays of the values so far, by node. frame: the
             numbers and places of the sequences. key: names the schedule, so that its arrays have names of
@@ -114,11 +115,12 @@ class BlockWriter(BlockArrays):
     def kernel(
         self, bound: BoundParts, part: Part, own: Runner, values: Values, frame: Frame, key: Hashable
     ) -> None:
-        """Adds the tasks of a compiled part: the work before its loop, the loop, and the work after it.
+        """Adds the tasks (calls of machine code) of a compiled part to the block of tasks: the work before
+        its loop, the loop, and the work after it.
 
-        bound: the schedule with its parameters. part, own: the part, and its kernel. values: the arrays so
-            far, by node, to which its results are added. frame: the numbers and places of the sequences. key:
-            names the arrays of the part.
+        bound: the schedule (a net divided into parts) with its parameters. part, own: the part, and its
+            kernel. values: the arrays so far, by node, to which its results are added. frame: the numbers and
+            places of the sequences. key: names the arrays of the part.
         """
         native, call = own.native, call_of(part, dict(values), frame)
         form = CallForm(native.kind, call)
@@ -147,11 +149,11 @@ class BlockWriter(BlockArrays):
         values.update({n: array for n, array in zip(part.results, made, strict=True) if n >= 0})
 
     def run(self, native: Native, call: Call, arrays: CallArrays, key: Hashable) -> None:
-        """Adds the task that runs the steps of a kernel, on one thread or several. The task gets copies of
-        the kernel's argument words, with words of its own for its progress: the originals are in scratch
-        memory that later tasks share, and change.
+        """Adds the task that runs the steps of a kernel (compiled part of a net), on one thread or several.
+        The task gets copies of the kernel's argument words, with words of its own for its progress: the
+        originals are in scratch memory that later tasks share, and change.
 
-        call, arrays: the call, and all its arrays. key: that of the kernel.
+        call, arrays: the call, and all its arrays. key: names the kernel's scratch memory.
         """
         spaces, tasks = list[Any](), list[tuple[Any, int]]()
         prepared, sets = self.prepared(native, call, key)
@@ -175,11 +177,11 @@ class BlockWriter(BlockArrays):
         self.turns.append(Turn(group.function, group.address, (), self.wave, spaces, group))
 
     def prepared(self, native: Native, call: Call, key: Hashable) -> tuple[PreparedChain, Sets]:
-        """Returns the scratch memory of a kernel for a call, and the sets of lanes in which its sequences
-        run. There is memory for a power of two of lanes (slots that run sequences), so that steps with about
-        as many rows share it.
+        """Returns the scratch memory of a kernel (compiled part of a net) for a call, and the sets of lanes
+        in which its sequences run. There is memory for a power of two of lanes (slots that run sequences), so
+        that steps with about as many rows share it.
 
-        key: that of the kernel.
+        key: names the memory of the kernel, which later calls of this function find.
         """
         arranger = self.arrangers.setdefault(key, Arranger((native,), ((0,),)))
         laid = SequenceLayout.of(call.positions)
@@ -207,8 +209,9 @@ class BlockWriter(BlockArrays):
             self.turns.append(Turn(function, pointer(words), (), self.wave, spaces))
 
     def pad(self, native: Native, call: Call, arrays: CallArrays) -> None:
-        """Adds tasks that copy arrays of inner sequences to arrays whose rows are padded to whole vectors, as
-        the machine code reads them. native: the kernel. arrays: all arrays of its call.
+        """Adds tasks that copy arrays of inner sequences (those within a step) to arrays whose rows are
+        padded to whole vectors, as the machine code reads them. native: the kernel (compiled part of a net).
+        arrays: all arrays of its call.
         """
         first = {"inputs": 0, "statics": len(call.sequences) + len(call.initial) + len(arrays.final)}
         given = {"inputs": call.sequences, "statics": call.statics}
@@ -219,11 +222,11 @@ class BlockWriter(BlockArrays):
                 self.move(source, padded, pieces_of(rows, rows, size, stride=padded.nbytes // len(source)))
 
     def keep_idle(self, native: Native, call: Call, arrays: CallArrays) -> None:
-        """Adds tasks that copy the initial memories of sequences without steps to their final memories, as no
-        step writes these. A memory that is computed once per sequence is copied from the buffer of such
-        values (`arrays.record`); one that the call omits is zeros.
+        """Adds tasks that copy the initial memories (recurrent states) of sequences without steps to their
+        final memories, as no step writes these. A memory that is computed once per sequence is copied from
+        the buffer of such values (`arrays.record`); one that the call omits is zeros.
 
-        native: the kernel. call, arrays: its call, and all arrays of the call.
+        native: the kernel (compiled part of a net). call, arrays: its call, and all arrays of the call.
         """
         idle = np.flatnonzero(call.positions.lengths == 0)
         by_word = dict(zip(native.array_words, arrays.in_order, strict=True))
@@ -242,7 +245,8 @@ class BlockWriter(BlockArrays):
         """Adds the tasks of the work after a kernel's loop, such as sums over steps. Work without machine
         code is added to a list, for NumPy to do after the run.
 
-        native: the kernel. form: knows the work that remains after the loop. arrays: all arrays of the call.
+        native: the kernel (compiled part of a net). form: knows the work that remains after the loop. arrays:
+            all arrays of the call.
         """
         finish, plan = form.finish, native.plan
         if finish is None:
@@ -258,7 +262,9 @@ class BlockWriter(BlockArrays):
             return
 
         def rest() -> None:
-            """Computes, by NumPy, the totals that have no machine code, after the run of the block."""
+            """Computes, by NumPy, the totals that have no machine code, after the run of the block of tasks,
+            and copies those that a call returns to their arrays. Totals are values over all rows.
+            """
             values = {**finish.constants, **arrays.nodes}
             finish.run_rest(finish.rest, values)
             finish.copy(values, arrays.results.totals)
@@ -267,7 +273,9 @@ class BlockWriter(BlockArrays):
         self.late += arrays.results.totals
 
     def task(self, task: ParallelCalls, *arrays: Array) -> None:
-        """Adds a task on these arrays, one call of machine code on one thread or several."""
+        """Adds to the block of tasks one more, on these arrays: one call of machine code on one thread or
+        several.
+        """
         task.point(*map(pointer, arrays))
         self.held += [task, arrays]
         self.turns.append(turn_of(task, self.wave))
@@ -275,8 +283,13 @@ class BlockWriter(BlockArrays):
     def across(
         self, bound: BoundParts, part: Part, own: None, values: Values, frame: Frame, key: Hashable
     ) -> None:
-        """Adds the task of an operation across extents, such as a sum over steps. The parameters are those of
-        `kernel`.
+        """Adds the task of an operation across extents, such as a sum over the steps of each sequence, to the
+        block of tasks, and its result to `values`.
+
+        bound: the schedule with its parameters. part: the part of it that is the operation; `own`, its
+            compiled code, is None.
+        values: the arrays so far, by node. frame: the numbers and places of the sequences. key: names the
+        array of the result.
         """
         across, value = Across.of(bound.net, part), values[part.reads[0]]
         assert value is not None
@@ -299,8 +312,13 @@ class BlockWriter(BlockArrays):
         self, bound: BoundParts, part: Part, own: None, values: Values, frame: Frame, key: Hashable
     ) -> None:
         """Adds the task of a total (a part of a net that combines all rows to one value, such as the gradient
-        of a weight) to a block of tasks; a total without machine code is noted, for NumPy to compute after
-        the run. The parameters are those of `kernel`.
+        of a weight) to the block of tasks, and its result to `values`. A total without machine code is noted,
+        for NumPy to compute after the run.
+
+        bound: the schedule with its parameters. part: the part that is the total; `own`, its compiled code,
+            is None.
+        values: the arrays so far, by node. frame: the places of the sequences, not used. key: names the array
+            of the result.
         """
         node, type_ = part.node, bound.net.type_of(part.results[0])
         assert node is not None
@@ -313,7 +331,9 @@ class BlockWriter(BlockArrays):
             return
 
         def rest() -> None:
-            """Computes the total by NumPy, after the run of the block."""
+            """Computes the total (a value over all rows) by NumPy, after the run of the block of tasks, into
+            `result`.
+            """
             pairs = zip(node.inputs, operands, strict=True)
             read: list[Any] = [bound.constants[n] if array is None else array for n, array in pairs]
             result[...] = total_of(node, read)
@@ -333,7 +353,12 @@ class BlockWriter(BlockArrays):
         key: tuple[Hashable, ...],
     ) -> None:
         """Adds the tasks of a recurrence whose step is a schedule of several parts: for each step, copies of
-        its rows, and the tasks of these parts. The parameters are those of `kernel`.
+        its rows, and the tasks of these parts. Stops early if there are too many tasks.
+
+        bound: the schedule around the recurrence, with its parameters. part, own: the part of it that is the
+        recurrence, and the schedule of a step.
+        values: the arrays so far, by node, to which the results are added. frame: the numbers and places of
+        the sequences. key: names the arrays of the recurrence.
         """
         assert part.node is not None
         recur, segments, body = part.node.recur, frame.segments, own.net
@@ -366,8 +391,9 @@ class BlockWriter(BlockArrays):
     def step(self, loop: "LoopStep", entries: StepEntries, segments: LevelSizes, key: Hashable) -> None:
         """Adds the tasks of one step of a recurrence whose step is a schedule of several parts.
 
-        loop: the recurrence with its arrays and memories. entries: which sequences take the step, and which
-            entries of arrays it reads. segments: the numbers of all rows and entries. key: that of the loop.
+        loop: the recurrence with its arrays and memories (recurrent states). entries: which sequences take
+            the step, and which entries of arrays it reads. segments: the numbers of all rows and entries.
+            key: names the arrays of the recurrence.
         """
         recur, body, alive = loop.recur, loop.bound.net, entries.alive
         types = recur.operands_by_kind(loop.types)

@@ -81,10 +81,12 @@ class Turn(NamedTuple):
 
 
 def turn_of(task: ParallelCalls, wave: int) -> Turn:
-    """Makes the entry of a call block for a task (on one thread, or on several) that one call of machine code
-    does and that reports no progress, such as a reduction over steps.
+    """Makes the entry of a call block (the words that describe a prepared call) for a task (on one thread, or
+    on several) that one call of machine code does and that reports no progress, such as a reduction over
+    steps.
 
-    wave: the position of the wave of kernels that the task belongs to, for progress reports.
+    wave: the position of the wave (compiled parts that run at the same time) that the task belongs to, for
+        progress reports.
     """
     begin, group = pointer(task.arguments), task.task_group
     copies = [(source, begin + 8 * word) for word, source in task.sources]
@@ -98,11 +100,11 @@ class CallBlock:
     """
 
     def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, processor: Processor) -> None:
-        """Lays out the call block (words by which machine code runs the call), and its tables of copies,
-        tasks and workspaces.
+        """Lays out the call block (words by which machine code runs the call), and its tables: of addresses
+        to copy, of tasks, and of workspaces (scratch memory).
 
         turns: the tasks in the order in which they run. count: the number of arrays of a call.
-        reach: reads the progress of the call.
+        reach: reads, during pauses, how far the call has come.
         processor: the processor that the code is for.
         """
         self.turns, self.reach = turns, reach
@@ -156,7 +158,12 @@ class ThreadedBlock(CallBlock):
     """A prepared call of which several threads run some tasks. Workers are ready before the first one."""
 
     def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, processor: Processor) -> None:
-        """Lays out the call block. The parameters are those of `CallBlock`."""
+        """Lays out the call block (words by which machine code runs the call), and finds the tasks that
+        several threads run.
+
+        turns: the tasks in the order in which they run. count: the number of arrays of a call. reach: reads,
+            during pauses, how far the call has come. processor: the processor that the code is for.
+        """
         super().__init__(turns, count, reach, processor)
         self.groups = [turn.group for turn in turns if turn.group is not None]
         self.workers = max(group.max_threads for group in self.groups) - 1
@@ -196,6 +203,7 @@ class ThreadedBlock(CallBlock):
 @cache
 def run_block(processor: Processor) -> NativeFunction:
     """Returns the machine code that runs a call block (the tasks and array addresses of a prepared call), and
-    returns DONE, PAUSED, INDEX_OUTSIDE or NO_ARRAY.
+    returns `DONE`, `PAUSED`, `INDEX_OUTSIDE` (an index is outside its table) or `NO_ARRAY` (an object is no
+    array).
     """
     return machine_code("running.call_block", processor).function("run_block", ctypes.c_int64)

@@ -49,8 +49,9 @@ class BlockCode:
     """Writer of the code that runs a call block: a prepared call's tasks, and the values of their words."""
 
     def __init__(self, code: WordCode, block: ir.Value, of_objects: bool) -> None:
-        """Writes loads of the first words (`HEAD`) of the call block at the pointer `block`. of_objects:
-        whether the values are elements of array objects of Python.
+        """Prepares to write the code that runs a call block (the tasks of a prepared call, and the values of
+        a call), and writes loads of its first words, `HEAD`. block: the pointer to it. of_objects: whether
+        the values are array objects of Python, not addresses.
         """
         self.code, self.block, self.of_objects = code, block, of_objects
         self.head = {name: code.read_number(block, code.number(place)) for place, name in enumerate(HEAD)}
@@ -59,10 +60,10 @@ class BlockCode:
         )
 
     def write(self) -> None:
-        """Writes the body of the function that runs a call block. For a new call it first copies the
-        addresses and resets the workspaces. It runs the tasks one after the other, and returns PAUSED if one
-        pauses. After the last task it returns DONE, or INDEX_OUTSIDE if the status of a workspace says so. A
-        workspace is the scratch memory of a kernel.
+        """Writes the body of the function that runs a call block (the words that describe a prepared call).
+        For a new call it first copies the addresses and resets the workspaces. It runs the tasks one after
+        the other, and returns PAUSED if one pauses. After the last task it returns DONE, or INDEX_OUTSIDE if
+        the status of a workspace says so. A workspace is the scratch memory of a compiled part.
         """
         code, zero = self.code, self.code.number(0)
         outside = code.alloca(I64)
@@ -87,14 +88,15 @@ class BlockCode:
         return self.entry(self.tasks, task, TASK, name)
 
     def of_space(self, space: ir.Value, name: str) -> ir.Value:
-        """Writes a load of a workspace's pointer `name`, one of `SPACE`, from entry number `space` of the
-        table of workspaces.
+        """Writes a load of the pointer `name`, one of `SPACE`, of a workspace (the scratch memory of a
+        compiled part): from entry number `space` of the table of workspaces.
         """
         return self.code.inttoptr(self.entry(self.spaces, space, SPACE, name), POINTER)
 
     def entry(self, table: ir.Value, number: ir.Value, names: Sequence[str], name: str) -> ir.Value:
-        """Writes a load of the word `name` of entry number `number` of a table of the call block. table: the
-        pointer to it. names: the names of an entry's words, in order.
+        """Writes a load of the 64-bit word `name` of entry number `number` of a table of the call block (the
+        words that describe a prepared call). table: the pointer to it. names: the names of an entry's words,
+        in order.
         """
         code = self.code
         place = code.add(code.mul(number, code.number(len(names))), code.number(names.index(name)))
@@ -119,7 +121,7 @@ class BlockCode:
 
     def reset(self) -> None:
         """Writes code that resets, before a run, the counts of finished work and the status word of every
-        workspace (scratch memory of a kernel).
+        workspace (scratch memory of a compiled part).
         """
         code = self.code
         with code.loop(code.number(0), self.head["space_count"]) as space:

@@ -73,9 +73,10 @@ class KernelChain:
         lines: Waves = (),
         between: Sequence[BetweenKernels] = (),
     ) -> None:
-        """Takes kernels that run as one call, and groups of their positions: in `waves` those that do not
-        depend on each other, wave by wave; in `lines` the layers of each stack. between: the operations
-        across extents (repeats and reductions over steps) that run between the kernels.
+        """Takes kernels (compiled parts) that run as one call, and groups of their positions: in `waves`
+        those that do not depend on each other, in the order in which these groups run; in `lines` the layers
+        of each stack. between: the operations across extents (repeats and reductions over steps) that run
+        between the kernels.
         """
         self.between = between
         self.task: Any = late_import("running.across").task_of if between else None
@@ -90,8 +91,9 @@ class KernelChain:
     def prepared(
         self, calls: Sequence[Call], arrays: Sequence[CallArrays], ending: "HasSets | None" = None
     ) -> PreparedChain:
-        """Returns the workspaces (scratch memory) of the calls of all kernels, with all arguments written:
-        those that an earlier run of the same shape (numbers of lanes and threads) has left, or new ones.
+        """Returns the workspaces (scratch memory) of the calls of all kernels (compiled parts), with all
+        arguments written: those that an earlier run of the same shape (numbers of threads, and of lanes, the
+        slots for sequences) has left, or new ones.
 
         calls, arrays: for each kernel, its call and the arrays of the call.
         ending: divides the sequences of a single call among threads if these may end early; None for other
@@ -103,8 +105,13 @@ class KernelChain:
         return prepared
 
     def shape(self, calls: Sequence[Call], ending: "HasSets | None" = None) -> tuple[Shape, list[Sets]]:
-        """Decides how the calls of all kernels run: the shape of their workspaces, and for each kernel the
-        sets of lanes. The parameters are those of `prepared`.
+        """Decides how the calls of all kernels (compiled parts) run. Returns the shape of their workspaces
+        (numbers of lanes and threads), and for each kernel the sets of lanes, the slots that run one sequence
+        after another.
+
+        calls: the call of each kernel.
+        ending: divides the sequences of a single call among threads if these may end early; None for other
+        calls.
         """
         layouts = [SequenceLayout.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, layouts)
@@ -129,15 +136,19 @@ class KernelChain:
         return Shape(arranged.waves, lanes, together, blocks, rooms, ends, parts), sets
 
     def suits(self, shape: Shape, calls: Sequence[Call], follow: Sequence[str]) -> Callable[[Array], bool]:
-        """Returns a function that tells whether calls with sequences at some offsets have workspaces of a
-        shape. It holds no arrays of the calls.
+        """Returns a function that tells, given the offsets of sequences, whether calls with such sequences
+        would run in the same workspaces (scratch memory): in those of a shape (numbers of threads, and of
+        lanes, the slots that run sequences in turn). The function holds no arrays of the calls.
 
-        calls: a call of each kernel. follow: for each, the axis of its steps, "" where its lengths are fixed.
+        calls: a call of each kernel (compiled part). follow: for each, the axis of its steps, "" where its
+            lengths are fixed.
         """
         empty = [call.with_arrays((), ()) for call in calls]
 
         def fits(offsets: Array) -> bool:
-            """Tells whether calls with sequences at these offsets have workspaces of the shape."""
+            """Tells whether calls with sequences that begin and end at these offsets have workspaces (scratch
+            memory) of the shape.
+            """
             along = {axis: Positions.end_to_end(derived_offsets(axis, offsets)) for axis in {*follow} if axis}
             others = [
                 replace(call, positions=along.get(axis, call.positions))
@@ -148,8 +159,9 @@ class KernelChain:
         return fits
 
     def end(self, forms: Sequence[CallForm], arrays: Sequence[CallArrays]) -> None:
-        """Does the work that follows the machine code, such as totals by NumPy, and returns temporary buffers
-        to the pool. Does nothing if all kernels run machine code only.
+        """Does the work that follows the machine code, such as totals (values over all rows) by NumPy, and
+        returns temporary buffers to the pool of memory. Does nothing if all kernels (compiled parts) run
+        machine code only.
 
         forms, arrays: for the call of each kernel, what remains to be done after its loop, and its arrays.
         """
@@ -159,8 +171,9 @@ class KernelChain:
                 own.give_back()
 
     def take_spare(self, shape: Shape) -> PreparedChain | None:
-        """Takes the workspaces (scratch memory) that an earlier run of this shape (numbers of lanes and
-        threads) has left, or None. Other threads may take from the same list.
+        """Takes the workspaces (scratch memory) that an earlier run of this shape (numbers of threads, and of
+        lanes, the slots for sequences) has left; returns None if there are none. Other threads may take from
+        the same list.
         """
         for prepared in reversed(tuple(self.spare)):
             if prepared.shape == shape and remove_if_present(self.spare, prepared):
@@ -176,7 +189,7 @@ class KernelChain:
         del self.spare[:-SPARE]
 
     def release(self) -> None:
-        """Gives the scratch memory that finished runs have kept back to the pool."""
+        """Gives the scratch memory that finished runs have kept back to the pool of memory."""
         spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
         WORKSPACES.give_back(*(space.memory for space in spaces))
         self.spare = []
@@ -197,7 +210,9 @@ class Started:
     """Run of a chain of kernels (several in a call): takes the call of each, in order, and then runs all."""
 
     def __init__(self, chain: KernelChain) -> None:
-        """Begins a run of a chain of kernels, to which no calls are added yet."""
+        """Begins a run of a chain, of kernels (compiled parts) that run as one call; none of their calls is
+        added yet.
+        """
         self.chain = chain
         self.calls: list[Call] = []
         self.forms: list[CallForm] = []
@@ -206,9 +221,9 @@ class Started:
         self.copied = list[Call]()  # calls with windows whose addresses are valid for this run alone
 
     def add(self, call: Call) -> Results:
-        """Adds the call of the chain's next kernel; returns its result arrays, which `run` fills. Windows of
-        steps that products read in place become addresses of their steps. call: its arrays and the places of
-        its sequences.
+        """Adds the call of the next kernel of the chain (compiled parts, called kernels, that run in one go);
+        returns its result arrays, which `run` fills. Windows of steps that products read in place become
+        addresses of their steps. call: its arrays and the places of its sequences.
         """
         native = self.chain.natives[len(self.calls)]
         given, call = call, native.with_places(call)
@@ -222,18 +237,18 @@ class Started:
         return arrays.results
 
     def add_across(self, values: Sequence[Array], positions: Callable[[Extent], Positions]) -> Array:
-        """Adds the task of the chain's next operation across extents (a repeat or a reduction between
-        sequences and steps) on these values; returns its result array, which `run` fills. positions: where
-        the steps of the sequences along an extent lie.
+        """Adds the task of the next operation across extents (a repeat or a reduction between sequences and
+        steps) of the chain, whose compiled parts and operations run in one go, on these values; returns its
+        result array, which `run` fills. positions: where the steps of the sequences along an extent lie.
         """
         across, processor = self.chain.between[len(self.across)].across, self.chain.natives[0].processor
         self.across.append(self.chain.task(across, [*map(positions, across.extents)], processor))
         return self.across[-1].result_of(*values)
 
     def behind(self, waves: Waves) -> dict[int, list[ParallelCalls]]:
-        """Groups the operations between kernels (repeats and reductions over steps) by the wave after which
-        they run: its index in `waves` (kernels that run at the same time), or -1 ahead of the first one. Each
-        is in the group of the last wave that it needs a result of.
+        """Groups the operations between compiled parts (repeats and reductions over steps) by the wave after
+        which they run: its index in `waves` (parts that run at the same time), or -1 ahead of the first one.
+        Each is in the group of the last wave that it needs a result of.
         """
         groups = dict[int, list[ParallelCalls]]()
         for task, (_, needs) in zip(self.across, self.chain.between, strict=True):
@@ -242,8 +257,8 @@ class Started:
         return groups
 
     def run(self) -> None:
-        """Runs the kernels of the chain, which fills the result arrays of all calls. Raises `InputError` if
-        an index is outside its table.
+        """Runs the kernels (compiled parts) of the chain, which fills the result arrays of all calls. Raises
+        `InputError` if an index is outside its table.
         """
         chain = self.chain
         for native, call, own in zip(chain.natives, self.calls, self.arrays, strict=True):
@@ -288,8 +303,8 @@ class Started:
         return None
 
     def prepare(self, links: Links, positions: Mapping[str, Positions] | None = None) -> PreparedCall | None:
-        """Prepares further calls of the chain (kernels that run in one go) on other arrays; None if that
-        would not be faster.
+        """Prepares further calls of the chain (compiled parts, called kernels, that run in one go) on other
+        arrays; None if that would not be faster.
 
         links: the values that each kernel reads and computes, and those that a call is given and returns.
         positions: those of the sequences whose lengths are arguments of later calls, by the axis of their
@@ -308,8 +323,8 @@ class Started:
         return PreparedCall(made.run, made.bytes, *made.limits, suits=suits)
 
     def prepare_kernel(self, any_lengths: bool) -> PreparedCall | None:
-        """Prepares later calls, on other arrays, of a chain (kernels that one call runs in turn) that has one
-        kernel; None if that cannot be done, or would not be faster.
+        """Prepares later calls, on other arrays, of a chain (compiled parts that one call runs in turn) that
+        has one part; None if that cannot be done, or would not be faster.
 
         any_lengths: whether their sequences may have other lengths than those of this first call.
         """
@@ -321,8 +336,9 @@ class Started:
         return self.prepare(links, {STEPS[-1]: call.positions} if any_lengths else None)
 
     def follow(self, positions: Mapping[str, Positions]) -> list[str]:
-        """Returns, for each call of the chain, the axis of its steps if the lengths of its sequences change
-        in later runs, so that its tables must be filled anew; "" for other calls.
+        """Returns, for each call of the chain (compiled parts that run in one go), the axis of its steps if
+        the lengths of its sequences change in later runs, so that its tables must be filled anew; "" for
+        other calls.
 
         positions: the positions of those sequences, by the axis of their steps.
         """
@@ -333,15 +349,16 @@ class Started:
 
     @property
     def is_chain(self) -> bool:
-        """Tells whether the machine code of the chain's only kernel does all work of a call, and each output
-        has a buffer of its own, as a call that is prepared for any lengths requires.
+        """Tells whether the machine code of the only kernel (compiled part) of the chain does all work of a
+        call, and each output has a buffer of its own. Only then can a prepared call (one that runs again on
+        other arrays) take sequences of other lengths.
         """
         (form,) = self.forms
         return form.kind.is_plain and len(form.separate) == len(form.kind.outputs)
 
     @property
     def tables(self) -> list[SequenceLayout]:
-        """The layouts of the sequences of all calls. Prepared calls must keep them, as the arguments of the
-        machine code point to them.
+        """The layouts of the sequences of all calls: their lengths, and the lanes (slots) that run them.
+        Prepared calls must keep them, as the arguments of the machine code point to their tables.
         """
         return [SequenceLayout.of(call.positions) for call in self.calls]

@@ -50,10 +50,10 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, kernel: int, links: KernelLinks, form: CallForm) -> "Keys":
-        """Makes the keys by which a chain finds a kernel's arrays: the numbers of the values in them, so that
-        a kernel's output and the next one's input are one array. kernel: its position in the chain. links:
-        the numbers of the values that it reads and computes; a result without a number is read by nothing.
-        form: has the kinds of its results.
+        """Makes the keys by which a chain (compiled parts, called kernels, that run in one go) finds a
+        kernel's arrays: the numbers of the values in them, so that a kernel's output and the next one's input
+        are one array. kernel: its position in the chain. links: the numbers of the values that it reads and
+        computes; a result without a number is read by nothing. form: has the kinds of its results.
         """
         outputs, rows, totals = len(form.kind.outputs), len(form.kind.rows), len(form.kind.totals.array_specs)
         numbers = (*links.results, *[-1] * (outputs + rows + totals - len(links.results)))
@@ -75,7 +75,9 @@ class Keys(NamedTuple):
 
     @property
     def in_order(self) -> tuple[Key, ...]:
-        """The keys of a kernel's arrays, in the order in which a call lists the arrays."""
+        """The keys of a compiled part's arrays (numbers of values, by which parts share arrays), in the order
+        in which a call lists the arrays.
+        """
         of_kind = self.of_kind
         inputs = *of_kind["inputs"], *of_kind["initial"]
         return (*inputs, *self.final, *of_kind["statics"], *of_kind["outputs"], *self.others)
@@ -104,8 +106,8 @@ class ChainArrays(NamedTuple):
     def of(
         cls, prepared: PreparedChain, started: Started, links: Links, positions: Mapping[str, Positions]
     ) -> "ChainArrays":
-        """Collects the arrays of a chain's calls that are prepared to run again, and the functions that
-        allocate new ones.
+        """Collects the arrays of those calls of a chain (compiled parts, called kernels, that run in one go)
+        that are prepared to run again, and the functions that allocate new ones.
 
         prepared: the workspaces (scratch memory) of the calls. started: the calls and their arrays.
         links: the numbers of the values that each kernel reads and computes.
@@ -152,8 +154,8 @@ class ChainArrays(NamedTuple):
         return cls(keys, makers, axes, zeros, between, joint)
 
     def divided(self, links: Links, most: int) -> tuple[dict[Key, Array], list[Key], list[Joint]]:
-        """Divides the arrays that the chain does not return into arrays that all later calls share, which
-        have less than `most` bytes, and arrays that are new at each call.
+        """Divides the arrays that the chain (compiled parts that run in one go) does not return into arrays
+        that all later calls share, which have less than `most` bytes, and arrays that are new at each call.
 
         Returns the shared arrays by key, the keys of the new arrays with buffers of their own, and the joint
         allocations of the other new arrays. links: the numbers of the values that the chain returns.
@@ -172,10 +174,11 @@ class ChainArrays(NamedTuple):
     def words(
         self, prepared: PreparedChain, fixed: Mapping[Key, int], order: Mapping[Key, int]
     ) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
-        """Returns, for each kernel, the addresses of its arrays in the order of its argument words (0 for
-        those that change), and the words that change, each with the index of its address in a call.
+        """Returns, for each kernel (compiled part of a net), the addresses of its arrays in the order of its
+        argument words (0 for those that change), and the words that change, each with the index of its
+        address in a call.
 
-        prepared: the workspaces of the calls, with their kernels.
+        prepared: has the kernels, in order.
         fixed: the addresses of arrays that all calls share, by key.
         order: for each array that changes, the index of its address among those of a call.
         """
@@ -190,8 +193,8 @@ class ChainArrays(NamedTuple):
 
 
 def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
-    """Yields, for each result of a kernel that has a buffer of its own, its key (the number of the value) and
-    a function that allocates its array.
+    """Yields, for each result of a kernel (compiled part of a net) that has a buffer of its own, its key (the
+    number of the value) and a function that allocates its array.
 
     keys: the keys of the kernel's arrays. form: makes the arrays of its calls.
     """
@@ -205,10 +208,11 @@ def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
 
 
 def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:
-    """Yields keys of initial memories of a kernel, each with the zeros that replace the memory where a call
-    has none.
+    """Yields keys of initial memories (recurrent states) of a kernel (compiled code), each with the zeros
+    that replace the memory where a call has none.
 
-    keys: the keys of the kernel's arrays. form: makes the arrays of its calls. native: the kernel.
+    keys: the keys of the kernel's arrays. form: makes the arrays of its calls. native: the kernel, with its
+        machine code.
 
     The machine code takes the address 0 for zeros, but for memories that it copies (`CallForm.filled`). A
     call that may give a memory has zeros for it in any case, so that both cases run the same prepared call.

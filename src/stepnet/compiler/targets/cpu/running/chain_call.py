@@ -92,7 +92,8 @@ class PreparedChainCall:
     def of(
         cls, prepared: PreparedChain, started: Started, links: Links, positions: Mapping[str, Positions]
     ) -> "PreparedChainCall | None":
-        """Prepares the calls of a chain to run again on other arrays.
+        """Prepares the calls of a chain (compiled parts, called kernels, that run in one go) to run again on
+        other arrays.
 
         None if lengths are to be arguments, and some sequences share a lane (a slot that runs them in turn),
         or may have too many steps.
@@ -165,9 +166,11 @@ class PreparedChainCall:
         )
 
     def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
-        """Runs the kernels of the chain on arrays of a new call; returns the results in new arrays.
+        """Runs the kernels (compiled parts) of the chain on arrays of a new call; returns the results in new
+        arrays.
 
-        given: the arrays of all values that a call of the chain takes; None for an initial memory of zeros.
+        given: the arrays of all values that a call of the chain takes; None for an initial memory (recurrent
+            state) of zeros.
         offsets: where the sequences of this call lie end to end; None if the lengths are those of the call
             that was prepared.
 
@@ -202,11 +205,12 @@ def shared_of(
     axes: Sequence[str],
     anew: Sequence[Key],
 ) -> tuple[SharedBuffers, list[Key]]:
-    """Returns the buffers that values between kernels share, and the keys of these values: of those whose
-    sizes depend on the lengths, unless NumPy reads some of them.
+    """Returns the buffers that values between kernels (compiled parts) share, and the keys of these values:
+    of those whose sizes depend on the lengths, unless NumPy reads some of them.
 
     kernels, links: the arrays of the chain, and the values that each kernel reads and computes.
-    waves, behind: the kernels that run at the same time, and the operations behind each wave.
+    waves, behind: the groups of kernels that run at the same time, and the operations behind each of these
+    waves.
     started: the calls, whose lengths say how large the buffers are at first.
     axes: those of the steps. anew: the keys of the values that the calls do not share as they are.
     """
@@ -235,7 +239,8 @@ def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) 
     lengths, such that it has steps along all axes, also those derived by windows. None if there are none, or
     too many steps; zeros if lengths are fixed.
 
-    positions: those of the sequences, by the axis of their steps. tasks: the operations between kernels.
+    positions: those of the sequences, by the axis of their steps. tasks: the operations between compiled
+        parts, such as windows of steps.
     """
     if not positions:
         return 0, 0
@@ -255,10 +260,11 @@ def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) 
 
 
 def for_axis(new: Maker, axes: Sequence[str], axis: str | None) -> Maker:
-    """Returns a function that allocates a result from the number of steps along each axis.
+    """Returns a function that allocates the array of a result, given the number of steps along each axis of a
+    call; it uses the number along the result's own axis.
 
-    new: allocates it, from that along its own one. axes: all axes; where there is at most one, `new` is
-    returned. axis: that of the result; None for a size that depends on no lengths.
+    new: allocates the array, given that number alone; it is returned as it is if there is at most one axis.
+    axes: all axes, in order. axis: that of the result; None for a result whose size depends on no lengths.
     """
     if len(axes) < 2:
         return new
@@ -268,7 +274,7 @@ def for_axis(new: Maker, axes: Sequence[str], axis: str | None) -> Maker:
 
 def with_zeros(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
     """Returns the arrays that a call gives as plain arrays, with zeros in place of missing initial memories
-    (None).
+    (recurrent states), which are None.
 
     zeros: for each array, the zeros that replace it if it is missing.
     """
@@ -277,9 +283,9 @@ def with_zeros(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
 
 
 def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Mapping[Key, int]) -> Rest:
-    """Makes the function that does, by NumPy, the work after the loop of a kernel that has no machine code,
-    such as a scattered sum. The function takes all arrays of a call; values that a call returns are copied to
-    their arrays.
+    """Makes the function that does, by NumPy, the work that follows the loop of a kernel (a compiled part)
+    and has no machine code, such as a scattered sum. The function takes all arrays of a call; values that a
+    call returns are copied to their arrays.
 
     finish: the work after the loop.
     keys: the keys by which the kernel's arrays are found in `kept` and `order`.
@@ -303,10 +309,12 @@ def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Ma
 
 
 def links_of_kernel(call: Call, form: CallForm) -> Links:
-    """Makes the links of a chain of a single kernel, which number all values that it reads and computes.
+    """Makes the links of a chain of a single kernel (compiled part): numbers for all values that the kernel
+    reads and computes.
 
-    The sequences, initial memories and statics of the call come first: a call of the chain gives them. The
-    outputs, results per row and totals follow: it returns them. form: has the kinds of the results.
+    The sequences, initial memories (recurrent states) and statics (values that every step reads) of the call
+    come first: a call of the chain gives them. The outputs, results per row and totals (results over all
+    rows) follow: it returns them. form: has the kinds of the results.
     """
     made = len(form.kind.outputs) + len(form.kind.rows) + len(form.kind.totals.array_specs)
     counts = len(call.sequences), len(call.initial), len(call.statics), made
@@ -324,16 +332,16 @@ def runner(
     behind: Mapping[int, Sequence[ParallelCalls]],
     first: Sequence[ParallelCalls] = (),
 ) -> Run:
-    """Makes the function that runs the prepared calls of a chain on some arrays. It is one call of machine
-    code, unless a contract takes so long that signals are handled in between: then Python runs the tasks one
-    by one.
+    """Makes the function that runs the prepared calls of a chain (compiled parts, called kernels, that run in
+    one go) on some arrays. It is one call of machine code, unless a contract (the gradient of a weight) takes
+    so long that signals are handled in between: then Python runs the tasks one by one.
 
     fixed: for each kernel, the addresses of all its arrays, in the order of its arguments; any number for
         arrays that change from call to call.
     sources: for each kernel, the arguments that change, each with the index of its address.
     count: the number of arrays.
-    behind: the other tasks (repeats and reductions over steps, contracts and sums), by the wave of kernels
-        after which they run.
+    behind: the other tasks (repeats and reductions over steps, contracts and sums), by the wave (kernels that
+        run at the same time) after which they run.
     first: the tasks that run before all others.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
@@ -358,8 +366,8 @@ def runner(
         return kind(turns, count, prepared.reach, prepared.natives[0].processor).run
 
     def run(arrays: Sequence[Array]) -> bool:
-        """Runs a prepared call of a chain on these arrays: writes their addresses to the argument words that
-        change, and runs all tasks one by one.
+        """Runs a prepared call on these arrays: writes their addresses to the argument words that change, and
+        runs all tasks one by one. Returns False, having run nothing, if one of them is no plain NumPy array.
         """
         if any(type(array) is not np.ndarray for array in arrays):
             return False
@@ -380,8 +388,8 @@ def runner(
 
 
 def turn_of_wave(prepared: PreparedChain, wave: int, sources: Sequence[Sources]) -> Turn:
-    """Makes the entry of a call block that runs the kernels of a wave (kernels that run at the same time), on
-    one thread or several.
+    """Makes the entry of a call block that runs the kernels of a wave (compiled parts that run at the same
+    time), on one thread or several.
 
     wave: the position of the wave. sources: for each kernel, the arguments that each call sets, each with the
         index of its value among the call's.

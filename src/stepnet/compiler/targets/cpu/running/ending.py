@@ -52,23 +52,24 @@ class Room:
     """
 
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
-        """Takes a kernel, the arrays of its call in order (`in_order`), the position of the first output
-        among them, and the number of rows of an output buffer.
+        """Takes a kernel (compiled part of a net), the arrays of its call in order (`in_order`), the position
+        of the first output among them, and the number of rows of an output buffer.
         """
         self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
         self.words = np.zeros(len(ENDING), np.int64)
         self.full: list[OutputRows] = []
 
     def set(self, **words: int) -> None:
-        """Sets words, by their names in `ENDING`, that the machine code reads for sequences that may end
-        early.
+        """Sets 64-bit arguments, by their names in `ENDING`, that the machine code reads for sequences that
+        may end early.
         """
         for name, value in words.items():
             self.words[PLACE[name]] = value
 
     def get(self, space: Workspace) -> None:
         """Allocates new arrays for the next output rows, and writes their addresses to the arguments of the
-        machine code. space: the workspace (scratch memory and arguments) whose lanes write the rows.
+        machine code. space: the workspace (scratch memory and arguments) whose lanes, slots for sequences,
+        write the rows.
         """
         outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
         self.part = OutputRows(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
@@ -78,8 +79,8 @@ class Room:
         write_words(space, self.native.pack_pointers, POINTERS, pointers)
 
     def keep(self) -> None:
-        """Adds the rows that machine code has written to the current output buffer to `full`, the list of
-        filled buffers. Afterwards a new buffer can replace it.
+        """Adds the output rows (outputs of single steps) that machine code has written to the current output
+        buffer to `full`, the list of filled buffers. Afterwards a new buffer can replace it.
         """
         written = int(self.words[PLACE["written"]])
         outputs, sequences, steps = self.part
@@ -92,8 +93,8 @@ class Ending:
     """Call of a kernel whose sequences may end early. Only its machine code finds out at which steps."""
 
     def __init__(self, chain: KernelChain, call: Call) -> None:
-        """Collects the arrays of a call of the chain's only kernel, and puts its sequences in a queue,
-        longest first.
+        """Collects the arrays of a call of a chain (parts run by one call) with a single kernel (compiled
+        part), whose sequences may end early, and puts its sequences in a queue, longest first.
         """
         (self.native,) = chain.natives
         self.chain, self.call, self.form = chain, call, CallForm(self.native.kind, call)

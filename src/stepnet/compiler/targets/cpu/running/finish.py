@@ -69,7 +69,7 @@ class Finish:
     ) -> "Finish | None":
         """Describes the work of a plan after its loop over steps: reductions of each sequence, and totals,
         which are values over all rows, such as the gradient of a weight. None if there is none: its results
-        are outputs and final memories only.
+        are outputs and final memories (recurrent states) only.
 
         compiled: the machine code of the plan, and the arrays that the work reads, such as final memories.
         values: the constants of the plan, computed from the parameters, by (False, node) for a node of its
@@ -98,7 +98,9 @@ class FunctionsTask(ParallelCalls):
     first_array = len(WORDS)
 
     def __init__(self, finish: Finish, arrays: int) -> None:
-        """Writes the argument words, but for the pointers of the totals. arrays: the number of these."""
+        """Writes the argument words of the machine code that computes functions of totals (values over all
+        rows), but for the pointers of the totals. arrays: the number of these pointers.
+        """
         function = finish.compiled.totals
         assert function is not None
         self.held = finish.memory, aligned(finish.compiled.strides["total"]), np.zeros(1, np.int64)
@@ -129,8 +131,10 @@ class FinishCall:
     """
 
     def __init__(self, finish: Finish, call: Call) -> None:
-        """Finds the arrays of the work of a plan after its loop, and prepares its tasks for calls of a shape.
-        Arrays of values of all steps and of reductions are hidden.
+        """Finds the arrays of the work of a plan (the operations of a part) after its loop over steps, and
+        prepares the tasks (calls of machine code) of this work for calls like `call`. finish: describes the
+        work. Values of all steps and reductions that a call does not return get arrays of their own, which
+        are called hidden.
         """
         self.plan, self.positions = finish.plan, call.positions
         self.constants, self.processor = finish.constants, finish.processor
@@ -176,7 +180,7 @@ class FinishCall:
 
         number: the node of the net.
         place: the position of the value among the results per row; -1 for a value that is no such result,
-            which gets a new hidden array.
+            which gets a new hidden array, one that the call does not return.
         """
         found = "rows", place
         if place < 0:
@@ -188,7 +192,7 @@ class FinishCall:
 
     def task(self, node: Node) -> Contract | Sums:
         """Prepares the machine code of a reduction over steps, or of a total (over all rows), for the
-        sequences of the call: one of those for which there is some (`tasks_of`).
+        sequences of the call. The node is one of those that have machine code (`tasks_of`).
         """
         types = [self.plan.net.type_of(number) for number in node.inputs]
         places = self.places if types[0].extent == STEPS else np.arange(self.positions.rows)
@@ -199,13 +203,15 @@ class FinishCall:
 
     def laid(self, kinds: Mapping[str, Sequence[T]]) -> tuple[list[T], list[T], dict[int, T], list[T]]:
         """Selects the arrays of the work after the loop, or other data on arrays such as their keys, from
-        those of a call.
+        those of a call, for the arguments of the tasks.
 
-        kinds: the arrays of the call, by kind: "inputs", "initial", "statics", "rows", "totals" and "hidden".
+        kinds: the arrays of the call by kind, with "statics" for values that every step reads and "hidden"
+            for those that a call does not return: "inputs", "initial", "statics", "rows", "totals" and
+            "hidden".
 
-        Returns the arrays that the machine code of the loop writes for this work (final memories, and then
-        others), all arrays that this work reads or writes, by node of the net, and those that functions of
-        totals read and write.
+        Returns the arrays that the machine code of the loop writes for this work (final memories, which are
+        recurrent states, and then others), all arrays that this work reads or writes, by node of the net, and
+        those that functions of totals (values over all rows) read and write.
         """
         final = [kinds[kind][place] for kind, place in self.final]
         others = [kinds[kind][place] for kind, place in self.others]
@@ -223,7 +229,7 @@ class FinishCall:
         arrays; returns the tasks.
 
         keys: for each node of the net, the key of its array.
-        of_functions: the keys of the arrays that functions of totals read and write.
+        of_functions: the keys of the arrays that functions of totals (values over all rows) read and write.
         fixed: the addresses of the arrays that all runs share, by key.
         order: for each array that changes from run to run, the index of its address among those of a run.
         """
@@ -235,8 +241,8 @@ class FinishCall:
         return [*self.tasks.values(), self.functions]
 
     def run(self, numbers: Sequence[int], values: dict[int, Array], of_functions: Sequence[Array]) -> None:
-        """Computes reductions of sequences, or totals, and writes them to the arrays that `values` has for
-        them; those of NumPy that it has none for are added in new arrays.
+        """Computes reductions of sequences, or totals (values over all rows), and writes them to the arrays
+        that `values` has for them; those of NumPy that it has none for are added in new arrays.
 
         numbers: the nodes of the net to compute, in order.
         values: the arrays of the call by node, and the constants that the nodes read.
@@ -253,8 +259,12 @@ class FinishCall:
         self.run_rest([number for number in numbers if number in self.rest], values)
 
     def run_rest(self, numbers: Sequence[int], values: dict[int, Array]) -> None:
-        """Computes those reductions of sequences and totals that have no machine code, by NumPy. The
-        parameters are those of `run`.
+        """Computes those reductions of sequences and totals (values over all rows) that have no machine code,
+        by NumPy, and writes them to the arrays that `values` has for them; if it has none, adds them to
+        `values`.
+
+        numbers: the nodes of the net to compute, in order. values: the arrays by node, among them those that
+            these nodes read.
         """
         for number in numbers:
             node = self.plan.net.nodes[number]
@@ -266,7 +276,7 @@ class FinishCall:
 
     def by_numpy(self, node: Node, operands: Sequence[Array]) -> Array:
         """Computes the value of a node that has no machine code: a reduction over the steps of each sequence,
-        or a total. operands: the values of the node's inputs.
+        or a total (a value over all rows). operands: the values of the node's inputs.
         """
         if node.type.extent == ROWS:
             return reduced(node.attributes["how"], operands[0], self.places, self.offsets, self.processor)
@@ -276,7 +286,8 @@ class FinishCall:
         return total(node, packed, self.processor)
 
     def copy(self, values: Mapping[int, Array], totals: Sequence[Array]) -> None:
-        """Copies the totals that no task writes, as they are constants or equal to others, to their arrays.
+        """Copies the totals (values over all rows) that no machine code writes, as they are constants or
+        equal to others, to their arrays.
 
         values: the values of the nodes. totals: the arrays of all totals.
         """
@@ -284,16 +295,18 @@ class FinishCall:
             totals[place][...] = values[number]
 
     def release(self) -> None:
-        """Returns the buffers of the tasks that compute gradients of weights to the pool."""
+        """Returns the buffers for computing gradients of weights to the pool of memory."""
         for task in self.tasks.values():
             if isinstance(task, Contract):
                 task.release()
 
 
 def total_task(node: Node, types: Sequence[Type], places: Array, processor: Processor) -> Contract | Sums:
-    """Prepares the machine code of a total, one of those that have some (`is_task`).
+    """Prepares the machine code of a total (a value over all rows): of one for which there is some, as
+    `is_task` tells. Returns a `Contract` for the gradient of a weight, else `Sums`.
 
-    types: those of its operands. places: the indices of their rows, in order.
+    node: the node of the total. types: those of its operands. places: the indices of the operands' rows, in
+    order.
     """
     dtype, size = types[0].dtype, types[0].size
     if node.operation == "contract":

@@ -75,10 +75,12 @@ class ArrayKinds:
         axes: Sequence[Axis] = (),
         padded: "dict[tuple[str, int], tuple[Type, int]] | None" = None,
     ) -> None:
-        """Makes allocators for the arrays of a kernel's calls, from the types of its results and memories.
+        """Makes allocators for the arrays of the calls of a kernel (compiled part of a net), from the types
+        of its results and memories.
 
         outputs, rows, totals: the types of the results per step, per sequence, and of all rows.
-        filled: the types of the initial memories for which zeros replace None, by position.
+        filled: the types of the initial memories (recurrent states) for which zeros replace None, by
+        position.
         finish: the work after the loop; None if there is none.
         record: the bytes of a sequence's values that are computed once; 0 for none.
         axes: the axes of inner sequences.
@@ -98,9 +100,9 @@ class CallForm:
     """Maker of the arrays of calls with the same numbers of sequences and steps as a given call."""
 
     def __init__(self, kind: ArrayKinds, call: Call) -> None:
-        """Makes allocators for arrays of the sizes of a call, of the kinds that its kernel has. `count` is
-        the number of rows of an output, `whole` whether steps write all of them. Outputs that need no buffer
-        of their own, `others`, have one together.
+        """Makes allocators for arrays of the sizes of a call, of the kinds that its kernel (compiled part of
+        a net) has. `count` is the number of rows of an output, `whole` whether steps write all of them.
+        Outputs that need no buffer of their own, `others`, have one together.
         """
         positions = call.positions
         laid, rows, total = SequenceLayout.of(positions), positions.rows, positions.total
@@ -148,16 +150,19 @@ class CallForm:
         return new if self.whole else lambda: self.cleared(new())
 
     def cleared(self, output: Array) -> Array:
-        """Fills the new array of an output with zeros if no step writes some of its rows; returns it."""
+        """Fills the new array of an output with zeros if no step writes some of its rows (entries for a step
+        or a sequence); returns it.
+        """
         if not self.whole:
             output[...] = 0
         return output
 
     def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
         """Returns the arrays of a call with rows that are padded with zeros to whole vectors where the
-        machine code needs it: those of inner sequences. Other arrays are returned as they are.
+        machine code needs it: those of inner sequences, which lie within a step. Other arrays are returned as
+        they are.
 
-        kind: the kind of the arrays, "inputs" or "statics".
+        kind: the kind of the arrays, "inputs" or "statics" (values that every step reads).
         """
         padded = list(arrays)
         for (own, place), (type_, size) in self.kind.padded.items():
@@ -169,8 +174,8 @@ class CallForm:
         return padded
 
     def whole_memory(self, initial: OptionalArrays) -> OptionalArrays:
-        """Replaces missing initial memories (None) by zeros where the machine code needs an array. Returns
-        the arrays, by position.
+        """Replaces missing initial memories (recurrent states), which are None, by zeros where the machine
+        code needs an array. Returns the arrays, by position.
         """
         if not self.filled:
             return initial
@@ -179,9 +184,9 @@ class CallForm:
     def in_order(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> list[Array | None]:
-        """Lists a call's arrays in the order of the kernel's argument words, for kernels that need no further
-        arrays (plain ones). Offsets of inner sequences are last. initial: the initial memories; None for
-        zeros. results: the arrays of the results.
+        """Lists a call's arrays in the order in which a kernel (compiled part of a net) takes them, for
+        kernels that need no further arrays (plain ones). Offsets of inner sequences are last. initial: the
+        initial memories (recurrent states); None for zeros. results: the arrays of the results.
         """
         memories = self.whole_memory(initial)
         return [*sequences, *memories, *results.final, *statics, *results.outputs, *self.offsets]
@@ -190,8 +195,9 @@ class CallForm:
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> CallArrays:
         """Collects all arrays that the machine code of a call reads and writes, those for values that are not
-        returned included. initial: the initial memories; None for zeros. results: the arrays of the results.
-        Temporary buffers are taken from the pool; `CallArrays.give_back` returns them.
+        returned included. initial: the initial memories (recurrent states); None for zeros. results: the
+        arrays of the results. Temporary buffers are taken from the pool of memory; `CallArrays.give_back`
+        returns them.
         """
         if self.kind.is_plain:
             in_order = self.in_order(sequences, initial, statics, results)
@@ -217,9 +223,9 @@ class CallForm:
 
 
 def most_steps(call: Call) -> int:
-    """Returns the largest number of steps that run in one block, before slots whose sequences ended take new
-    ones, for a call whose sequences may end early: 1 if no step may run after the end of its sequence, as it
-    could fail, or if many sequences want only their last output.
+    """Returns the largest number of steps that are computed together, in one block, before slots whose
+    sequences ended take new ones, for a call whose sequences may end early: 1 if no step may run after the
+    end of its sequence, as it could fail, or if many sequences want only their last output.
     """
     assert call.until is not None
     many = call.last_only and SequenceLayout.of(call.positions).filled > ENDING_STEPS

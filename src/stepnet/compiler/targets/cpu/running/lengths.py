@@ -63,7 +63,8 @@ class LengthTables:
     """
 
     def __init__(self, count: int, processor: Processor, longest: int = len(NUMBERS)) -> None:
-        """Allocates the tables of the lengths and lanes of `count` sequences.
+        """Allocates the tables of the lengths of `count` sequences, and of the lanes (slots that run one
+        sequence after another) that they are in.
 
         processor: the processor. longest: the largest length that a sequence may have.
         """
@@ -92,9 +93,9 @@ class LengthTables:
         }
 
     def fit(self, prepared: PreparedChain, follow: Sequence[str]) -> bool:
-        """Tells whether prepared calls may run with other lengths: if all kernels whose lengths change have
-        the same number of lanes (slots that run sequences), which it notes. Of kernels whose steps do not
-        depend on one another, one lane has all sequences.
+        """Tells whether prepared calls may run with other lengths: if all kernels (compiled parts) whose
+        lengths change have the same number of lanes (slots that run sequences), which it notes. Of kernels
+        whose steps do not depend on one another, one lane has all sequences.
 
         follow: for each kernel, the axis of its steps if the lengths of its sequences change, else "".
         """
@@ -108,11 +109,12 @@ class LengthTables:
         return len(counts) <= 1 and self.lanes <= LANES
 
     def filling(self, kernels: Sequence[tuple[Sequence[Workspace], bool]], source: int) -> ParallelCalls:
-        """Points the argument words of kernels to these tables; returns the task that fills the tables, which
-        a call runs ahead of its kernels.
+        """Points the argument words of kernels (compiled parts) to these tables; returns the task that fills
+        the tables, which a call runs ahead of its kernels.
 
-        kernels: the workspaces of each kernel, and whether one lane has all sequences. source: the index of
-            the offsets of the sequences among the arrays of a call.
+        kernels: the workspaces (scratch memory and arguments) of each kernel, and whether one lane (slot that
+            runs sequences) has all of them. source: the index of the offsets (where sequences begin and end)
+            among the arrays of a call.
         """
         ends, self.shares = list[tuple[int, int]](), dict[tuple[int, int], Array]()
         for spaces, in_one in kernels:
@@ -136,13 +138,16 @@ class LengthTables:
 
     @property
     def one_lane(self) -> dict[str, int]:
-        """The pointers to the tables of one lane that has all sequences in order, by argument word."""
+        """The pointers to the tables of one lane (slot that runs sequences) that has all sequences in order,
+        by the names of the argument words.
+        """
         tables = {"order": pointer(NUMBERS), "first": pointer(self.whole)}
         return {**tables, "lane_steps": self.total}
 
     def own_pointers(self, threads: int, thread: int) -> dict[str, int]:
-        """Returns the pointers to the tables of a thread's lanes, by argument word; none if one thread has
-        all lanes. threads: the number of threads that divide the lanes. thread: the number of the thread.
+        """Returns the pointers to the tables of a thread's lanes (slots that run sequences), by the names of
+        the argument words; none if one thread has all lanes. threads: the number of threads that divide the
+        lanes. thread: the number of the thread.
         """
         if threads == 1:
             return {}

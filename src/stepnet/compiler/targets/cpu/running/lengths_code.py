@@ -18,8 +18,8 @@ from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 
 def write_lengths(processor: Processor) -> ir.Module:
     """Generates the LLVM module of the function `lengths`, which fills the tables of a call's sequences
-    (their lengths and lanes) from their offsets. The function takes a pointer to its arguments, listed in
-    `WORDS`.
+    (their lengths, and the lanes, or slots, that run them) from their offsets, where they begin and end. The
+    function takes a pointer to its arguments, listed in `WORDS`.
     """
     module = ir.Module("lengths")
     module.triple = ""
@@ -49,8 +49,9 @@ def entry(code: WordCode, table: ir.Value, number: ir.Value, size: int) -> list[
 
 
 def write_share(code: WordCode, words: list[ir.Value], laid: ir.Value) -> None:
-    """Writes code that gives a thread every n-th of the lanes. words: those of the share, `SHARE`. laid: the
-    table of all lanes.
+    """Writes code that gives a thread every n-th of the lanes (slots that run one sequence after another),
+    with tables of their own. words: the words of the thread's share, as in `SHARE`: its number, the number of
+    threads, and the addresses of the tables. laid: the pointer to the table of all lanes.
     """
     thread, threads, *tables = words
     orders, firsts, steps = (code.inttoptr(table, POINTER) for table in tables)
@@ -74,7 +75,8 @@ def write_share(code: WordCode, words: list[ir.Value], laid: ir.Value) -> None:
 def write_differences(
     code: WordCode, offsets: ir.Value, count: ir.Value, lengths: ir.Value, copy: ir.Value | None = None
 ) -> None:
-    """Writes code that fills a table of the lengths of `count` sequences from their offsets.
+    """Writes code that fills a table of the lengths of `count` sequences from their offsets, where they begin
+    and end.
 
     copy: a table to which the offsets, but for the first, are copied too.
     """

@@ -50,8 +50,8 @@ class Native:
         finish: Finish | None,
         processor: Processor,
     ) -> None:
-        """Takes a plan, its compiled machine code, the memory with the constants that this reads, the work
-        after the loop (None for none), and the processor.
+        """Takes a plan (the operations of a part in their order), its compiled machine code, the memory with
+        the constants that this reads, the work after the loop over steps (None for none), and the processor.
         """
         self.plan, self.compiled, self.finish, self.processor = plan, compiled, finish, processor
         self.refill: Refill | None = None
@@ -69,9 +69,9 @@ class Native:
         self.kind = self.kind_of(plan)
 
     def kind_of(self, plan: Plan) -> ArrayKinds:
-        """Determines the kinds and types of the arrays that every call of a plan's kernel reads and writes,
-        such as outputs, initial memories that need zeros where a call omits them, and the buffer of values
-        computed once per sequence.
+        """Determines the kinds and types of the arrays that every call of a kernel (the compiled code of
+        `plan`, a part's operations) reads and writes, such as outputs, initial memories (recurrent states)
+        that need zeros where a call omits them, and the buffer of values computed once per sequence.
         """
         types = [plan.net.type_of(result) for result in plan.net.results]
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
@@ -92,8 +92,8 @@ class Native:
         return ArrayKinds(outputs, rows, totals, filled, self.finish, record, self.compiled.axes, padded)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters, in the kernel's own memory; returns False, with no effect, if they are not
-        C-contiguous arrays.
+        """Replaces the parameters, in the memory of this kernel (compiled code); returns False, with no
+        effect, if they are not C-contiguous arrays.
         """
         if not all(array.flags.c_contiguous for array in parameters):
             return False
@@ -153,15 +153,16 @@ class Native:
 
     @property
     def defers(self) -> bool:
-        """Tells whether calls of this kernel run machine code alone, without work by Python before or after
-        it, so that a chain can include them.
+        """Tells whether calls of this kernel (compiled part) run machine code alone, without work by Python
+        before or after it, so that a chain, which runs several parts in one go, can include them.
         """
         return not self.by_sequence and self.finish is None and not self.padded
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether the kernel can run calls whose sequences end early, by a condition in the step: there
-        is no work after the loop, and the initial memories are those of the call.
+        """Tells whether the kernel (compiled code with parameters) can run calls whose sequences end early,
+        by a condition in the step: there is no work after the loop, and the initial memories (recurrent
+        states) are those of the call.
         """
         recurrence, net = self.plan.recurrence, self.plan.net
         first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
@@ -188,7 +189,7 @@ class Native:
         block: int = 0,
         part: tuple[int, int] = (0, 1),
     ) -> Workspace:
-        """Allocates scratch memory and arguments for a kernel to run some sequences.
+        """Allocates scratch memory and arguments for a kernel (compiled code) to run some sequences.
 
         lanes, together: the numbers of sequences at a time, and of threads that share each step.
         room: the number of steps of inner sequences that there is memory for.
@@ -216,8 +217,8 @@ class Native:
 
     def begin(self, call: Call, arrays: CallArrays) -> None:
         """Does the work of a call before its steps: computes the values that each sequence has once, and
-        copies the initial memories of empty sequences to their final memories. arrays: all arrays of the
-        call.
+        copies the initial memories (recurrent states) of empty sequences to their final memories. arrays: all
+        arrays of the call.
         """
         if self.compiled.sequences is not None:
             self.for_each_sequence(self.compiled.sequences, arrays)
@@ -235,7 +236,8 @@ class Native:
         return [array.tobytes() for array in read if array is not None]
 
     def keep_idle(self, call: Call, arrays: CallArrays) -> None:
-        """Copies the initial memories of empty sequences to their final memories, as no step does.
+        """Copies the initial memories (recurrent states) of empty sequences to their final memories, as no
+        step does.
 
         arrays: all arrays of the call, which have both.
         """
@@ -280,7 +282,7 @@ class Native:
 
     def end(self, form: CallForm, arrays: CallArrays) -> None:
         """Does the work of a call after its steps: computes reductions of sequences, values that each
-        sequence has once, and totals of all rows. Does nothing if the plan has none.
+        sequence has once, and totals of all rows. Does nothing if there is no such work.
 
         form: knows what remains to be done after the loop. arrays: all arrays of the call.
         """

@@ -51,7 +51,9 @@ EACH = 4
 
 @lru_cache(MOST_BODIES)
 def pairs_code(processor: Processor, body: Net) -> tuple[NativeFunction, PairsForm]:
-    """Returns the machine code of operations at pairs of steps, and their form. body: the net of these."""
+    """Returns the machine code of operations at pairs of steps (a query with a key, as in attention), and the
+    `PairsForm` with the layout of its memory. body: the net of these operations.
+    """
     code = machine_code_of_many("running.pairs", processor, body)
     return code.function("pairs", ctypes.c_int64), PairsForm(body, processor)
 
@@ -59,7 +61,11 @@ def pairs_code(processor: Processor, body: Net) -> tuple[NativeFunction, PairsFo
 def computed(
     across: Across, operands: Sequence[Array], positions: Sequence[Positions], processor: Processor
 ) -> Array:
-    """Computes operations at pairs of steps in a new array. positions: as for `PairsTask`."""
+    """Computes operations at pairs of steps, such as attention, and returns the result in a new array.
+
+    operands: the arrays that the operations read. positions: where the queries and the keys of the sequences
+    lie, and the pairs of each query. processor: that which runs the code.
+    """
     task = PairsTask(across, positions, processor)
     made = task.result_of(*operands)
     task()
@@ -70,7 +76,8 @@ class PairsTask(BetweenTask):
     """Operations at pairs of steps, with the argument words."""
 
     def __init__(self, across: Across, positions: Sequence[Positions], processor: Processor) -> None:
-        """Writes the argument words, but for the pointers of the values.
+        """Writes the argument words of the machine code of operations at pairs of steps (a query with a key),
+        but for the pointers of the values, and allocates its scratch memory.
 
         positions: where the queries and the keys of the sequences lie, and the pairs of each query.
         processor: that which runs it.
@@ -98,11 +105,13 @@ class PairsTask(BetweenTask):
 
 
 def tasks_of(rows: Positions, columns: Positions, form: PairsForm, count: int) -> tuple[Array, Array]:
-    """Makes the table of tasks, and the number of pairs ahead of each and of all.
+    """Makes the table of the tasks of operations at pairs of steps (a query with a key). A task has one head
+    and some queries of a sequence: all of them, or a multiple of a tile's rows where few long sequences are
+    for many threads. Returns the table, with the fields of `TASK`, and the number of pairs ahead of each task
+    and of all.
 
-    rows, columns: where the queries and keys lie, or the reverse. count: the number of threads.
-
-    Queries of few long sequences are divided, a multiple of a tile at a time.
+    rows, columns: where the queries and the keys lie, or the keys and the queries for sums over queries.
+    form: the layout of the memory. count: the number of threads.
     """
     longest, tile = int(rows.lengths.max(initial=0)), form.tile.rows
     wanted = -(-EACH * count // max(1, rows.rows * form.heads)) if count > 1 else 1

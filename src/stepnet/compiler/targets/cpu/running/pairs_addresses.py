@@ -31,7 +31,10 @@ class PairsAddresses:
     """
 
     def __init__(self, code: Code, form: PairsForm, words: ir.Value) -> None:
-        """Takes the builder of a function and the pointer to its argument words."""
+        """Takes the builder of a function for operations at pairs of steps, the layout of its scratch memory
+        (`form`), and the pointer to its argument words; writes loads of these: the pointers of values and of
+        scratch memory.
+        """
         self.code, self.form, self.body = code, form, form.body
         self.kind = plain(form.dtype)
         values, fixed = len(self.body.inputs), len(self.body.inputs) + 1
@@ -48,9 +51,11 @@ class PairsAddresses:
         }
 
     def at_entry(self, pointer: ir.Value, entry: ir.Value, lead: int, size: int, itemsize: int) -> ir.Value:
-        """Writes the pointer to the numbers of the task's head in a value, at an entry such as a query.
+        """Writes the pointer to the numbers that a value has at an entry, such as a query, for the head that
+        the current task computes.
 
-        lead, size: the number of heads of the value, which may be 1 for all, and of the numbers of a head.
+        pointer: the array of the value. lead: the number of heads of the value; 1 if all heads share it.
+        size, itemsize: how many numbers a head has, and the bytes of each.
         """
         code = self.code
         place = entry if lead == 1 else code.add(code.mul(entry, code.number(lead)), self.task["head"])
@@ -61,24 +66,31 @@ class PairsAddresses:
         return self.code.read_number(self.code.inttoptr(self.fixed["pair_lengths"], POINTER), row)
 
     def row_in(self, tile: PairsTile, row: int) -> ir.Value:
-        """Writes the number of a row of a tile, or of the last one for those beyond it."""
+        """Writes the number, in the arrays of the call, of row `row` of a tile (some queries, or keys, of a
+        sequence); for rows beyond the tile's last one, the number of that.
+        """
         code = self.code
         return code.add(tile.row, code.smaller(code.number(row), code.sub(tile.rows, code.number(1))))
 
     def blocks(self, columns: ir.Value) -> ir.Value:
-        """Writes the number of vectors of columns."""
+        """Writes how many vectors hold a number of columns (the keys of a query); returns it."""
         code, width = self.code, self.form.width
         return code.sdiv(code.add(columns, code.number(width - 1)), code.number(width))
 
     def pairs_block(self, number: int, block: ir.Value) -> ir.Value:
-        """Writes the pointer to a vector of columns of all rows, of a value at pairs in scratch memory."""
+        """Writes the pointer to scratch memory that has the value of a node at pairs (rows with columns, as
+        queries with keys): to one vector of columns, for all rows of a tile. number: the node. block: the
+        index of the vector.
+        """
         own = next(own for own in self.form.buffers if own[:2] == ("pairs", number))
         return self.code.at(
             self.scratch["pairs", number], self.code.mul(block, self.code.number(own.bytes_per_block))
         )
 
     def range_of(self, tile: PairsTile, row: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Writes the first column that a row of a tile has, and where its columns end."""
+        """Writes the first column (such as a key) that row `row` of a tile is paired with, and the end of its
+        columns; returns both. In causal attention, a query has only keys up to its own step.
+        """
         code, form = self.code, self.form
         if not form.is_turned:
             return code.number(0), self.columns_of(code.add(tile.row, row))
@@ -88,7 +100,10 @@ class PairsAddresses:
         return first, tile.columns
 
     def input_number(self, number: int, row: ir.Value) -> ir.Value:
-        """Writes a load of the number that a row has of an input, for the task's head."""
+        """Writes a load of the number that an input has at a row (such as a query), for the head that the
+        current task computes. number: the node of the input, which has one number per row and head, or is a
+        constant.
+        """
         type_ = self.body.type_of(number)
         entry = self.code.number(0) if type_.extent == CONST else row
         pointer = self.at_entry(self.inputs[number], entry, type_.size, 1, type_.itemsize)

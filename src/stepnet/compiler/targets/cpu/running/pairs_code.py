@@ -20,9 +20,9 @@ from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
 
 
 def write_pairs(processor: Processor, body: Net) -> ir.Module:
-    """Generates the LLVM module of the function `pairs`, which computes operations at pairs of steps. It
-    takes a pointer to its arguments: the values, those of `FIXED`, and scratch memory. Its result is 0: a
-    task of a call is done.
+    """Generates the LLVM module of the function `pairs`, which computes operations at pairs of steps (a query
+    with a key, as in attention). It takes a pointer to its arguments: the pointers of the values, those named
+    in `FIXED`, and scratch memory. Its result is 0: a task of a call is done.
 
     body: the net of the operations.
     """
@@ -39,7 +39,10 @@ class PairsCode(PairsAddresses):
     """Writer of the code that computes operations at pairs of steps, tile by tile."""
 
     def write(self) -> None:
-        """Writes loops over the tasks of a thread and over the tiles of a task."""
+        """Writes the body of the function: a loop over the tasks of a thread (a head of some queries of a
+        sequence), which packs the operands of products, and in it a loop over tiles: a few queries with all
+        their keys.
+        """
         code, form = self.code, self.form
         table = code.inttoptr(self.fixed["tasks"], POINTER)
         with code.loop(self.fixed["first_task"], self.fixed["last_task"]) as number:
@@ -54,8 +57,8 @@ class PairsCode(PairsAddresses):
     # ---- operands of products
 
     def pack(self) -> None:
-        """Writes code that packs the columns' operands of all products: keys by vectors of keys, and values
-        by vectors of features.
+        """Writes code that packs those operands of a task's products that have a row per column, in the order
+        in which products read them: keys by vectors of keys, and values by vectors of features.
         """
         form, nodes = self.form, self.body.nodes
         for number in form.products:
@@ -84,10 +87,11 @@ class PairsCode(PairsAddresses):
         sizes: tuple[ir.Value, ir.Value],
         strides: tuple[int, int, int, int],
     ) -> None:
-        """Writes code that packs a matrix [k, n].
+        """Writes code that packs a matrix [k, n] as vectors of columns: [vector of columns][k][column].
 
-        sizes: those of both axes. strides: the bytes from row to row and from column to column of the matrix,
-            and from one k and from one vector of columns to the next of the packed one.
+        source, packed: the pointers to the matrix and to the packed one. sizes: k and n.
+        strides: the bytes from row to row and from column to column of the matrix, and from one k and from
+        one vector of columns to the next of the packed one.
         """
         code = self.code
         packing = PackCode(code, self.form.itemsize, self.form.width, None, source)
@@ -104,7 +108,12 @@ class PairsCode(PairsAddresses):
     # ---- tiles
 
     def tile(self, row: ir.Value, index: ir.Value, rows: ir.Value) -> None:
-        """Writes code that computes a tile of rows with all their columns."""
+        """Writes code that computes a tile: a few rows of a task (such as queries) with all their columns
+        (such as keys).
+
+        row: the number of the first row in the arrays of the call. index: its position in its sequence. rows:
+        the number of rows.
+        """
         code, form = self.code, self.form
         columns = self.task["columns"]
         if not form.is_turned:
@@ -126,7 +135,9 @@ class PairsCode(PairsAddresses):
             self.finish(tile)
 
     def scores(self, number: int, tile: PairsTile) -> None:
-        """Writes code that multiplies the rows of a tile with all columns, in register tiles."""
+        """Writes code that multiplies the rows of a tile (such as queries) with all columns (such as keys),
+        in register tiles, and stores the products in scratch memory. number: the node of the products.
+        """
         code, form, node = self.code, self.form, self.body.nodes[number]
         lead, size = prod(self.body.type_of(node.inputs[0]).shape[:-1]), form.size_of(node)
         left, line = self.scratch["left", number], size * form.itemsize
@@ -159,9 +170,11 @@ class PairsCode(PairsAddresses):
                 )
 
     def write_tile(self, sums: Sums, pointer: ir.Value, unit_bytes: int) -> None:
-        """Writes stores of the sums of a register tile, rows one vector after the other.
+        """Writes stores of the sums of a register tile to the memory at `pointer`: for each vector of
+        columns, one vector per row.
 
-        unit_bytes: the bytes from one vector of columns of all rows to the next.
+        sums: [row][vector of columns][1]. unit_bytes: the bytes from one vector of columns of all rows to the
+        next.
         """
         line = self.form.width * self.form.itemsize
         for row, units in enumerate(sums):
@@ -171,7 +184,10 @@ class PairsCode(PairsAddresses):
     # ---- sums over columns
 
     def mix(self, number: int, tile: PairsTile) -> None:
-        """Writes code that sums weighted values over the columns of each row, in register tiles."""
+        """Writes code that sums, for each row of a tile (such as a query), the values of all columns (such as
+        keys), multiplied by the weights of the pairs; in register tiles. The sums are stored in scratch
+        memory. number: the node of the sum.
+        """
         code, form = self.code, self.form
         units, line = form.tile.units, form.width * form.itemsize
         whole = form.units // units * units
@@ -189,7 +205,9 @@ class PairsCode(PairsAddresses):
     # ---- results
 
     def finish(self, tile: PairsTile) -> None:
-        """Writes code that computes the results of the rows of a tile, vector by vector of features."""
+        """Writes code that does the elementwise work on the sums of each row of a tile (such as a query), a
+        vector of features at a time, and stores the results in the array of the result.
+        """
         code, form, size = self.code, self.form, self.body.type_of(self.form.result).itemsize
         line = self.scratch["line", -1]
         with code.loop(code.number(0), tile.rows) as row:
@@ -209,7 +227,12 @@ class PairsCode(PairsAddresses):
             code.copy_bytes(made, line, form.features * size)
 
     def features_of(self, number: int, row: ir.Value, unit: ir.Value, known: dict[int, ir.Value]) -> ir.Value:
-        """Writes the value of a node at a vector of features of a row. known: those of its operands."""
+        """Writes the value that a node has at a vector of features of a row (such as a query) of the tile;
+        returns it.
+
+        number: the node. row, unit: the indices of the row and of the vector. known: the values of nodes
+        computed before it, by node.
+        """
         code, form, node = self.code, self.form, self.body.nodes[number]
         if node.operation == "mix":
             place = code.add(code.mul(row, code.number(form.units)), unit)
@@ -225,7 +248,10 @@ class PairsCode(PairsAddresses):
         return pointwise(code, node, operands, [self.body.type_of(operand).dtype for operand in node.inputs])
 
     def repeated(self, number: int, row: ir.Value) -> ir.Value:
-        """Writes the number that a row has of a node, repeated for a vector of features."""
+        """Writes a load of the single number that a node has at a row (such as a query) of the tile, repeated
+        for all elements of a vector of features. number: the node, a constant or a value kept in scratch
+        memory.
+        """
         code, form, type_ = self.code, self.form, self.body.type_of(number)
         if number not in form.slots:
             return number_of(code, self.body.nodes[number], form.width)

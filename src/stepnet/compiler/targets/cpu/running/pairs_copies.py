@@ -21,7 +21,12 @@ class PairsCopies:
     """Writer of the code that copies the value of a node, an input or the result, at the pairs of a tile."""
 
     def __init__(self, pairs: PairsAddresses, number: int, tile: PairsTile) -> None:
-        """Takes the writer of addresses, the node and the tile."""
+        """Prepares to write copies of a value at the pairs of a tile (its rows, such as queries, with their
+        columns).
+
+        pairs: writes the addresses of arrays and scratch memory. number: the node of the value, an input or
+        the result. tile: the tile.
+        """
         self.pairs, self.code, self.form, self.tile = pairs, pairs.code, pairs.form, tile
         self.number, self.type = number, pairs.body.type_of(number)
         self.array = pairs.made if number == self.form.result else pairs.inputs[number]
@@ -29,13 +34,17 @@ class PairsCopies:
         self.line, self.entry = self.form.width * self.type.itemsize, self.type.size * self.type.itemsize
 
     def gather(self) -> None:
-        """Writes code that copies an input to scratch memory."""
+        """Writes code that copies an input, with an entry for each pair of a query and a key, from its
+        array to scratch memory: those pairs that are computed together.
+        """
         for own, given, width in self.places():
             value = load_vector(self.code, self.type.dtype, width, given, 1)
             store_vector(self.code, self.type.dtype, value, own, 1)
 
     def scatter(self) -> None:
-        """Writes code that copies the result to the array."""
+        """Writes code that copies the result, at the pairs of a tile (such as queries with keys), from
+        scratch memory to its array.
+        """
         for own, made, width in self.places():
             value = load_vector(self.code, self.type.dtype, width, own, 1)
             store_vector(self.code, self.type.dtype, value, made, 1)
@@ -49,7 +58,10 @@ class PairsCopies:
         return self.pairs.at_entry(self.array, pair, self.type.size, 1, self.type.itemsize)
 
     def by_row(self) -> Iterator[Places]:
-        """Writes loops over the keys of each query: whole vectors of columns, and others one by one."""
+        """Writes loops over the pairs of a tile whose rows are queries: over the keys of each query, whole
+        vectors of them, then the others one by one. Yields, for which the caller writes the copy, the
+        pointers to numbers in scratch memory and in the array, and how many lie side by side in both.
+        """
         code, form, size = self.code, self.form, self.type.itemsize
         width, zero = code.number(form.width), code.number(0)
         with code.loop(zero, self.tile.rows) as row:
@@ -71,7 +83,10 @@ class PairsCopies:
                 yield code.at(own, place), code.at(given, code.mul(column, code.number(self.entry))), 1
 
     def by_column(self) -> Iterator[Places]:
-        """Writes loops over the keys of the tile that each query has: all of a whole tile, or one by one."""
+        """Writes loops over the pairs of a tile whose rows are keys: over the keys that each query has, all
+        at once if it has the whole tile, or one by one. Yields, for which the caller writes the copy, the
+        pointers to numbers in scratch memory and in the array, and how many lie side by side in both.
+        """
         code, form, tile = self.code, self.form, self.tile
         width, most = code.number(form.width), code.number(form.tile.rows)
         begin, _ = self.pairs.range_of(tile, code.number(0))

@@ -104,7 +104,9 @@ class PairsForm:
 
     @computed_once
     def features(self) -> int:
-        """The features of each head of a sum over pairs; 0 without one."""
+        """The number of features of each head of a weighted sum over the keys of a query (an operation
+        `mix`), or over the queries of a key; 0 if the operations have no such sum.
+        """
         mixes = (self.body.nodes[n] for n in self.products if self.body.nodes[n].operation == "mix")
         return next((node.type.shape[-1] for node in mixes), 0)
 
@@ -126,8 +128,10 @@ class PairsForm:
 
     @computed_once
     def passes(self) -> list[int]:
-        """The pass over the columns on which each node is known: of values at pairs that which computes them,
-        of numbers of rows the first that may read them.
+        """For each node, by its number, the pass (loop over all columns, such as the keys of a query) on
+        which its value is known. Values at pairs are known on the pass that computes them. A number of a row
+        (such as a query) is known on the first pass that may read it; for a reduction, that is the pass after
+        the one that reduces.
         """
         passes = list[int]()
         for node in self.body.nodes:
@@ -137,7 +141,9 @@ class PairsForm:
 
     @computed_once
     def reductions(self) -> dict[int, list[int]]:
-        """The reductions that each pass computes."""
+        """For each pass (loop over all columns, such as the keys of a query), by its number, the nodes that
+        are reductions over the columns and are computed on it.
+        """
         found = dict[int, list[int]]()
         for number, node in enumerate(self.body.nodes):
             if node.operation == "reduce":
@@ -146,8 +152,9 @@ class PairsForm:
 
     @computed_once
     def stored(self) -> list[int]:
-        """The values at pairs in scratch memory: products, inputs, weights of sums, the result, and what is
-        costly and read on a later pass.
+        """The nodes whose values at pairs (a query with a key) are in scratch memory, in order: products,
+        inputs, the weights of weighted sums, the result, and values that are costly and read on a later pass
+        (loop over all columns).
         """
         nodes, found = self.body.nodes, set[int]()
         for number, node in enumerate(nodes):
@@ -163,8 +170,11 @@ class PairsForm:
         return sorted(found)
 
     def add_costly(self, number: int, turn: int, found: set[int]) -> None:
-        """Adds to `found` the costly values of earlier passes that a value at pairs is computed from on a
-        pass `turn`.
+        """Adds to `found`, the nodes to be stored in scratch memory, those costly values of earlier passes
+        from which a node's value at pairs (a query with a key) is computed on a pass. Other values are
+        computed again on that pass.
+
+        number: the node. turn: the number of the pass (loop over all columns).
         """
         node = self.body.nodes[number]
         if not self.is_at_pairs(number) or not is_elementwise(node):
@@ -177,7 +187,9 @@ class PairsForm:
 
     @computed_once
     def slots(self) -> list[int]:
-        """The numbers of rows that are read with features of sums, and are kept until these are known."""
+        """The nodes that have one number per row (such as a query) and are read by elementwise operations on
+        weighted sums: their numbers are kept in scratch memory until the sums are known.
+        """
         nodes = self.body.nodes
         read = {
             operand
@@ -195,7 +207,9 @@ class PairsForm:
         return [*self.each_buffer()]
 
     def each_buffer(self) -> Iterator[ScratchBuffer]:
-        """Yields the buffers of products, of values at pairs, of numbers of rows, and of one result."""
+        """Yields the scratch buffers of a thread: for the operands and sums of products, for values at pairs
+        (a query with a key), for numbers that a row (such as a query) has once, and for a row of the result.
+        """
         nodes, rows, width, itemsize = self.body.nodes, self.tile.rows, self.width, self.itemsize
         line = self.units * width * itemsize
         for number in self.products:

@@ -24,7 +24,9 @@ Known = dict[int, list[ir.Value]]
 
 
 def number_of(code: Code, node: Node, width: int = 1) -> ir.Value:
-    """Returns the number of a constant, in each element of a vector."""
+    """Returns the number of a constant node, whose value is one number, in each element of a vector of
+    `width` elements; a scalar for width 1.
+    """
     value = node.attributes["value"].value.item()
     return code.splat(
         register_type(node.type.dtype, width), int(value) if node.type.dtype == "bool" else value
@@ -35,13 +37,17 @@ class RowsCode:
     """Writer of the code that runs passes over the pairs of a tile, a few rows at a time."""
 
     def __init__(self, pairs: PairsAddresses, tile: PairsTile) -> None:
-        """Takes the writer of the function, and the tile."""
+        """Prepares to write the elementwise operations and reductions of a tile. pairs: writes the addresses
+        of values and scratch memory. tile: a few rows (such as queries) with all their columns (such as
+        keys).
+        """
         self.pairs, self.tile = pairs, tile
         self.code, self.form, self.body = pairs.code, pairs.form, pairs.body
 
     def write(self) -> None:
-        """Writes a loop over the rows, a few at a time, with all passes; nothing if there are no such
-        operations.
+        """Writes a loop over the rows of a tile (such as queries), a few at a time, which runs all passes
+        (loops over their columns, such as keys). Nothing is written if there are no elementwise operations or
+        reductions.
         """
         code, form = self.code, self.form
         nodes = self.body.nodes
@@ -62,7 +68,12 @@ class RowsCode:
             self.keep()
 
     def add_numbers(self, turn: int, rows: list[ir.Value]) -> None:
-        """Writes the numbers of rows that are known when a pass begins."""
+        """Writes code for the numbers that each row (such as a query) has once and that are known when a pass
+        begins; adds them to `self.numbers`, by node.
+
+        turn: the number of the pass (loop over all columns, such as keys). rows: the numbers of the rows that
+        run together.
+        """
         code, form, nodes = self.code, self.form, self.body.nodes
         for number, node in enumerate(nodes):
             is_number = not form.is_at_pairs(number) and number not in form.mixed
@@ -77,14 +88,18 @@ class RowsCode:
                 self.numbers[number] = self.computed(node, self.numbers)
 
     def is_read_as_number(self, number: int) -> bool:
-        """Tells whether an input is read elsewhere than as an operand of products."""
+        """Tells whether an input, of which each row has one number, is read by an elementwise operation or
+        repeated for all columns, and not only as an operand of products. number: the node of the input.
+        """
         return any(
             number in node.inputs and (is_elementwise(node) or node.operation == "expand")
             for node in self.body.nodes
         )
 
     def computed(self, node: Node, known: Known) -> list[ir.Value]:
-        """Writes the value of an elementwise node for each row, from those of its operands."""
+        """Writes the code of an elementwise node, for each of the rows that run together; returns the values,
+        one per row. known: the values of its operands, by node.
+        """
         operands = [known[operand] for operand in node.inputs]
         if node.kind != "pointwise":
             return operands[0]
@@ -94,7 +109,11 @@ class RowsCode:
     # ---- passes
 
     def run_pass(self, turn: int) -> None:
-        """Writes a pass over the columns: its reductions, and the values that are stored on it."""
+        """Writes a pass: a loop over all columns (such as keys) of the rows that run together, in vectors of
+        columns. It computes the reductions of the pass, which are added to `self.numbers`, and stores the
+        values that later passes read. Nothing is written for a pass with neither. turn: the number of the
+        pass.
+        """
         code, form, nodes = self.code, self.form, self.body.nodes
         reductions = form.reductions.get(turn, [])
         stored = [
@@ -119,7 +138,12 @@ class RowsCode:
         ]
 
         def block(number: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-            """Writes a vector of columns of each row; returns the reductions so far."""
+            """Writes the work on one vector of columns of each row; returns the partial results of the
+            reductions.
+
+            number: the index of the vector. sums: the partial results before it, reduction by reduction and
+            row by row.
+            """
             first = code.trunc(code.mul(number, code.number(form.width)), I32)
             columns = code.add(code.spread(first, form.width), index)
             has = [code.icmp_signed("<", columns, end) for end in ends]
@@ -151,9 +175,10 @@ class RowsCode:
         return self.body.type_of(reduction).dtype
 
     def folded(self, node: Node, dtype: str, value: ir.Value, length: ir.Value) -> ir.Value:
-        """Writes the reduction of a vector to one number, halves of it with each other; zero of no columns.
+        """Writes the reduction of a vector of partial results to one number, combining its halves repeatedly;
+        a mean is also divided. A row without columns gets 0.
 
-        length: the number of columns.
+        node: the reduction. value: the partial results. length: the number of columns.
         """
         code, how, width = self.code, combined_by(node), self.form.width
         while width > 1:
@@ -169,9 +194,14 @@ class RowsCode:
         return code.select(empty, code.splat(value.type, 0), value)
 
     def value(self, number: int, turn: int, block: ir.Value, known: Known, spread: Known) -> list[ir.Value]:
-        """Writes the values of a node at a vector of columns of each row, on a pass.
+        """Writes the values of a node at the pairs of rows (such as queries) with a vector of columns (such
+        as keys), one vector for each of the rows that run together; returns them: loaded from scratch memory,
+        or computed from operands.
 
-        known: the values at pairs so far. spread: the numbers of rows, repeated for all columns.
+        number: the node. turn: the number of the pass (loop over all columns). block: the index of the
+        vector.
+        known: the values at pairs so far, by node; those of operands are added. spread: the numbers that rows
+        have once, repeated for all columns.
         """
         node, form = self.body.nodes[number], self.form
         if number in spread:
@@ -194,14 +224,20 @@ class RowsCode:
     # ---- memory
 
     def places(self, number: int, block: ir.Value) -> list[ir.Value]:
-        """Writes the pointers to a vector of columns of each row, of a value in scratch memory."""
+        """Writes the pointers to a vector of columns of a value at pairs (rows with columns, as queries with
+        keys) in scratch memory, one for each of the rows that run together. number: the node of the value.
+        block: the index of the vector.
+        """
         code, form, size = self.code, self.form, self.body.type_of(number).itemsize
         line = form.width * size
         first = code.at(self.pairs.pairs_block(number, block), code.mul(self.first, code.number(line)))
         return [code.at(first, row * line) for row in range(form.together)]
 
     def loaded(self, number: int, block: ir.Value) -> list[ir.Value]:
-        """Writes loads of a value at a vector of columns of each row."""
+        """Writes loads of a value at pairs (rows with columns, as queries with keys) from scratch memory: a
+        vector of columns for each of the rows that run together. number: the node of the value. block: the
+        index of the vector.
+        """
         type_ = self.body.type_of(number)
         return [
             load_vector(self.code, type_.dtype, self.form.width, place, type_.itemsize)
@@ -209,13 +245,18 @@ class RowsCode:
         ]
 
     def store(self, number: int, block: ir.Value, values: list[ir.Value]) -> None:
-        """Writes stores of a value at a vector of columns of each row."""
+        """Writes stores of a value at pairs (rows with columns, as queries with keys) to scratch memory: a
+        vector of columns for each of the rows that run together. number: the node of the value. block: the
+        index of the vector. values: one per row.
+        """
         type_ = self.body.type_of(number)
         for place, value in zip(self.places(number, block), values, strict=True):
             store_vector(self.code, type_.dtype, value, place, type_.itemsize)
 
     def keep(self) -> None:
-        """Writes stores of the numbers of rows that are read with features of sums."""
+        """Writes stores of those numbers of the rows (such as queries) that run together which elementwise
+        operations on weighted sums will read, once the sums are known.
+        """
         code, form = self.code, self.form
         for slot, number in enumerate(form.slots):
             dtype = self.body.type_of(number).dtype

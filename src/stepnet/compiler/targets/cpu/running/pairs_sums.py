@@ -21,8 +21,12 @@ class MixCode:
     def __init__(
         self, pairs: PairsAddresses, number: int, tile: PairsTile, units: int, offset: ir.Value
     ) -> None:
-        """Prepares to write the sums of a node. units: the number of vectors. offset: the bytes of those
-        ahead of them.
+        """Prepares to write the weighted sums, over the columns of a tile (such as the keys of its queries),
+        of some vectors of features.
+
+        pairs: writes the addresses of values and scratch memory. number: the node of the sums. tile: a few
+        rows with all their columns.
+        units: the number of vectors of features. offset: the bytes of the vectors ahead of them.
         """
         self.pairs, self.code, self.form, self.tile = pairs, pairs.code, pairs.form, tile
         self.weights = pairs.body.nodes[number].inputs[0]
@@ -30,7 +34,9 @@ class MixCode:
         self.shape = Tile(self.form.tile.rows, units)
 
     def iteration(self, block: ir.Value) -> TileIteration:
-        """Writes the pointers to a vector of columns; returns the products of a register tile with these."""
+        """Writes the pointers to the weights and values of a vector of columns (such as keys); returns the
+        writer of the products of a register tile with these. block: the index of the vector.
+        """
         code, form = self.code, self.form
         line = form.width * form.itemsize
         values = code.at(self.values, code.mul(block, code.number(form.width * form.units * line)))
@@ -40,8 +46,9 @@ class MixCode:
         )
 
     def sums(self) -> Sums:
-        """Writes the sums over the columns that all rows have, and over columns of some rows ahead of or
-        behind these; returns them.
+        """Writes the weighted sums over all columns of the rows of a tile: over the columns that all rows
+        have, and in causal attention over those that only some rows have, ahead of or behind these. Returns
+        the sums, [row][vector of features][1].
         """
         code, form, tile = self.code, self.form, self.tile
         zero = code.splat(ir.VectorType(self.pairs.kind.sums, form.width), 0)
@@ -57,8 +64,9 @@ class MixCode:
         return self.iteration(code.number(0)).nested(flat)
 
     def all(self, begin: ir.Value, end: ir.Value, flat: list[ir.Value]) -> list[ir.Value]:
-        """Writes the sums over columns that all rows have: in whole vectors of columns, and one by one ahead
-        of and behind these. flat: the sums so far.
+        """Writes the weighted sums over the columns from `begin` to `end`, which all rows of a tile have: in
+        whole vectors of columns, and one by one ahead of and behind these. Returns the new sums, in one list.
+        flat: the sums so far.
         """
         code, width = self.code, self.code.number(self.form.width)
         first, last = self.pairs.blocks(begin), code.sdiv(end, width)
@@ -66,7 +74,9 @@ class MixCode:
             flat = self.single(begin, code.smaller(code.mul(first, width), end), flat)
 
         def block(number: ir.Value, own: list[ir.Value]) -> list[ir.Value]:
-            """Writes the sums over a vector of columns."""
+            """Writes the sums with a vector of columns added; returns them. number: the index of the vector.
+            own: the sums before it.
+            """
             iteration = self.iteration(code.add(first, number))
             return code.carry(
                 0, self.form.width, own, lambda k, sums: iteration.summed(2, k, sums), step=2, runs=True
@@ -79,26 +89,33 @@ class MixCode:
         return self.single(rest, end, flat)
 
     def single(self, begin: ir.Value, end: ir.Value, flat: list[ir.Value]) -> list[ir.Value]:
-        """Writes the sums over columns one by one. flat: the sums so far."""
+        """Writes the weighted sums over the columns from `begin` to `end`, which all rows of a tile have, one
+        column at a time; returns the new sums, in one list. flat: the sums so far.
+        """
         code, width = self.code, self.code.number(self.form.width)
 
         def column(number: ir.Value, own: list[ir.Value]) -> list[ir.Value]:
-            """Writes the sums with another column."""
+            """Writes the sums with another column added; returns them. number: the position of the column,
+            counted from `begin`. own: the sums before it.
+            """
             place = code.add(begin, number)
             return self.iteration(code.sdiv(place, width)).summed(1, code.srem(place, width), own)
 
         return code.carry(0, code.sub(end, begin), flat, column)
 
     def some(self, begin: ir.Value, end: ir.Value, flat: list[ir.Value]) -> list[ir.Value]:
-        """Writes the sums over columns that some rows have, whose other rows stay as they are. flat: the sums
-        so far.
+        """Writes the weighted sums over the columns from `begin` to `end`, which only some rows of a tile
+        have, as in causal attention; the sums of other rows stay as they are. Returns the new sums, in one
+        list. flat: the sums so far.
         """
         code, width = self.code, self.code.number(self.form.width)
         rows = [self.pairs.row_in(self.tile, row) for row in range(self.shape.rows)]
         ranges = [self.pairs.range_of(self.tile, code.sub(row, self.tile.row)) for row in rows]
 
         def column(number: ir.Value, own: list[ir.Value]) -> list[ir.Value]:
-            """Writes the sums with another column, for the rows that have it."""
+            """Writes the sums with another column added, for the rows that have it; returns all sums. number:
+            the position of the column, counted from `begin`. own: the sums before it.
+            """
             place = code.add(begin, number)
             made = self.iteration(code.sdiv(place, width)).summed(1, code.srem(place, width), own)
             chosen = list[ir.Value]()

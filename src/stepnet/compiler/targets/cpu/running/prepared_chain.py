@@ -43,7 +43,8 @@ class Shape:
 
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-    """Writes numbers to the arguments of the machine code, for each thread of a workspace.
+    """Writes numbers to the arguments of machine code, for each thread that a workspace (scratch memory and
+    arguments) is for.
 
     pack: the `pack_into` of a `Struct` that has the format of the numbers. offset: the byte offset of the
         first one among the arguments.
@@ -65,10 +66,10 @@ class PreparedChain:
         kind: type[PreparedTasks] = PreparedTasks,
         pauses: bool = True,
     ) -> None:
-        """Allocates scratch memory for each kernel and thread, and prepares the tasks that run kernels.
-        natives: the kernels. shape: the shape of the calls. kind: the class of the tasks. pauses: whether the
-        machine code returns to Python from time to time. In a wavefront, each kernel is told to wait for the
-        one before it in its wave.
+        """Allocates scratch memory for each kernel (compiled part) and thread, and prepares the tasks that
+        run kernels. natives: the kernels. shape: the shape of the calls. kind: the class of the tasks.
+        pauses: whether the machine code returns to Python from time to time. In a wavefront, where each layer
+        of a stack runs some steps behind the one below, each kernel is told to wait for the one before it.
         """
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
@@ -96,8 +97,9 @@ class PreparedChain:
         )
 
     def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
-        """Prepares the tasks that run a wave (kernels that run at the same time): one for each thread of each
-        workspace. wave: the positions of the kernels. kind: the class of the tasks.
+        """Prepares the tasks that run a wave (compiled parts that run at the same time): one for each thread
+        of each workspace (scratch memory and arguments). wave: the positions of the kernels. kind: the class
+        of the tasks.
         """
         spaces = [space for place in wave for space in self.spaces[place]]
         tasks = [
@@ -110,11 +112,11 @@ class PreparedChain:
         return kind(tasks, spaces, progress, threads(), self.pauses)
 
     def run(self, behind: Mapping[int, Sequence[ParallelCalls]]) -> None:
-        """Runs the machine code of all kernels, wave by wave, and reports the final progress. Raises
-        `InputError` if an index is outside its table.
+        """Runs the machine code of all kernels (compiled parts), one wave (those that run at the same time)
+        after the other, and reports the final progress. Raises `InputError` if an index is outside its table.
 
-        behind: the other tasks, such as reductions over steps, that run behind each wave; -1 for those ahead
-            of the first.
+        behind: the other tasks, such as reductions over steps, that run behind each wave, by its position;
+            under -1 those ahead of the first.
         """
         for place in range(-1, len(self.runs)):
             if place >= 0:
@@ -128,9 +130,9 @@ class PreparedChain:
             watch(self.reach.progress(len(self.runs) - 1, True))
 
     def write(self, calls: Sequence[Call], arrays: Sequence[CallArrays], sets: Sequence[Sets]) -> None:
-        """Writes the arguments of the calls, one for each kernel, into the workspaces (scratch memory).
-        arrays: the arrays of each call. sets: for each call, the arguments of each thread's lanes (slots that
-        run sequences).
+        """Writes the arguments of the calls of all kernels (compiled parts of a net), a call for each, into
+        the workspaces (scratch memory). arrays: the arrays of each call. sets: for each call, the arguments
+        of each thread's lanes (slots that run sequences).
         """
         ticks = int(SLICE * clock().per_second) if self.pauses else 0
         parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)

@@ -41,7 +41,7 @@ class PreparedLayouts:
     """
 
     def __init__(self, bound: BoundParts) -> None:
-        """Takes a schedule with its parameters. No call of it is prepared yet."""
+        """Takes a schedule (a net divided into parts) with its parameters. No call of it is prepared yet."""
         self.bound = bound
         self.idle = OrderedDict[Hashable, list[PreparedCall]]()
         self.seen = OrderedDict[Hashable, None]()
@@ -51,7 +51,10 @@ class PreparedLayouts:
         return None if form_of(call) is None else schedule_block(self.bound, call)
 
     def __call__(self, call: Call) -> Results:
-        """Runs a call: as a block that the second call of its form makes; part by part if there is none."""
+        """Runs a call; returns its results. From the second call of a form (lengths and options) on, it runs
+        as one block of tasks that was prepared for the form; the first, and calls that cannot be prepared,
+        run part by part.
+        """
         form = form_of(call)
         taken = None if form is None else self.take(form, call)
         if taken is None:

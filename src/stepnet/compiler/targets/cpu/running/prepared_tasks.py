@@ -30,7 +30,8 @@ class Reach:
         self.waves, self.spaces, self.begun = waves, spaces, 0.0
 
     def progress(self, at: int, is_done: bool) -> Progress:
-        """Adds up the progress of all kernels of a chain, for a function that watches the call.
+        """Adds up the progress of all kernels (compiled parts) of a chain, for a function that watches the
+        call.
 
         at: the position of the wave (kernels that run at the same time) that runs now, or ran last.
         is_done: whether that wave is done.
@@ -94,7 +95,8 @@ class PreparedTasks:
 
     def __call__(self) -> None:
         """Runs all tasks to their end, on several threads if there are several; raises `InputError` if an
-        index is outside its table. The start of a call's first wave is its beginning, for progress reports.
+        index is outside its table. For progress reports, the start of the first tasks of a call is noted as
+        its beginning.
         """
         for space in self.pausing:
             space.begin()
@@ -148,8 +150,8 @@ class DividedTasks(PreparedTasks):
         return TaskGroup(WORKER_POOL, tasks, progress, wake=False, max_threads=most)
 
     def share(self) -> None:
-        """Runs all tasks on the threads that are awake; wakes the others if such steps come often, for later
-        steps.
+        """Runs all tasks on the threads that are awake. If these are fewer than the tasks, and such runs
+        follow one another closely, wakes other threads for later runs.
         """
         begun = time.perf_counter()
         while self.orders.lead():

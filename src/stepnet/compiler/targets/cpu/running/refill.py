@@ -67,13 +67,15 @@ class Refill:
         wanted: Sequence[int],
         processor: Processor,
     ) -> None:
-        """Finds out which constants are views of parameters, and prepares to pack or compute each.
+        """Finds out which constants of a kernel (compiled code) are views of parameters, and prepares to pack
+        or compute each.
 
-        plan: the plan of the kernel.
-        constants: the layout of its constants.
+        plan: the operations that the kernel runs, in their order.
+        constants: which constants its memory has, and where.
         memory: the memory with the constants, which is overwritten.
         like: parameters of the same shapes, which do not share memory with each other.
-        values: the constants for these parameters, by whether they belong to the body, and node.
+        values: the constants for these parameters, by whether they belong to the body (the net of a step),
+        and by node.
         wanted: the constants of the net that a call returns, by number.
         processor: the processor.
         """
@@ -122,7 +124,9 @@ class Refill:
         return self.outside.get((inside, number), (inside, number))
 
     def __call__(self, parameters: Sequence[Array]) -> dict[int, Array]:
-        """Packs new parameters into the kernel's memory; returns the constants of the nodes in `wanted`."""
+        """Packs new parameters into the memory of a kernel (compiled code), in place of those before; returns
+        the constants of the nodes in `wanted`, by node.
+        """
         known: dict[Key, Array] = {}
         addresses = [pointer(array) for array in parameters]
         with np.errstate(all="ignore"):
@@ -136,7 +140,8 @@ class Refill:
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
         """Returns the value of a constant for these parameters: a value that depends on no parameter, a view
-        of a parameter, or a value computed now. It is used to replace the parameters of a kernel.
+        of a parameter, or a value computed now. It is used to replace the parameters of a kernel (compiled
+        code).
 
         key: whether the constant belongs to the body (the net of a step), and its node.
         known: the values found so far, to which this one is added.

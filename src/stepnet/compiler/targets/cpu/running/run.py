@@ -31,7 +31,9 @@ class Runner:
         self.ends_early = native.ends_early
 
     def __call__(self, call: Call) -> Results:
-        """Runs a call and returns its results; raises `InputError` if an index is outside its table."""
+        """Runs a call of this kernel (machine code with parameters) and returns its results; raises
+        `InputError` if an index is outside its table.
+        """
         if call.until is not None:
             made: Results = late_import("running.ending").Ending(self.chain, call).results()
             return made
@@ -51,7 +53,7 @@ class Runner:
 
     def steps(self, call: Call, results: Results) -> Steps:
         """Prepares single steps of some rows (sequences) of this call, as a stream takes them. A step reads
-        the memories of `call` and writes those of `results`.
+        the memories (recurrent states) of `call` and writes those of `results`.
         """
         made = RowSteps(self.native, call, results) if runs_steps(self.native) else None
         return made or CalledSteps(self, call, results)
@@ -102,12 +104,14 @@ class Runner:
 def chained(
     bounds: Sequence[Any], waves: Waves, lines: Waves, between: Sequence[BetweenKernels] = ()
 ) -> KernelChain | None:
-    """Makes the chain that runs several kernels in one go; None if one of them has work for NumPy, or is of
-    another engine.
+    """Makes the chain that runs several kernels (compiled parts) in one go; None if one of them has work for
+    NumPy, or is of another engine.
 
     bounds: the kernels with their parameters.
-    waves: groups of kernels that do not depend on each other, by position.
-    between: the repeats and reductions over steps that run between the kernels.
+    waves, lines: groups of kernels that do not depend on each other, and the layers of each stack, by
+    position.
+    between: the operations that run between the kernels, such as sums over steps; None is returned if one has
+    no machine code.
     """
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
     if len(natives) < len(bounds):

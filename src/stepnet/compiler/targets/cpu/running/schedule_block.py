@@ -43,7 +43,9 @@ class StepReach:
         self.waves = range(len(self.done))
 
     def progress(self, at: int, is_done: bool) -> Progress:
-        """Returns the progress of a call. at: the number of steps that have run. is_done: whether it ends."""
+        """Returns the progress of a call. at: the number of steps that have run. is_done: whether the call is
+        done.
+        """
         whole, sequences = self.done[-1], self.sequences
         steps = whole if is_done else self.done[at]
         return Progress(steps, whole, sequences * is_done, sequences, time.perf_counter() - self.begun)
@@ -62,7 +64,9 @@ class Result(NamedTuple):
     late: Array | None = None
 
     def array(self) -> Array:
-        """Allocates the array of the result; zeros if the tasks write only some of its rows."""
+        """Allocates the array of the result; filled with zeros if the machine code writes only some of its
+        rows.
+        """
         array = self.new()
         if self.is_partial:
             array[...] = 0
@@ -73,7 +77,9 @@ class ScheduleBlock:
     """A schedule with its parameters, prepared for calls of one form. One thread at a time may run it."""
 
     def __init__(self, bound: BoundParts, call: Call, processor: Processor) -> None:
-        """Writes the tasks of a schedule for calls like `call`, whose arrays are not read."""
+        """Writes the tasks of a schedule (a net divided into parts, with its parameters), as one block of
+        machine code, for calls like `call`, whose arrays are not read.
+        """
         self.form, net, given = bound.traced_form, bound.net, call.given
         packing = CallPacking.of(call)
         frame = Frame(packing.segments)
@@ -105,7 +111,8 @@ class ScheduleBlock:
     def result(
         self, writer: BlockWriter, array: Array, packing: CallPacking, place: int, index: int
     ) -> Result:
-        """Adds the task that copies a result of the net to a new array.
+        """Adds the task that copies a result of the net to a new array; returns what a run needs to allocate
+        that array.
 
         writer: adds the tasks; a result that NumPy computes after the run (`writer.late`) needs none. array:
             its value. packing: where the caller has its steps. place: its position among the results.
@@ -126,11 +133,11 @@ class ScheduleBlock:
         return Result(maker_of(((count, *shape[1:]), array.dtype)), len(written) < count)
 
     def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
-        """Runs the schedule on other arrays; returns its results in new arrays. Raises `InputError` if an
-        index is outside its table.
+        """Runs the schedule (all parts of a net) on other arrays; returns its results in new arrays. Raises
+        `InputError` if an index is outside its table.
 
-        given: the sequences, initial memories (None for zeros, as in the call that it was prepared for) and
-            statics.
+        given: the sequences, initial memories, which are recurrent states (None for zeros, as in the call
+            that it was prepared for), and statics (values that every step reads).
         offsets: None, as the lengths of the sequences are fixed.
         """
         made = [result.array() for result in self.results]
@@ -164,8 +171,8 @@ def has_code(bound: BoundParts) -> bool:
 
 
 def part_has_code(bound: BoundParts, part: Part, own: Any) -> bool:
-    """Tells whether machine code does all work of a part of a schedule. bound: the schedule with its
-    parameters. own: the part's kernel with its parameters.
+    """Tells whether machine code does all work of a part of a schedule (a net divided into parts). bound: the
+    schedule with its parameters. own: the compiled code of the part with its parameters.
     """
     if part.kind == "loop":
         return isinstance(own, BoundParts) and has_code(own)
@@ -179,8 +186,9 @@ def part_has_code(bound: BoundParts, part: Part, own: Any) -> bool:
 
 
 def schedule_block(bound: BoundParts, call: Call) -> PreparedCall | None:
-    """Prepares a schedule with its parameters as one block of tasks, for calls like `call`, with the same
-    lengths; None if a part has no machine code, or if there would be too many tasks, or too much memory.
+    """Prepares a schedule (a net divided into parts) with its parameters as one block of tasks, for calls
+    like `call`, with the same lengths; None if a part has no machine code, or if there would be too many
+    tasks, or too much memory.
     """
     first = next((own.native for own in runners_of(bound)), None)
     size = sum(array.nbytes for array in call.given if array is not None)
@@ -191,7 +199,9 @@ def schedule_block(bound: BoundParts, call: Call) -> PreparedCall | None:
 
 
 def runners_of(bound: BoundParts) -> Iterator[Runner]:
-    """Yields the kernels of a schedule's parts, also of parts inside loops."""
+    """Yields the kernels (compiled code with parameters) of the parts of a schedule, and of the parts inside
+    of its loops.
+    """
     for own in bound.bound:
         if isinstance(own, Runner):
             yield own

@@ -82,7 +82,9 @@ class SequenceLayout:
     """
 
     def __init__(self, positions: Positions) -> None:
-        """Counts the sequences at these positions and their steps, and keeps tables for machine code."""
+        """Counts the sequences at these positions and their steps, and makes the tables of their lengths,
+        starts and step indices that machine code reads.
+        """
         lengths = positions.lengths
         counts: Any = lengths if len(lengths) > FEW else lengths.tolist()
         self.rows, self.lengths = len(lengths), lengths
@@ -102,8 +104,8 @@ class SequenceLayout:
 
     @classmethod
     def of(cls, positions: Positions) -> "SequenceLayout":
-        """Returns the layout (lengths and lanes) of the sequences at these positions. It is made once and
-        stored with the positions.
+        """Returns the layout of the sequences at these positions: their lengths, and the lanes (slots) that
+        run them. It is made once and stored with the positions.
         """
         layout = positions.derived.get(KNOWN)
         if layout is None:
@@ -128,8 +130,9 @@ class SequenceLayout:
 
     @computed_once
     def in_one_lane(self) -> Sets:
-        """The arguments of one lane that has all sequences in order, for kernels whose steps do not depend on
-        one another. So rows that are computed together lie side by side in memory.
+        """The arguments of one lane (slot that runs sequences) that has all sequences in order, for kernels
+        (compiled parts) whose steps do not depend on one another. So rows that are computed together lie side
+        by side in memory.
         """
         if not self.filled:
             return ()

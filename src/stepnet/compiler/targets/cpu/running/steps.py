@@ -64,8 +64,8 @@ class RowSteps:
     """Runs single steps of some rows (sequences) of a call, as streams take them; implements `base.Steps`."""
 
     def __init__(self, native: Native, call: Call, results: Results) -> None:
-        """Collects the arrays of a call of a kernel and of its results, on which single steps will run in
-        place.
+        """Collects the arrays of a call of a kernel (compiled code with parameters) and of its results, on
+        which single steps will run in place.
         """
         self.native, self.call = native, call
         self.arrays = CallForm(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
@@ -99,8 +99,8 @@ class RowSteps:
         return prepared.runs[0]
 
     def renew(self, rows: Array) -> None:
-        """Recomputes the values that depend on the statics (constant over the steps) of these rows, after
-        these have changed.
+        """Recomputes, if there are any, the values that depend on the statics (constant over the steps) of
+        these rows, after these have changed.
         """
         native, function = self.native, self.native.compiled.sequences
         if function is None or self.arrays.record is None or not len(rows):
@@ -157,9 +157,9 @@ class RowSteps:
 
 
 def runs_steps(native: Native) -> bool:
-    """Tells whether a kernel can run single steps of some rows in machine code. It cannot if a step has inner
-    sequences, if there is work after the loop, or if values computed once per sequence depend on the initial
-    memory.
+    """Tells whether a kernel (compiled part) can run single steps of some rows in machine code. It cannot if
+    a step has inner sequences, if there is work after the loop, or if values computed once per sequence
+    depend on the initial memory.
     """
     compiled = native.compiled
     memories = set(compiled.arguments["initial"])

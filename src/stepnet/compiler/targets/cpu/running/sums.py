@@ -80,7 +80,7 @@ class Sums(ParallelCalls):
 
 @cache
 def kernel(processor: Processor, dtype: str, how: str) -> NativeFunction:
-    """Returns the machine code that sums the rows of sequences, or reduces them otherwise, for a dtype and
-    any shape.
+    """Returns the machine code that reduces the rows of each sequence, for a dtype and any shape. how: the
+    reduction, "sum", "mean", "max" or "pairwise".
     """
     return machine_code("running.sums", processor, dtype, how).function("sums", ctypes.c_int64)

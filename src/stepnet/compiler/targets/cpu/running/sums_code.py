@@ -32,7 +32,9 @@ class SumsCode:
     """Writer of the code that combines each row of a sequence with what the sequence has so far."""
 
     def __init__(self, code: Code, dtype: str, how: str, words: ir.Value) -> None:
-        """Writes loads of the function's arguments from memory. words: the pointer to them."""
+        """Writes loads of the function's arguments from memory. words: the pointer to them. dtype: that of
+        the rows. how: the reduction, "sum", "mean", "max" or "pairwise".
+        """
         self.code, self.dtype, self.how, self.itemsize = code, dtype, how, np.dtype(dtype).itemsize
         self.width = code.processor.vector_bytes // self.itemsize
         self.words = {name: code.read(I64, code.at(words, 8 * place), 8) for name, place in WORD.items()}
@@ -74,8 +76,9 @@ class SumsCode:
         code.ret(code.number(0))
 
     def add(self, total: ir.Value, row: ir.Value) -> None:
-        """Writes the addition of a row to a sum, column by column: an unrolled vector loop, and a scalar loop
-        for the rest. total, row: the pointers to the sum and to the row.
+        """Writes the addition of a row to the sum of its sequence (or their maximum), column by column: an
+        unrolled vector loop, and a scalar loop for the rest. total, row: the pointers to the sum and to the
+        row.
         """
         code, columns = self.code, self.words["columns"]
         step = self.width * ABREAST
@@ -93,7 +96,9 @@ class SumsCode:
                     store_vector(code, self.dtype, self.combine(known, value), there, self.itemsize)
 
     def divide(self, total: ir.Value, count: ir.Value) -> None:
-        """Writes the division of a sum by a number of rows. total: the pointer to the sum."""
+        """Writes the division of the sum of a sequence's rows by their number, for a mean. total: the pointer
+        to the sum.
+        """
         code, type_ = self.code, MEMORY_TYPES[self.dtype]
         divisor = code.sitofp(count, type_)
         with code.loop(code.number(0), self.words["columns"]) as column:

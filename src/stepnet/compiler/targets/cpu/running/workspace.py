@@ -111,7 +111,7 @@ class Workspace:
         block has as many steps as keep its rows in a cache and pauses short.
 
         compiled, constants: the machine code, and the memory with its constants.
-        lanes: the number of lanes.
+        lanes: the number of lanes (slots that run sequences).
         together: the number of threads that share the steps.
         reverse: whether sequences run from their last step.
         room: the number of words (steps of inner sequences) that scratch memory holds.
@@ -166,8 +166,9 @@ class Workspace:
         self._begun = view(self.progress)[: len(PROGRESS)]
 
     def follow(self, ahead: "Workspace") -> None:
-        """Makes this kernel wait, before each block of steps, for the outputs of another one, which it reads
-        while both run, as the next layer of a stack. ahead: the workspace of the other one.
+        """Makes the kernel (compiled part) that uses this workspace (scratch memory and arguments) wait,
+        before each block of steps, for the outputs of another one, which it reads while both run, as the next
+        layer of a stack. ahead: the workspace of the other one.
         """
         self.words[:, WORD["ahead"]] = pointer(ahead.progress)
 
@@ -182,8 +183,8 @@ class Workspace:
         self._begun[:] = START
 
     def done(self) -> Done:
-        """Counts the finished steps and sequences of the lanes of this workspace, for progress reports, while
-        a call pauses.
+        """Counts the finished steps and sequences of the lanes (slots that run sequences) of this workspace,
+        for progress reports, while a call pauses.
         """
         if until := self.rows[0][WORD["until"]]:
             return self._done_of_waiting(
@@ -203,8 +204,8 @@ class Workspace:
         """Counts the finished steps and sequences of a call whose sequences may end early. Steps after an
         early end count as finished.
 
-        The first set of lanes counts all sequences that were taken from the queue. Each set subtracts what
-        its own lanes still have to do, so the sum over all sets is right.
+        The first set of lanes (slots that run sequences) counts all sequences that were taken from the queue.
+        Each set subtracts what its own lanes still have to do, so the sum over all sets is right.
 
         ending: the arguments `ENDING` of this set, by name.
         """

@@ -116,8 +116,9 @@ def poll_until(
 
 
 def write_receive(module: ir.Module, processor: Processor) -> ir.Function:
-    """Writes the function receive(mailbox), which waits for a message in the mailbox: spins, then yields the
-    processor between polls, and later sleeps (ASLEEP), until the word is SENT; then sets it to EMPTY.
+    """Writes the function receive(mailbox), which waits for a message in a mailbox (a word and a semaphore,
+    by which one thread waits for another): spins, then yields the processor between polls, and later sleeps
+    (ASLEEP), until the word is SENT; then sets it to EMPTY.
     """
     function, code = new_function(module, processor, "receive")
     mailbox, yields = function.args[0], code.alloca(I64)
@@ -154,8 +155,9 @@ def write_receive(module: ir.Module, processor: Processor) -> ir.Function:
 
 def write_withdraw(module: ir.Module, processor: Processor) -> ir.Function:
     """Writes the function taken(mailbox, max_polls), which withdraws a message that nobody receives in time.
-    It polls the mailbox's word up to `max_polls` times, and then takes the message back. It returns EMPTY if
-    the receiver has taken the message, or SENT if the message was taken back.
+    A mailbox is a word and a semaphore, by which one thread waits for another. The function polls the word up
+    to `max_polls` times, and then takes the message back. It returns EMPTY if the receiver has taken the
+    message, or SENT if the message was taken back.
     """
     function, code = new_function(module, processor, "taken", 1)
     function.linkage = "internal"
@@ -170,8 +172,8 @@ def write_withdraw(module: ir.Module, processor: Processor) -> ir.Function:
 
 
 def write_wake(module: ir.Module, processor: Processor) -> None:
-    """Writes the function wake(mailbox), which wakes the thread that sleeps on a mailbox, without a message:
-    if the word is ASLEEP, sets it to EMPTY and wakes the thread.
+    """Writes the function wake(mailbox), which wakes the thread that sleeps on a mailbox (a word and a
+    semaphore), without a message: if the word is ASLEEP, sets it to EMPTY and wakes the thread.
     """
     function, code = new_function(module, processor, "wake")
     mailbox = function.args[0]
@@ -257,8 +259,9 @@ class TaskGroupFields:
 def write_lead(module: ir.Module, processor: Processor, receive: ir.Function, send: ir.Function) -> None:
     """Writes the function lead(task_group), by which a thread runs a group of tasks together with workers: it
     gives tasks to workers, runs the first task and all that no worker took, and waits for the rest. It
-    returns whether a task has more to do. For shared tasks (those of a group with a gate), it first fixes the
-    number of threads; for others, it measures how long it worked and waited.
+    returns whether a task has more to do. For shared tasks (a group with a `gate`, a word on which the
+    threads wait for their number), it first fixes the number of threads; for others, it measures how long it
+    worked and waited.
 
     receive, send: the functions that wait for a message and send one.
     """

@@ -85,13 +85,15 @@ class Worker:
         self.has_joined.acquire()
 
     def start(self, pool: "WorkerPool") -> None:
-        """Starts the worker's thread, which joins the pool `pool`; `RuntimeError` if the system has none."""
+        """Starts the worker's thread, which joins the workers of `pool`; `RuntimeError` if the system has
+        none.
+        """
         # `threading.Thread.start` waits until the thread runs: for ever, if a signal handler raises or forks
         # meanwhile.
         _thread.start_new_thread(self._work, (pool,))
 
     def _work(self, pool: "WorkerPool") -> None:
-        """Runs in the new thread: joins the pool, and then runs tasks for ever, without Python."""
+        """Runs in the new thread: joins the pool of workers, and then runs tasks for ever, without Python."""
         # `self` keeps the worker's memory alive as long as the thread polls it.
         self.thread = threading.get_native_id()
         pool.join(self)
@@ -253,7 +255,9 @@ class WorkerPool:
         self.lateness = Lateness()
 
     def join(self, worker: Worker) -> None:
-        """Adds a worker at the front of the pool's list. It is called in the worker's own thread."""
+        """Adds a worker at the front of the list of the pool's workers, from which tasks take them. It is
+        called in the worker's own thread.
+        """
         with self._joining:
             del self._starting[:1]
             worker.set_next(int(self.list_head[0]))
@@ -327,8 +331,9 @@ class ParallelCalls:
     sources: Sequence[tuple[int, int]] = ()
 
     def __init__(self, function: NativeFunction, arguments: Array, first_rows: Array | None = None) -> None:
-        """Makes the tasks: one for each row of arguments (`arguments`), or for the rows `first_rows`.
-        function: the machine code that each calls with the pointer to its row.
+        """Makes the tasks: one for each row of `arguments`, or one for each index in `first_rows`, of several
+        rows from that one on.
+        function: the machine code that each calls with the pointer to its first row.
         """
         self.function, self.arguments = function, arguments
         rows = range(len(arguments)) if first_rows is None else first_rows

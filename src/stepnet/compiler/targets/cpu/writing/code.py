@@ -88,7 +88,9 @@ class Code(LineBuilder):
     """
 
     def __init__(self, block: ir.Block, processor: Processor) -> None:
-        """Begins to write at the end of a block, for a processor."""
+        """Begins to write at the end of a basic block, whose LLVM instructions run in turn, for
+        a processor.
+        """
         super().__init__(block)
         self.processor = processor
         self.known = dict[tuple[ir.Block, str, int, int], ir.Value]()
@@ -98,8 +100,8 @@ class Code(LineBuilder):
 
     def once(self, what: str, a: ir.Value, b: ir.Value, write: Callable[[], ir.Value]) -> ir.Value:
         """Returns the result of an operation without side effects on `a` and `b`, as the sums and products of
-        addresses are. It is written only once per block. what: the operation's name. write: writes it,
-        returns its result.
+        addresses are. It is written only once in each basic block (instructions that run in turn). what: the
+        operation's name. write: writes it, returns its result.
         """
         key = self.block, what, id(a), id(b)  # the instructions keep these objects alive
         if key not in self.known:
@@ -107,13 +109,17 @@ class Code(LineBuilder):
         return self.known[key]
 
     def add(self, lhs: Any, rhs: Any, name: str = "") -> Any:
-        """Writes code for the sum of two integers, once per block; none for a sum with 0."""
+        """Writes code for the sum of two integers, unless the present basic block has it already; none for a
+        sum with 0. Returns the sum.
+        """
         if rhs is integer(0):
             return lhs
         return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs))
 
     def mul(self, lhs: Any, rhs: Any, name: str = "") -> Any:
-        """Writes code for the product of two integers, once per block; none for a product with 0 or 1."""
+        """Writes code for the product of two integers, unless the present basic block has it already; none if
+        `rhs` is 1 or `lhs` 0. Returns the product.
+        """
         if rhs is integer(1) or lhs is integer(0):
             return lhs
         return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs))
@@ -395,7 +401,9 @@ def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: in
 
 
 def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
-    """Writes a store of a register as contiguous numbers of a dtype; a bool becomes a byte in memory."""
+    """Writes a store of a register as contiguous numbers of a dtype; a bool becomes a byte in memory. align:
+    the bytes to which the pointer is known to be aligned.
+    """
     if dtype == "bool":
         width = width_of(value)
         value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))

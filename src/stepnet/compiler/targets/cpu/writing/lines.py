@@ -105,8 +105,8 @@ class LineBuilder(ir.IRBuilder):
         return new_line
 
     def phi(self, typ: ir.Type, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """Writes a phi node, whose value depends on the block that control comes from; `add_incoming` of the
-        result adds the value for a block.
+        """Writes a phi node, whose value depends on the basic block that control comes from; `add_incoming`
+        of the result adds the value for one.
         """
         reference = f"%v{next(self.numbers)}"
         new_phi = Phi(typ, reference, f"{reference} = phi {typ}")
@@ -139,7 +139,9 @@ class LineBuilder(ir.IRBuilder):
     def select(
         self, cond: ir.Value, lhs: ir.Value, rhs: ir.Value, name: str = "", flags: Sequence[str] = ()
     ) -> Any:
-        """Writes a choice between two values by a bool, or by a vector of bools."""
+        """Writes a choice between two values by a bool, or by a vector of bools: the first value where it is
+        true.
+        """
         return self.line(lhs.type, f"select {typed(cond)}, {typed(lhs)}, {typed(rhs)}")
 
     def shuffle_vector(self, vector1: ir.Value, vector2: ir.Value, mask: ir.Constant, name: str = "") -> Any:

@@ -365,7 +365,8 @@ def exp_tail(precision: FloatPrecision, scale: int) -> list[Fraction]:
 @cache
 def coth_series(precision: FloatPrecision) -> list[Fraction]:
     """Returns the coefficients of the polynomial p where r coth(r / 2) = 2 + r² p(r²), for |r| <= ln(2) / 2.
-    It is the series of 2 cosh(r / 2) divided by that of sinh(r / 2) / (r / 2).
+    It is the series of 2 cosh(r / 2) divided by that of sinh(r / 2) / (r / 2). precision: has the degree of
+    p, by floating-point type.
     """
     quotient = list[Fraction]()
     for k in range(precision.coth_degree + 10):
@@ -376,14 +377,18 @@ def coth_series(precision: FloatPrecision) -> list[Fraction]:
 
 @cache
 def log_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of the polynomial p where 2 atanh(s) = 2 s + s³ p(s²), for |s| <= 0.172."""
+    """Returns the coefficients of the polynomial p where 2 atanh(s) = 2 s + s³ p(s²), for |s| <= 0.172.
+    precision: has the degree of p, by floating-point type.
+    """
     series = [Fraction(2, 2 * k + 3) for k in range(precision.log_degree + 8)]
     return economised_even(series, Fraction(172, 1000), precision.log_degree - 1)
 
 
 @cache
 def erf_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of the polynomial p where erf(x) = x + x p(x²), for |x| <= ERF_MIDDLE."""
+    """Returns the coefficients of the polynomial p where erf(x) = x + x p(x²), for |x| up to `ERF_MIDDLE`
+    (1). precision: has the degree of p, by floating-point type.
+    """
     series = [
         TWO_OVER_ROOT_PI * Fraction((-1) ** k, factorial(k) * (2 * k + 1))
         for k in range(precision.erf_degree + 12)

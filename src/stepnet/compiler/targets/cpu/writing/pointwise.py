@@ -84,7 +84,9 @@ def float_or_integer(floats: str, integers: str) -> Emit:
 
 
 def compare(sign: Comparison) -> Emit:
-    """Makes the function that writes a comparison. With a NaN operand it is false, except that != is true."""
+    """Makes the function that writes a comparison. With a NaN operand it is false, except that != is true.
+    sign: the operator, such as "<".
+    """
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         """Writes code for the comparison of floats, booleans or signed integers."""

@@ -1,0 +1,108 @@
+"""Numbers of an operation of a Paddle program that Paddle may have computed from the number of steps; see
+`importers.example_steps`.
+
+    scale(x) scale=0.0769231      [0.0769231]
+    expand_v2(y) shape=[-1, 26]   [26]           copies of features
+    slice(x) starts=[7]           [7]            over steps: it may leave the last six
+    layer_norm(x) epsilon=1e-5    []             a setting of a layer
+"""
+
+from collections.abc import Sequence
+
+from stepnet.importers.axes import Axes, features_of
+from stepnet.importers.example_steps import (
+    NumberRules,
+    of_constants,
+    of_copies,
+    of_ends,
+    of_reshape,
+    of_slices,
+    stated_steps,
+    written,
+)
+from stepnet.importers.placed import Placed
+from stepnet.paddle.call import PaddleCall
+from stepnet.paddle.constants import filling
+from stepnet.paddle.convolving import numbers_per_place
+from stepnet.paddle.recurrent import SEQUENCE_OPERATORS
+
+SETTINGS = {
+    "arg_max", "dropout", "lookup_table", "lookup_table_v2", "prelu", "reduce_max", "reduce_mean",
+    "reduce_min", "reduce_sum", "sequence_pool", "split", "squeeze2", "transpose2", "unsqueeze2",
+    *SEQUENCE_OPERATORS,
+}  # fmt: skip
+"""The operators whose constants are settings of layers, axes, or places of features."""
+LAYERS = {
+    "batch_norm", "conv2d", "conv2d_transpose", "depthwise_conv2d", "depthwise_conv2d_transpose",
+    "group_norm", "layer_norm",
+}  # fmt: skip
+"""The operators whose constants are weights if their elements differ."""
+
+
+def kernel_of(call: PaddleCall) -> list[tuple[int, int]]:
+    """Returns the axes that the kernel of a convolution goes over, and its sizes."""
+    return [*enumerate(call.operand("Filter").features[2:], 2)]
+
+
+def pooled(call: PaddleCall) -> list[tuple[int, int]]:
+    """Returns the axes that the windows of a pooling go over, and their sizes."""
+    return [*enumerate(numbers_per_place(call, "ksize", 1, "KSize"), 2)]
+
+
+def of_filled(call: PaddleCall, axes: Axes) -> list[float]:
+    """Returns the number with which an operation fills a value for each sequence, and of how many features,
+    unless it is 0: an initial state has zeros, as many as its layer says.
+    """
+    number = filling(call).array.item()
+    return written(number, *(features_of(axes) if number else ()))
+
+
+def of_slice(call: PaddleCall, axes: Axes) -> list[float]:
+    """Returns the bounds of slices of steps."""
+    x = call.operand("Input")
+    starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
+    ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
+    own = zip(call.wholes("axes"), starts, ends, strict=False)
+    return of_slices(x, [(*each, 1) for each in own], stated_steps(x))
+
+
+def of_pad(call: PaddleCall, axes: Axes) -> list[float]:
+    """Returns the numbers of entries that a pad3d puts around steps, and what they are."""
+    pads = call.wholes("paddings", "Paddings")
+    ends = [(axis, pads[8 - 2 * axis], pads[9 - 2 * axis]) for axis in (2, 3, 4)]
+    return [
+        *of_ends(call.operand(), ends),
+        *written(call.attribute("pad_value", call.attribute("value", 0.0))),
+    ]
+
+
+NUMBERS = NumberRules[PaddleCall](
+    settings=frozenset(SETTINGS),
+    layers=frozenset(LAYERS),
+    windows={"pool2d": pooled, **dict.fromkeys(("conv2d", "depthwise_conv2d"), kernel_of)},
+    attributes={
+        "brelu": ("t_min", "t_max"),
+        "clip": ("min", "max"),
+        "matmul": ("alpha",),
+        "pow": ("factor",),
+        "scale": ("scale", "bias"),
+    },
+    products=frozenset({"bmm", "fc", "matmul", "matmul_v2", "mul"}),
+    powers=frozenset({"elementwise_pow", "pow"}),
+    rules={
+        "concat": lambda call, axes: of_constants(call.operands_of("X")),
+        "expand_v2": lambda call, axes: of_copies(call.operand(), axes),
+        "fill_constant_batch_size_like": of_filled,
+        "pad3d": of_pad,
+        "reshape2": lambda call, axes: of_reshape(call.operand(), axes, stated_steps(call.operand())),
+        "slice": of_slice,
+    },
+)
+
+
+def numbers_of(call: PaddleCall, results: Sequence[Placed]) -> list[float]:
+    """Returns the numbers of an operation that may have been computed from the number of steps. results:
+    those of the operation.
+    """
+    operands = [value for values in call.operands.values() for value in values]
+    return NUMBERS.numbers(call.operation.type, call, operands, call.operation.attributes, results)

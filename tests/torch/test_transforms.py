@@ -1,0 +1,345 @@
+"""The transforms of torch.func and forward mode on our modules, against torch.nn's with the same numbers.
+
+Where torch.nn's layers have no rule of their own, the right side is a loop over them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tolerance import assert_close
+from torch.func import functional_call, functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import stepnet as sn
+import stepnet.torch
+from stepnet.errors import InputError
+from tests.torch.layer_cases import BATCH, HIDDEN, INPUTS, STEPS, Case, numbers
+from tests.torch.torch_cells import NormalisedGRU
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # forward mode uses it
+
+CASES = {
+    "GRU": Case("GRU"),
+    "LSTM": Case("LSTM", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+    "RNN": Case("RNN", {"nonlinearity": "relu"}),
+}
+ENTRIES = 2
+Parameters = dict[str, torch.Tensor]
+Run = Callable[[Parameters, torch.Tensor], torch.Tensor]
+
+
+def function_of(module: Any) -> Run:
+    """A module as a function of its parameters and sequences, with all its results in one vector."""
+
+    def run(params: Parameters, x: torch.Tensor) -> torch.Tensor:
+        outputs, last = functional_call(module, params, (x,))
+        return torch.cat(
+            [one.flatten() for one in (outputs, *(last if isinstance(last, tuple) else (last,)))]
+        )
+
+    return run
+
+
+def loss_of(run: Run) -> Run:
+    return lambda params, x: run(params, x).square().sum()
+
+
+def like(params: Parameters, entries: int | None = None) -> Parameters:
+    """Other numbers of the shapes of parameters, or several of each."""
+    lead = () if entries is None else (entries,)
+    return {name: 0.5 * numbers(*lead, *tensor.shape) for name, tensor in params.items()}
+
+
+def entry(params: Parameters, place: int) -> Parameters:
+    return {name: tensor[place] for name, tensor in params.items()}
+
+
+def in_turn(run: Callable[..., Any], count: int = ENTRIES) -> Any:
+    """The results of a function of a number, side by side, as vmap has them."""
+    made = [run(place) for place in range(count)]
+    if isinstance(made[0], dict):
+        return {name: torch.stack([one[name] for one in made]) for name in made[0]}
+    return torch.stack(made)
+
+
+def shares(x: torch.Tensor) -> torch.Tensor:
+    """Several batches of the shape of one."""
+    return numbers(ENTRIES, *x.shape)
+
+
+DERIVATIVES: dict[str, Callable[[Run, Parameters, torch.Tensor], Any]] = {
+    "jvp": lambda f, p, x: jvp(f, (p, x), (like(p), x.cos())),
+    "jvp of the inputs alone": lambda f, p, x: jvp(lambda x: f(p, x), (x,), (x.cos(),)),
+    "jvp of jvp": lambda f, p, x: jvp(
+        lambda x: jvp(lambda p: f(p, x), (p,), (like(p),))[1], (x,), (x.cos(),)
+    ),
+    "jvp of grad": lambda f, p, x: jvp(lambda x: grad(loss_of(f))(p, x), (x,), (x.cos(),))[1],
+    "grad of jvp": lambda f, p, x: grad(lambda p: jvp(lambda x: f(p, x), (x,), (x.cos(),))[1].sum())(p),
+    "vjp": lambda f, p, x: vjp(f, p, x)[1](f(p, x).detach())[1],
+    "jacfwd": lambda f, p, x: jacfwd(f, 1)(p, x[:2]),
+    "jacrev": lambda f, p, x: jacrev(f, 1)(p, x[:2]),
+    "hessian": lambda f, p, x: hessian(loss_of(f), 1)(p, x[:1]),
+    "functionalize": lambda f, p, x: functionalize(f)(p, x),
+    "grad of functionalize": lambda f, p, x: grad(loss_of(functionalize(f)))(p, x),
+}
+
+
+def assert_same(found: Any, right: Any) -> None:
+    if isinstance(right, torch.Tensor):
+        assert_close(found.detach().numpy(), right.detach().numpy(), 8 * STEPS, 8 * HIDDEN)
+        return
+    assert len(found) == len(right) > 0
+    for key in right if isinstance(right, dict) else range(len(right)):
+        assert_same(found[key], right[key])
+
+
+def given(case: Case) -> tuple[Run, Run, Parameters, torch.Tensor]:
+    """The functions of torch.nn's module and of ours, their parameters, and sequences."""
+    theirs, ours = case.modules()
+    params = {name: tensor.detach() for name, tensor in theirs.named_parameters()}
+    return function_of(theirs), function_of(ours), params, numbers(STEPS, BATCH, INPUTS)
+
+
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("derivative", DERIVATIVES)
+def test_derivatives_are_those_of_torch_nn(derivative: str, name: str) -> None:
+    theirs, ours, params, x = given(CASES[name])
+    derive = DERIVATIVES[derivative]
+    assert_same(derive(ours, params, x), derive(theirs, params, x))
+
+
+VMAPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "batches": (
+        lambda f, p, ps, xs: vmap(f, (None, 0))(p, xs),
+        lambda f, p, ps, xs: in_turn(lambda n: f(p, xs[n])),
+    ),
+    "batches along another axis": (
+        lambda f, p, ps, xs: vmap(f, (None, 2))(p, xs.movedim(0, 2)),
+        lambda f, p, ps, xs: in_turn(lambda n: f(p, xs[n])),
+    ),
+    "an ensemble": (
+        lambda f, p, ps, xs: vmap(f, (0, None))(ps, xs[0]),
+        lambda f, p, ps, xs: in_turn(lambda n: f(entry(ps, n), xs[0])),
+    ),
+    "gradients of each batch": (
+        lambda f, p, ps, xs: vmap(grad(loss_of(f)), (None, 0))(p, xs),
+        lambda f, p, ps, xs: in_turn(lambda n: grad(loss_of(f))(p, xs[n])),
+    ),
+    "gradients of an ensemble": (
+        lambda f, p, ps, xs: vmap(grad(loss_of(f)), (0, 0))(ps, xs),
+        lambda f, p, ps, xs: in_turn(lambda n: grad(loss_of(f))(entry(ps, n), xs[n])),
+    ),
+    "the gradient of several": (
+        lambda f, p, ps, xs: grad(lambda p: vmap(f, (None, 0))(p, xs).square().sum())(p),
+        lambda f, p, ps, xs: grad(lambda p: sum(f(p, x).square().sum() for x in xs))(p),
+    ),
+    "tangents": (
+        lambda f, p, ps, xs: vmap(lambda x: jvp(lambda p: f(p, x), (p,), (like(p),))[1])(xs),
+        lambda f, p, ps, xs: in_turn(lambda n: jvp(lambda p: f(p, xs[n]), (p,), (like(p),))[1]),
+    ),
+    "of vmap": (
+        lambda f, p, ps, xs: vmap(vmap(f, (None, 0)), (0, None))(ps, xs),
+        lambda f, p, ps, xs: in_turn(lambda n: in_turn(lambda m: f(entry(ps, n), xs[m]))),
+    ),
+}
+
+
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("way", VMAPS)
+def test_vmap_gives_what_a_loop_gives(way: str, name: str) -> None:
+    theirs, ours, params, x = given(CASES[name])
+    ours_mapped, in_a_loop = VMAPS[way]
+    found = ours_mapped(ours, params, like(params, ENTRIES), shares(x))
+    assert_same(found, in_a_loop(theirs, params, like(params, ENTRIES), shares(x)))
+
+
+def test_vmap_of_initial_states() -> None:
+    theirs, ours = Case("GRU").modules()
+    x, states = numbers(STEPS, BATCH, INPUTS), numbers(ENTRIES, 1, BATCH, HIDDEN)
+    found = vmap(lambda h: ours(x, h)[0])(states)
+    assert_same(found, in_turn(lambda n: theirs(x, states[n])[0]))
+
+
+def test_a_sequence_has_the_same_bits_alone_and_under_vmap() -> None:
+    _, ours = Case("GRU", dtype=torch.float32).modules()
+    xs = numbers(ENTRIES, STEPS, BATCH, INPUTS, dtype=torch.float32)
+    assert torch.equal(vmap(lambda x: ours(x)[0])(xs), in_turn(lambda n: ours(xs[n])[0]))
+
+
+# ---- without torch.func ------------------------------------------------------------------------------------
+
+
+def test_forward_mode_of_modules() -> None:
+    forward = torch.autograd.forward_ad
+    theirs, ours = Case("LSTM").modules()
+    x = numbers(STEPS, BATCH, INPUTS)
+    made: list[Any] = []
+    for module in (theirs, ours):
+        with forward.dual_level():
+            outputs, (h, c) = module(forward.make_dual(x, x.cos()))
+            made.append([forward.unpack_dual(one).tangent for one in (outputs, h, c)])
+    assert_same(made[1], made[0])
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_forward_over_reverse(create_graph: bool) -> None:
+    """The product of the Hessian with a direction, by the gradient of dual numbers."""
+    forward = torch.autograd.forward_ad
+    theirs, ours = Case("GRU").modules()
+    made: list[Any] = []
+    for module in (theirs, ours):
+        x = numbers(STEPS, BATCH, INPUTS).requires_grad_()
+        with forward.dual_level():
+            outputs, _ = module(forward.make_dual(x, x.detach().cos()))
+            (slope,) = torch.autograd.grad(outputs.square().sum(), [x], create_graph=create_graph)
+            made.append(forward.unpack_dual(slope).tangent)
+    assert_same(made[1], made[0])
+
+
+SEVERAL: dict[str, Callable[..., Any]] = {
+    "is_grads_batched": lambda outputs, given, many: torch.autograd.grad(
+        outputs, given, many, is_grads_batched=True
+    ),
+    "of a graph": lambda outputs, given, many: torch.autograd.grad(
+        outputs, given, many, is_grads_batched=True, create_graph=True
+    ),
+    "vmap": lambda outputs, given, many: vmap(
+        lambda one: torch.autograd.grad(outputs, given, one, retain_graph=True)
+    )(many),
+}
+
+
+@pytest.mark.parametrize("way", SEVERAL)
+def test_several_cotangents_at_once(way: str) -> None:
+    theirs, ours = Case("GRU").modules()
+    x = numbers(STEPS, BATCH, INPUTS)
+    many, made = numbers(ENTRIES, STEPS, BATCH, HIDDEN), list[Any]()
+    for module in (theirs, ours):
+        given = [x.clone().requires_grad_(), *module.parameters()]
+        outputs, _ = module(given[0])
+        if module is ours:
+            slopes = SEVERAL[way](outputs, given, many)
+        else:
+            each = [torch.autograd.grad(outputs, given, one, retain_graph=True) for one in many]
+            slopes = [torch.stack(kind) for kind in zip(*each, strict=True)]
+        made.append(slopes)
+    assert_same(made[1], made[0])
+
+
+def test_functionalize_around_another_transform_is_refused() -> None:
+    _, ours, params, x = given(CASES["GRU"])
+    with pytest.raises(InputError, match=r"not under another transform inside it: exchange the two, as in"):
+        functionalize(grad(loss_of(ours)))(params, x)
+
+
+# ---- other modules -----------------------------------------------------------------------------------------
+
+
+def decay(x: Any, h: Any, p: Any) -> Any:
+    h = h * p["a"] + x
+    return h, h
+
+
+def test_scans_and_cells_have_transforms() -> None:
+    rnn = sn.RNN(decay, {"a": numbers(INPUTS).numpy()}, memory=INPUTS)
+    scan, x = stepnet.torch.Scan(rnn), numbers(BATCH, STEPS, INPUTS)
+    lengths = torch.tensor([6, 2, 0, 3, 6])
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return scan(x, lengths=lengths)[0]
+
+    (right,) = torch.autograd.functional.jvp(run, (x,), (x.cos(),))[1:]
+    assert_same(jvp(run, (x,), (x.cos(),))[1], right)
+    xs = shares(x)
+    assert_same(vmap(run)(xs), in_turn(lambda n: run(xs[n])))
+    theirs, ours = (package.GRUCell(INPUTS, HIDDEN).double() for package in (torch.nn, stepnet.torch))
+    ours.load_state_dict(theirs.state_dict())
+    assert_same(jvp(ours, (x[0],), (x[1],)), jvp(theirs, (x[0],), (x[1],)))
+    assert_same(vmap(ours)(x), in_turn(lambda n: theirs(x[n]), BATCH))
+
+
+def test_a_cell_written_with_pytorch_has_transforms() -> None:
+    cell, x = NormalisedGRU(INPUTS, HIDDEN), numbers(STEPS, BATCH, INPUTS)
+    module = stepnet.torch.Recurrence(cell, (torch.zeros(1, INPUTS), torch.zeros(1, HIDDEN))).double()
+
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        outputs, h = list[torch.Tensor](), x.new_zeros(BATCH, HIDDEN)
+        for one in x:
+            h = cell(one, h)
+            outputs.append(h)
+        return torch.stack(outputs)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return module(x)[0]
+
+    def slope(run: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        return grad(lambda x: run(x).square().sum())
+
+    assert_same(jvp(run, (x,), (x.cos(),)), jvp(loop, (x,), (x.cos(),)))
+    assert_same(vmap(run)(shares(x)), in_turn(lambda n: loop(shares(x)[n])))
+    assert_same(vmap(slope(run))(shares(x)), in_turn(lambda n: slope(loop)(shares(x)[n])))
+
+
+@pytest.mark.parametrize("kind", ["GRU", "Recurrence"])
+def test_packed_sequences_have_transforms(kind: str) -> None:
+    theirs, gru = CASES["GRU"].modules()
+    cell, example = torch.nn.GRUCell(INPUTS, HIDDEN), (torch.zeros(1, INPUTS), torch.zeros(1, HIDDEN))
+    ours = gru if kind == "GRU" else stepnet.torch.Recurrence(cell, example).double()
+    cell.load_state_dict({name.removesuffix("_l0"): each for name, each in theirs.state_dict().items()})
+    packed = torch.nn.utils.rnn.pack_sequence([numbers(2, INPUTS), numbers(5, INPUTS)], enforce_sorted=False)
+
+    def of(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda data: module(packed._replace(data=data))[0].data
+
+    def loss(params: Parameters) -> torch.Tensor:
+        return functional_call(ours, params, (packed,))[0].data.square().sum()
+
+    run, x = of(ours), packed.data
+    given = x.clone().requires_grad_()
+    (right,) = torch.autograd.grad(of(theirs)(given).square().sum(), given)
+    assert_same(grad(lambda x: run(x).square().sum())(x), right)
+    assert_same(vjp(run, x)[1](2 * run(x))[0], right)
+    assert_same(jvp(run, (x,), (x.cos(),))[1], torch.autograd.functional.jvp(of(theirs), (x,), (x.cos(),))[1])
+    outside = torch.autograd.grad(of(ours)(x).square().sum(), [*ours.parameters()])
+    params = {name: tensor.detach() for name, tensor in ours.named_parameters()}
+    assert_same([*grad(loss)(params).values()], [*outside])
+
+
+def test_lengths_that_vmap_maps_are_refused() -> None:
+    scan = stepnet.torch.Scan(sn.RNN(decay, {"a": numbers(INPUTS).numpy()}, memory=INPUTS))
+    params = {name: tensor.detach() for name, tensor in scan.named_parameters()}
+
+    def loss(params: Parameters, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return functional_call(scan, params, (x[None],), {"lengths": lengths[None]})[0].square().sum()
+
+    x, lengths = numbers(2, STEPS, INPUTS), torch.tensor([STEPS, 2])
+    with pytest.raises(InputError, match=r"^lengths cannot be mapped by torch.vmap, .* by 0$"):
+        vmap(grad(loss), (None, 0, 0))(params, x, lengths)
+
+    def masked(params: Parameters, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        return (functional_call(scan, params, (x[None],))[0] * counts[:, None]).square().sum()
+
+    counts = torch.arange(STEPS)[None] < lengths[:, None]
+    right = in_turn(lambda n: grad(loss)(params, x[n], lengths[n]))
+    assert_same(vmap(grad(masked), (None, 0, 0))(params, x, counts), right)
+
+
+def test_jagged_nested_tensors_are_refused_under_transforms() -> None:
+    gru = Case("GRU", {"batch_first": True}).modules()[1]
+    sequences = torch.nested.nested_tensor([numbers(2, INPUTS), numbers(3, INPUTS)], layout=torch.jagged)
+    params = {name: tensor.detach() for name, tensor in gru.named_parameters()}
+    with pytest.raises(InputError, match=r"under the transforms of torch.func, .* give a PackedSequence, or"):
+        grad(lambda p: functional_call(gru, p, (sequences,))[0].values().sum())(params)
+
+
+@pytest.mark.long
+def test_pytorchs_own_checks_of_derivatives(pytestconfig: pytest.Config) -> None:
+    _, ours = Case("GRU").modules()
+    x, h = numbers(2, 1, INPUTS).requires_grad_(), numbers(1, 1, HIDDEN).requires_grad_()
+    checks: dict[str, Any] = {"check_batched_grad": True, "check_forward_ad": True}
+    assert torch.autograd.gradcheck(ours, (x, h), check_batched_forward_grad=True, **checks)
+    if pytestconfig.option.long:
+        assert torch.autograd.gradgradcheck(ours, (x, h), check_fwd_over_rev=True, check_batched_grad=True)
