@@ -4,7 +4,7 @@
 # Wrong calls are what this is about.
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -275,9 +275,9 @@ def test_explain_has_the_names_of_a_step_that_reads_sequences() -> None:
     text = rnn.explain()
     for line in ("inputs      token f32[3]", "memories    h f32[4]", "statics     notes f32[4]"):
         assert line in text
-    h = np.zeros((2, 4))
+    h, notes = np.zeros((2, 4)), cast("Any", NOTES[0])
     for time in range(5):
-        h = np.stack([FRAMES[row, time].sum() + each.T @ each @ h[row] for row, each in enumerate(NOTES[0])])
+        h = np.stack([FRAMES[row, time].sum() + each.T @ each @ h[row] for row, each in enumerate(notes)])
         np.testing.assert_allclose(outputs[:, time], h, rtol=1e-5)
 
 

@@ -260,7 +260,10 @@ def changed(**tensors: Any) -> Named:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "dtype": ({"x": changed(dt=torch.ones(3, 5, 2).cfloat())}, "x dt of a Scan is torch.complex64 on cpu"),
+    "dtype": (
+        {"x": changed(dt=torch.ones(3, 5, 2, dtype=torch.complex64))},
+        "x dt of a Scan is torch.complex64 on cpu",
+    ),
     "device": ({"x": changed(B=torch.ones(3, 5, 3, device="meta"))}, "x B of a Scan is .* on meta"),
     "array": ({"x": changed(C=np.ones((3, 5, 3)))}, "x C of a Scan is a ndarray; it should be a tensor"),
     "time": ({"x": changed(x=torch.ones(3, 4, 2))}, "different batch and time: .*3, 4.* and .*3, 5"),
@@ -270,7 +273,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"is \[2, 2, 3\]; it should be \[3, 2, 3\]",
     ),
     "complex": (
-        {"x": changed(), "initial": torch.ones(3, 2, 3).cfloat()},
+        {"x": changed(), "initial": torch.ones(3, 2, 3, dtype=torch.complex64)},
         "initial of a Scan is torch.compl",
     ),
     "lengths": ({"x": changed(), "lengths": torch.tensor([5, 6, 1])}, r"lengths\[1\] is 6; the array has 5"),

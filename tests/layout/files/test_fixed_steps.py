@@ -14,13 +14,14 @@ from tolerance import assert_close
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 from command_line import stepnet as command
-from keras import layers, ops
 
 import stepnet as sn
 import stepnet.paddle
 from stepnet.errors import InputError, StepnetError
 from tests.layout.files.data.make_fixed_steps import COMPUTED, FEATURES, FREE, OTHERS, STEPS
 
+layers: Any = keras.layers
+ops: Any = keras.ops
 pytestmark = pytest.mark.filterwarnings("ignore")
 DATA = Path(__file__).parent / "data"
 ENDINGS = {"tflite": ".tflite", "openvino": ".xml", "paddle": ".json"}
