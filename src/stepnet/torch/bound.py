@@ -26,6 +26,7 @@ from stepnet.torch.function import (
     array_of,
     carried,
     differentiated,
+    in_dtypes,
     is_differentiated,
     run_forward,
     tensor_of,
@@ -122,8 +123,7 @@ class DifferentiableLayers:
         if self.net.program.rounded is None:
             return results
         outputs = self.net.outputs
-        pairs = zip(results[outputs:], self.net.program.rounded, strict=True)
-        return [*results[:outputs], *(tensor.to(getattr(torch, str(dtype))) for tensor, dtype in pairs)]
+        return [*results[:outputs], *in_dtypes(results[outputs:], self.net.program.rounded)]
 
     def laid_out(self, results: Sequence[Any], place: SequencePlaces, data: Any) -> list[Any]:
         """Returns the results of a net, with the steps of its outputs arranged as in the inputs `data`, such

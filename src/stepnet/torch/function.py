@@ -313,6 +313,11 @@ def carried(tensors: Iterable[Any]) -> list[Any]:
     return [tensor.float() if tensor.dtype in HALVES else tensor for tensor in tensors]
 
 
+def in_dtypes(tensors: Iterable[Any], dtypes: Iterable[Any]) -> list[Any]:
+    """Casts tensors to dtypes of NumPy or their names, one for each tensor."""
+    return [tensor.to(getattr(torch, str(dtype))) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+
+
 def as_inputs(gradients: Sequence[Any], tensors: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
     """Casts gradients to the dtypes of the inputs that they are of: those of half precision are computed in
     float32. tensors: all inputs of a net. wanted: the positions of the inputs that get gradients.

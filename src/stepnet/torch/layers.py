@@ -232,8 +232,8 @@ class GRU(LayerForward, torch.nn.GRU):
 
     Sequences are a tensor `[time, batch, features]`, with batch_first `[batch, time, features]`, or without a
     batch `[time, features]`; a `PackedSequence`; or a nested tensor of layout torch.jagged, which comes back
-    as one. They are read where they lie. Tensors are float32 or float64, or
-    float16 or bfloat16, which are computed in float32; the outputs of each layer are rounded.
+    as one. They are read where they lie. Tensors are float32 or float64, or float16 or bfloat16, which are
+    computed in float32; the outputs of each layer are rounded.
 
     Gradients are of any order, in reverse and in forward mode, and the transforms of torch.func apply.
     Dropout between layers is PyTorch's own, and draws the same numbers. On other devices than the CPU

@@ -22,7 +22,7 @@ from stepnet.model.differentiable import ModelNets
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
-from stepnet.torch.function import HALVES, array_of, run_tensors
+from stepnet.torch.function import HALVES, array_of, in_dtypes, run_tensors
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import TRACES, check_forward_mode, makes_graph, refuse_script, untraced
 from stepnet.torch.sequences import DTYPES as FLOATS
@@ -170,8 +170,8 @@ class Scan(torch.nn.Module):
         program = net.program
         memories: list[Any] = [None] * net.memories
         if initial is not None:
-            pairs = zip(leaves(arranged(initial, program.memory)), leaves(program.memory), strict=True)
-            memories = [tensor.to(getattr(torch, str(spec.dtype))) for tensor, spec in pairs]
+            dtypes = [spec.dtype for spec in leaves(program.memory)]
+            memories = in_dtypes(leaves(arranged(initial, program.memory)), dtypes)
         inputs = [tensor.flatten(0, 1) for tensor in leaves(x)] + memories + leaves(statics) + tensors
         results = run_tensors(net, positions, inputs, order, checked_checkpoint(self.checkpoint))
         outputs = [
@@ -180,8 +180,7 @@ class Scan(torch.nn.Module):
         ]
         last = list(results[net.outputs :])
         if program.rounded is not None:
-            pairs = zip(last, program.rounded, strict=True)
-            last = [tensor.to(getattr(torch, str(dtype))) for tensor, dtype in pairs]
+            last = in_dtypes(last, program.rounded)
         return rebuild(program.output, outputs), rebuild(program.memory, last)
 
     @property
