@@ -33,9 +33,9 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 BENCH_PEERS := openvino tensorflow jax paddle
-PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark
+PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark peft
 
-.PHONY: help demo test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-emulated ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
+.PHONY: help demo test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-emulated test-torchs-own ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,10 @@ test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, agains
 
 test-emulated: $(VENV)/test.stamp ## tests of the engine, and the demo, under QEMU as 64-bit Arm and as an x86-64 without AVX
 	$(BIN)/python tests/processes/emulated.py $(ARGS)
+
+test-torchs-own: $(VENV)/test.stamp $(VENV)/torchs-own.stamp ## PyTorch's own tests of recurrent modules; TORCH_TESTS is `test` of its repository
+	@[ -n "$(TORCH_TESTS)" ] || { echo "$(no_torch_tests)" >&2; exit 1; }
+	$(BIN)/python -m tests.torch.pytorchs_own $(TORCH_TESTS) $(ARGS)
 
 ulps: $(VENV)/test.stamp ## the elementary functions at every float32 there is, and how far off each is at most
 	$(BIN)/python -m tests.compiler.targets.cpu.every_float $(ARGS)
@@ -109,8 +113,8 @@ pictures: $(VENV)/test.stamp ## the pictures of the documentation, taken by Chro
 layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 	$(BIN)/python docs/layouts_page.py
 
-test-peers: peers $(VENV)/test.stamp ## layouts, cells, files, Paddle's operators and programs, Keras' backends, JAX and Spark against the frameworks themselves
-	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_cells_themselves.py test_paddle_itself.py test_corpus.py test_keras_backends.py test_jax.py test_spark.py) $(ARGS)
+test-peers: peers $(VENV)/test.stamp ## layouts, cells, files, Paddle's operators and programs, Keras' backends, JAX, Spark and PEFT against the frameworks themselves
+	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_cells_themselves.py test_paddle_itself.py test_corpus.py test_keras_backends.py test_jax.py test_spark.py test_peft.py) $(ARGS)
 
 dist: $(VENV)/release.stamp ## the wheel and the source distribution, in dist, built and checked
 	rm -rf dist
@@ -139,6 +143,10 @@ $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing stepnet and all that its tests need in $(VENV) ..."
 	@$(BIN)/python $(PIP) --editable '.[demo,arrow,torch,keras,onnx,onednn,flax,ray]' --group test --group bench
 	@touch $(VENV)/demo.stamp $@
+
+$(VENV)/torchs-own.stamp: pyproject.toml $(VENV)/pip.stamp
+	@$(BIN)/python $(PIP) --group torchs-own
+	@touch $@
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing ruff and pyright in $(VENV) ..."
@@ -190,6 +198,9 @@ supported    = $(1) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (
 found        = $$($(1) --version 2>/dev/null || echo not found)
 wrong_python = stepnet needs Python 3.11 to 3.14, and $(PYTHON) is $(call found,$(PYTHON)). \
 Name another one: make PYTHON=$(if $(filter Windows_NT,$(OS)),C:/path/to/python.exe,python3.12) ...
+no_torch_tests = PyTorch's tests are in its repository alone: \
+git clone --depth 1 --branch v2.13.0 https://github.com/pytorch/pytorch build/pytorch, \
+then make test-torchs-own TORCH_TESTS=build/pytorch/test
 no_lowest_python = the lowest versions need Python 3.11, and there is no $(LOWEST_PYTHON). \
 Name another one: make test-lowest LOWEST_PYTHON=/path/to/python3.11
 wrong_venv   = stepnet needs Python 3.11 to 3.14, and the one in $(VENV) is $(call found,$(BIN)/python). \

@@ -26,6 +26,7 @@ import stepnet.torch
 transformers: Any = import_module("transformers")  # in an environment of its own
 TOKENS, NEW, LAYERS, WIDTH, WORDS = 256, 64, 4, 256, 1000
 ROUNDS = {"forward": 9, "token": 15, "training": 3}
+ATTENTION = {"intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("Mamba", {}),
     "falcon_mamba": ("FalconMamba", {}),
@@ -35,16 +36,25 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "layer_types": ["linear_attention"] * (LAYERS - 1) + ["full_attention"],
             "mlp_only_layers": list(range(LAYERS)),
-            "intermediate_size": 512,
+            **ATTENTION,
             "linear_num_key_heads": 4,
             "linear_num_value_heads": 8,
             "linear_key_head_dim": 64,
             "linear_value_head_dim": 64,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
             "head_dim": 64,
         },
     ),
+    "minimax": (
+        "MiniMax",
+        {
+            **ATTENTION,
+            "layer_types": ["linear_attention"] * (LAYERS - 1) + ["full_attention"],
+            "head_dim": 64,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+        },
+    ),
+    "lfm2": ("Lfm2", {**ATTENTION, "layer_types": ["conv"] * (LAYERS - 1) + ["full_attention"]}),
     "xlstm": ("xLSTM", {"num_heads": 4}),
     "rwkv": ("Rwkv", {"attention_hidden_size": WIDTH}),
 }

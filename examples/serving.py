@@ -49,9 +49,13 @@ def speaker_model() -> sn.Graph:
     return sn.Graph(lambda x, head: sn.reduce(gru(x)[0], "last") @ head["W"] + head["b"], head)
 
 
-def checked_frames(frames: Any) -> Array:
+def checked_frames(body: Any) -> Array:
     """The frames of a request [steps, features]; a ValueError for anything else than finite numbers."""
-    array = np.array(frames)
+    if not isinstance(body, dict) or "frames" not in body:
+        raise ValueError('a request is {"frames": [[...], ...]}')
+    array = np.array(body["frames"])
+    if array.shape == (0,):  # an utterance without steps
+        array = array.reshape(0, FEATURES)
     if array.dtype.kind not in "iuf" or array.ndim != 2 or array.shape[1] != FEATURES:
         raise ValueError(f"these are {array.dtype} of shape {list(array.shape)}")
     with np.errstate(over="ignore"):  # in float32
@@ -74,8 +78,8 @@ def app(model: sn.Graph) -> Starlette:
     async def speaker(request: Request) -> JSONResponse:
         """Answers a request, or says what is wrong with it."""
         try:
-            frames = checked_frames((await request.json())["frames"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            frames = checked_frames(await request.json())
+        except (ValueError, RecursionError) as error:
             return JSONResponse({"error": f"frames are lists of {FEATURES} numbers: {error}"}, 400)
         scores = await asyncio.wrap_future(request.app.state.batcher.submit(frames))
         return JSONResponse({"speaker": int(scores.argmax()) + 1, "scores": scores.tolist()})

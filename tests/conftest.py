@@ -155,6 +155,15 @@ class AtOnce:
             terminal.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]]:
+    """Keeps doctest from modules without examples, which it would look for in all docstrings of each."""
+    collectors = yield
+    if file_path.suffix != ".py" or ">>>" in file_path.read_text("utf-8"):
+        return collectors
+    return [each for each in collectors if type(each).__name__ != "DoctestModule"]
+
+
 LEFT = pytest.StashKey[dict[str, tuple[str, int, int]]]()
 """For each test that is left to `make test-long` in part: what of it, how many, and of how many."""
 
@@ -289,13 +298,36 @@ def has_patches(path: Path) -> bool:
     return any(word in text for word in PATCHING)
 
 
+HELD: list[ExitStack] = []
+"""The locks of tests that are alone and follow one another, which are taken once for all of them."""
+
+
+def is_alone(item: pytest.Item | None) -> bool:
+    """True if a test is to run while no other process of this run is in a test."""
+    return item is not None and item.get_closest_marker("alone") is not None
+
+
+def entered(folder: Path, kind: int) -> ExitStack:
+    """The locks of a test, shared or exclusive. Another lock is held for a moment, so that a test that waits
+    to be alone is not overtaken for ever. folder: that of all processes.
+    """
+    assert fcntl is not None
+    with ExitStack() as locks:
+        inside, door = (locks.enter_context(Path(folder, name).open("a")) for name in ("inside", "door"))
+        fcntl.flock(door, kind)
+        fcntl.flock(inside, kind)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        return locks.pop_all()
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """Runs a test with or without the compiled code of other workers, and one that is marked `alone` while no
     other process of this run is in a test.
 
-    Tests share a lock, which one that is alone has for itself. To be let in each holds another for a moment,
-    so that one that waits to be alone is not overtaken for ever.
+    Tests share a lock, which those that are alone have for themselves, until the next one is not.
     """
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
@@ -305,11 +337,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if fcntl is None:
         return (yield)
 
-    folder = vars(item.config)["_tmp_path_factory"].getbasetemp().parent  # that of all processes
-    kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
-    with ExitStack() as locks:
-        inside, door = (locks.enter_context(Path(folder, name).open("a")) for name in ("inside", "door"))
-        fcntl.flock(door, kind)
-        fcntl.flock(inside, kind)
-        fcntl.flock(door, fcntl.LOCK_UN)
-        return (yield)
+    folder = vars(item.config)["_tmp_path_factory"].getbasetemp().parent
+    kind = fcntl.LOCK_EX if is_alone(item) else fcntl.LOCK_SH
+    with HELD.pop() if HELD else entered(folder, kind) as locks:
+        try:
+            return (yield)
+        finally:
+            if is_alone(item) and is_alone(nextitem):
+                HELD.append(locks.pop_all())

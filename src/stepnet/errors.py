@@ -8,9 +8,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 
-class StepnetError(ValueError):
+class StepnetError(ValueError, RuntimeError):
     r"""The base of every error that stepnet raises on purpose; a `ValueError`, as Python's own errors for
-    arguments that do not fit are.
+    arguments that do not fit are, and a `RuntimeError`, as PyTorch's are.
 
     Control characters in the message, such as those in names from a file, are escaped.
 
@@ -59,6 +59,10 @@ class ModelError(StepnetError):
 
 class InputError(StepnetError):
     """An argument is not what it should be: arrays, lengths or sequences that do not fit."""
+
+
+class IndexOutsideError(InputError):
+    """An integer of a call is outside the rows of the parameter that it indexes."""
 
 
 class ArgumentError(InputError, TypeError):

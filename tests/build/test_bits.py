@@ -191,7 +191,9 @@ def test_tables_statics_and_indices(tmp_path: Path):
         statics = {"s": RANDOM.normal(size=(len(x), 16)).astype("float32")}
         assert_as_in_python(library, model(x, statics=statics, engine="llvm"), x, statics=statics)
     x, statics = sequences([2], 1).with_values(np.array([3, 11])), {"s": np.zeros((1, 16), "float32")}
-    with pytest.raises(InputError, match="an integer is outside the rows of the parameter that it indexes"):
+    with pytest.raises(
+        InputError, match="outside the rows of the parameter that it indexes: `x` has integers from "
+    ):
         library({"x": x, "s": statics["s"]})
     x = x.with_values(np.array([3, 10]))
     assert_as_in_python(library, model(x, statics=statics, engine="llvm"), x, statics=statics)

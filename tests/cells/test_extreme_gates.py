@@ -52,13 +52,13 @@ def check(cell: str, steps: int) -> None:
             assert_close(one / np.float32(largest), other / largest, steps, WIDTH, "float32")
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("cell", ALL)
 def test_gates_far_from_zero(cell: str):
     check(cell, 20)
 
 
-@pytest.mark.long(every=8)
+@pytest.mark.long(every=16)
 @pytest.mark.parametrize("cell", ALL)
 def test_gates_far_from_zero_over_long_sequences(cell: str):
     check(cell, LENGTH)

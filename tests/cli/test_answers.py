@@ -3,12 +3,15 @@ gets past the question.
 """
 
 import inspect
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("KERAS_BACKEND", "torch")
+import keras
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -16,6 +19,7 @@ import pytest
 import torch
 import typer
 from command_line import stepnet
+from keras import layers
 from safetensors.torch import save_file
 from torch import nn
 from zoo import rnn_of
@@ -128,6 +132,12 @@ def embedding(path: Path) -> None:
     parquet.write_table(pa.table({"words": [[1, 6], [2]]}), path.parent / "ids.parquet")
 
 
+def repeated(path: Path) -> None:
+    """A Keras model for four steps, one number of which may be their number."""
+    parts = [layers.GRU(2), layers.RepeatVector(4), layers.GRU(2)]
+    keras.Sequential([keras.Input((4, IN)), *parts]).save(path)
+
+
 class Activated(nn.Module):
     """Two layers of one class, each of which may have another activation."""
 
@@ -163,6 +173,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "columns.parquet": two_columns,
     "libgru.so": library,
     "ids.onnx": embedding,
+    "repeated.keras": repeated,
 }
 CONVERT = f"convert SOURCE -o {OUT}"
 HEAD = "--drop head.weight --drop head.bias"
@@ -173,6 +184,7 @@ EXPLAIN, ITSELF = "explain SOURCE --recurrent-only", "verify SOURCE SOURCE"
 COLUMNS, OVER = RUN.replace("x.parquet", "columns.parquet"), RUN.replace("y.parquet", "x_id.parquet")
 WRONG = RUN.replace("x.parquet", "wrong.parquet")
 JOINED = "run SOURCE --recurrent-only {folder}/joined.ipc -o {folder}/joined --format arrow"
+WHOLE = "run SOURCE {folder}/x.parquet -o {folder}/whole.parquet"
 FURTHER = "run SOURCE --recurrent-only {folder}/x_id.parquet {folder}/x_day.parquet -o {folder}/kept"
 EACH = "--semantics one:activation=relu --semantics two:activation=tanh"
 CLIPPED = "verify onnx.gru torch.gru --semantics reset=after --semantics clip=1"
@@ -282,6 +294,7 @@ ASKED = (
     Asked("gru.pt", WRONG, "bad", "has 1 numbers", "--bad {folder}/bad.parquet"),
     Asked("gru.pt", FURTHER, "keep", "there is no column `day`", "--keep id"),
     Asked("ids.onnx", ITSELF, "inputs", "no range is known", "--inputs {folder}/ids.parquet"),
+    Asked("repeated.keras", WHOLE, "steps", "for 4 steps, and the sequence has 5", "--steps any"),
     Asked("libgru.so", RUN.replace(" --recurrent-only", ""), "trust", "that you trust it", "--trust-library"),
     Asked("zeros.npz", "show SOURCE", "most", "it would fill more than", "--most 1000000000"),
 )
@@ -321,7 +334,7 @@ def options_of(command: str) -> set[str]:
     return {name for one in (group, group.commands[command]) for part in one.params for name in part.opts}
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize("one", ASKED, ids=str)
 def test_the_option_that_a_question_names_answers_it(folder: Path, one: Asked):
     source = folder / one.source
@@ -356,7 +369,7 @@ def test_every_option_that_a_question_names_has_a_case():
 def test_the_argument_that_a_question_names_is_one(row: str):
     takes = (
         *(sn.convert, interchange.convert_file, LayoutChoice, formats.read, arrow.run),
-        *(load_library, verify_models),
+        *(load_library, verify_models, sn.load),
     )
     name = OPTIONS[row].argument.partition("=")[0]
     assert any(name in inspect.signature(one).parameters for one in takes)

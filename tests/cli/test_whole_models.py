@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 from command_line import refusal, stepnet
@@ -47,6 +49,11 @@ def tagger(path: Path, seed: int = 0) -> Path:
             variable.assign(random.normal(size=variable.shape))
     made.save(path)
     return path
+
+
+def joined(stderr: str) -> str:
+    """The words of an error about the command line, without the frame around it."""
+    return " ".join(stderr.replace("│", " ").split())
 
 
 def shown(*arguments: object) -> dict[str, Any]:
@@ -206,6 +213,15 @@ def test_a_saved_model_of_tokens_is_not_verified_over_random_ones(tmp_path: Path
     assert code == 3
     assert "not verified: " in stderr
     assert "for which no range is known" in stderr
+    words = tmp_path / "words.parquet"
+    parquet.write_table(pa.table({"x": [[1, 2], [8]]}), words)
+    again = "convert", tmp_path / "m.keras", tmp_path / "m.stepnet", "--force", "--inputs", words
+    code, stdout, _ = stepnet(*again, "--verify", "--column", "x")
+    assert code == 0
+    assert "2 sequences, 3 steps)" in stdout
+    code, _, stderr = stepnet(*again)
+    assert code == 2
+    assert "--inputs are the sequences of --verify: give --verify too" in joined(stderr)
     assert sn.load(tmp_path / "m.stepnet")(np.array([[1, 2]], "int32")).shape == (1, 3)
 
 
@@ -216,6 +232,11 @@ def test_a_saved_model_of_tokens_is_not_verified_over_random_ones(tmp_path: Path
         (("{keras}", "-o", "{folder}/new.pt"), "give the layout or framework of the new file: --to torch"),
         (("{keras}", "{folder}/new.h5"), "give the layout or framework of the new file: --to keras"),
         (("{keras}",), "give the new file once"),
+        (("{keras}", "{out}", "--column", "x"), "--column names a column of --inputs: give --inputs too"),
+        (
+            ("{keras}", "{folder}/new.pt", "--to", "torch", "--steps", "any"),
+            "--steps and --inputs are for a ",
+        ),
     ],
 )
 def test_a_conversion_that_states_too_much_or_too_little_is_wrong_usage(
@@ -224,7 +245,7 @@ def test_a_conversion_that_states_too_much_or_too_little_is_wrong_usage(
     names = {"keras": tagger(tmp_path / "m.keras"), "out": tmp_path / "m.stepnet", "folder": tmp_path}
     code, _, stderr = stepnet("convert", *(word.format(**names) for word in arguments))
     assert code == 2
-    assert words in " ".join(stderr.replace("│", " ").split())
+    assert words in joined(stderr)
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,11 @@ def test_layers_of_a_program_cannot_be_taken_alone(tmp_path: Path, ending: str):
 
 
 def test_a_program_without_its_parameters_is_no_raw_buffer(tmp_path: Path):
-    (tmp_path / "m.json").write_text('{"base_code": {}, "program": {}}')
-    with pytest.raises(FileError, match=r"its parameters m\.pdiparams do not lie beside it"):
+    weight = {"%": 1, "TT": {"#": "0.t_dtensor", "D": [{"#": "0.t_f32"}, [5], "NCHW", [], 0]}}
+    operations = [{"#": "p", "A": [0, 1, 1, "bias"], "O": weight, "OA": [1, 0, 1]}]
+    program = {"regions": [{"blocks": [{"ops": operations}]}]}
+    (tmp_path / "m.json").write_text(json.dumps({"base_code": {"magic": "pir"}, "program": program}))
+    with pytest.raises(FileError, match=r"m\.pdiparams: there is no such file"):
         sn.load(tmp_path / "m.json")
 
 

@@ -36,9 +36,9 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-def ran(*command: str, limit: int = 1800) -> str:
+def ran(*command: str, limit: int = 1800, **variables: str) -> str:
     """The text of a command that starts processes, with the number of threads that torchrun or Ray sets."""
-    given = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    given = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")} | variables
     given["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("src", "tests/support", "examples"))
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=given, timeout=limit, check=False
@@ -58,9 +58,12 @@ def assert_same_losses(example: Any, found: list[float], right: list[float]) -> 
 def test_two_processes_have_the_gradients_of_one(
     example: Any, tmp_path: Path, request: pytest.FixtureRequest
 ):
-    """tests/processes/replicas.py says what is compared there."""
-    length = ["long"] if request.config.getoption("--long") else []
-    ran(*TORCHRUN, str(ROOT / "tests/processes/replicas.py"), str(tmp_path / "losses.json"), *length)
+    """tests/processes/replicas.py says what is compared there. torchrun itself is for `make test-long`."""
+    script = str(ROOT / "tests/processes/replicas.py"), str(tmp_path / "losses.json")
+    if request.config.getoption("--long"):
+        ran(*TORCHRUN, *script, "long")
+    else:
+        ran(sys.executable, *script, OMP_NUM_THREADS="1")
     found = json.loads((tmp_path / "losses.json").read_text())
     alone = example.train("torch.nn.GRU", epochs=1, hidden=8)
     assert_same_losses(example, found["losses"], alone.losses)

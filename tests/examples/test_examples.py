@@ -98,6 +98,9 @@ def test_the_cell_in_keras_learns_as_with_keras_layer():
 
 # ---- what they print ---------------------------------------------------------------------------------------
 
+PRINTED = pytest.mark.long(every=2, of="printed")
+"""Examples that train for seconds until they tell what they should: `make test` has every second one."""
+
 
 def printed(name: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     """The text that an example prints after its progress bar."""
@@ -105,6 +108,7 @@ def printed(name: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> l
     return [line for line in capsys.readouterr().out.splitlines() if "━" not in line]
 
 
+@PRINTED
 def test_the_classifier_tells_speakers(capsys: pytest.CaptureFixture[str]):
     (line,) = printed("speaker_classifier", capsys, "--epochs", "12")
     share, said = line.split("%", 1)
@@ -118,6 +122,7 @@ def test_the_learning_curve_is_drawn(tmp_path: Path):
     assert "<svg" in (tmp_path / "curve.svg").read_text("utf-8")
 
 
+@PRINTED
 def test_the_character_model_writes(capsys: pytest.CaptureFixture[str]):
     lines = printed("character_model", capsys, "--steps", "30", "--write", "50")
     first, last = (float(one.split()[0]) for one in lines[0].split(" at first, "))
@@ -142,6 +147,7 @@ def test_the_cell_of_the_character_model_is_its_layer():
     assert written == again
 
 
+@PRINTED
 def test_the_custom_cell_adds(capsys: pytest.CaptureFixture[str]):
     (line,) = printed("custom_cell", capsys, "--steps", "40")
     first, last = (
@@ -150,6 +156,7 @@ def test_the_custom_cell_adds(capsys: pytest.CaptureFixture[str]):
     assert last < first / 2
 
 
+@PRINTED
 def test_the_tagger_tells_capitals(capsys: pytest.CaptureFixture[str]):
     lines = printed("tagger", capsys, "--steps", "60")
     assert re.fullmatch(
@@ -172,12 +179,14 @@ def test_nothing_is_padded():
     assert capital.sum() == 2
 
 
+@PRINTED
 def test_the_classifier_of_text_tells_paragraphs(capsys: pytest.CaptureFixture[str]):
     line, report = printed("keras_text", capsys, "--epochs", "1", "--units", "16")
     assert float(line.split("%")[0]) > 60
     assert report.endswith(": compiled, LSTMCell")
 
 
+@PRINTED
 def test_the_cell_in_keras_adds(capsys: pytest.CaptureFixture[str]):
     line, *reports = printed("keras_cell", capsys, "--steps", "40")
     first, last = (

@@ -168,18 +168,21 @@ def test_wrong_requests_are_answered_and_the_server_goes_on(example: Any) -> Non
     with example.running(example.app(model)) as port:
         connection = HTTPConnection(example.HOST, port, timeout=30)
         row = [1.0] * 12
-        wrong = [[1, 2]], ["a"], row, [row * 2], [[row]], [["1"] * 12], [[True] * 12], [[None] * 12], []
+        wrong = [[1, 2]], ["a"], row, [row * 2], [[row]], [["1"] * 12], [[True] * 12], [[None] * 12]
         wrong += [[float("nan")] * 12], [[1e39] * 12], [[10**400] * 12]
         bodies = [json.dumps({"frames": frames}) for frames in wrong]
         for body in ("{", "[]", '{"other": 1}', "[" * 100_000, *bodies):
             connection.request("POST", "/speaker", body)
             answer = connection.getresponse()
-            assert "frames are lists of 12 numbers" in json.loads(answer.read())["error"]
+            said = json.loads(answer.read())["error"]
+            assert "frames are lists of 12 numbers" in said
+            assert ("a request is {" in said) == (body in ("[]", '{"other": 1}'))
             assert answer.status == 400
         connection.request("GET", "/speaker")
         answer = connection.getresponse()
         answer.read()
         assert answer.status == 405
         connection.close()
-        ((found, _),) = example.asked(port, [np.ones((4, 12), "f4")], 1)
-    assert found["scores"] == model(np.ones((1, 4, 12), "f4"))[0].tolist()
+        answers = example.asked(port, [np.ones((steps, 12), "f4") for steps in (4, 0)], 1)
+    for (found, _), steps in zip(answers, (4, 0), strict=True):
+        assert found["scores"] == model(np.ones((1, steps, 12), "f4"))[0].tolist()

@@ -198,7 +198,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "index of a kind": ("a step's value cannot be indexed by 'a'", lambda o: o.x[:, "a"]),
     "a bool for an index": ("a step's value cannot be indexed by True", lambda o: o.x[:, True]),
     "features by a value": (
-        "features cannot be indexed by a value of the step; use np.where, or a one-hot vector",
+        "features cannot be indexed by a value of the step; use np.where, or stepnet.one_hot",
         lambda o: o.x[:, o.k],
     ),
     "reshape that does not fit": (
@@ -909,6 +909,10 @@ NETS: dict[str, tuple[str, Callable[[], Any]]] = {
     "contract": (
         r"contract takes two values of the same extent and leading feature axes, not rows f32\[4\] and const",
         lambda: build("contract", ROW, TABLE),
+    ),
+    "contract of each row": (
+        r"contract sums over all rows or, with .* of each row, and cannot make rows of rows f32\[4\]",
+        lambda: build("contract", ROW, ROW, extent=ROWS),
     ),
     "recur over nothing": ("a recurrence must run over at least one sequence", lambda: recur(ROW, 0, 1)),
     "recur of another shape": (

@@ -44,6 +44,10 @@ import stepnet.torch
 from stepnet.errors import ArgumentError, InputError, LayoutError, StepError, StepnetError
 
 LEVELS = sn.Spec(4, levels=1)
+TORCH = {
+    name: np.ones((12, 3) if name[7] == "i" else (12, 4), "f4") for name in ("weight_ih_l0", "weight_hh_l0")
+}
+ANY_RNN: Any = RNN
 NAMED: Any = sn.RNN(lambda x, h, p: ({"seen": h, "all": h}, h + x), memory=3)
 
 
@@ -51,6 +55,31 @@ def of_dict(call: Callable[[Any, Any, Any], Any]) -> Callable[[], Any]:
     """A call of a recurrence whose inputs, memory and parameters are dicts, and whose output is this."""
     rnn = sn.RNN(lambda x, m, p: (call(x, m, p), m), {"W": np.eye(3, dtype="f4")}, memory={"h": 3})
     return lambda: rnn({"a": X})
+
+
+DOTTED = sn.RNN(lambda x, h, p: (x @ p["u.W"], h), {"u.W": np.eye(3, dtype="f4")}, memory=3, inputs=3)
+
+
+class Returning(torch.nn.Module):
+    """A module that returns what it was made with."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Any) -> Any:
+        return self.value
+
+
+class Begun(torch.nn.Module):
+    """A GRU that begins with a state of two sequences, or with one that is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = torch.nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: Any, h0: Any = None) -> Any:
+        return self.gru(x, torch.zeros(1, 2, 4) if h0 is None else h0)[0]
 
 
 # ---- each mistake: its name, the call, the error, and what is said -----------------------------------------
@@ -212,6 +241,129 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
         lambda: sn.RNN(lambda frame, state, w: (frame, state["tape"]), memory=3)(X),
         StepError,
         r"^`state` is an array, and has no 'tape', as a dict has; a step is called as \(x, memory, params\)",
+    ),
+    (
+        "a place behind a list",
+        lambda: sn.RNN(lambda x, hc, p: (x, (hc[2], hc[1])), memory=[3, 3])(X),
+        StepError,
+        r"^there is no memory 2 in `hc`; `hc` is a list of 2: hc\[0\], to hc\[1\]\n",
+    ),
+    (
+        "a place behind a tuple",
+        lambda: sn.RNN(lambda x, hc, p: (x, (hc[-3], hc[1])), memory=(sn.Spec(3), sn.Spec(3)))(X),
+        StepError,
+        "^there is no memory -3 in `hc`; `hc` is a tuple of 2",
+    ),
+    (
+        "a name in a list",
+        lambda: sn.RNN(lambda x, h, w: (x @ w["W"], h), [np.eye(3, dtype="f4")], memory=3)(X),
+        StepError,
+        r"^`w` is a list of 1, and has no 'W', as a dict has: w\[0\]\n",
+    ),
+    *(
+        (
+            f"{name} of RNN",
+            lambda name=name: ANY.RNN(keep, memory=3, **{name: 4}),
+            ArgumentError,
+            f"^RNN has no argument {name}=: {words}",
+        )
+        for name, words in (
+            ("hidden_size", "the features of the memory are memory=64$"),
+            ("mask", "it is an argument of a call of the recurrence"),
+            ("revers", r"did you mean reverse=\?$"),
+        )
+    ),
+    (
+        "no statics",
+        lambda: sn.Graph(lambda x, p, statics: x + sn.expand(statics, x), inputs=3, statics=3)(X),
+        InputError,
+        "^the statics are None; this graph was made for array: give them as statics=$",
+    ),
+    (
+        "lengths as a state",
+        lambda: sn.RNN(lambda x, m, p: (x, m), memory=[4, 4])(X, [2, 5]),
+        InputError,
+        "^initial is the memory before the first step, not whole numbers; .*: lengths=lengths$",
+    ),
+    (
+        "one array for two memories",
+        lambda: sn.RNN(lambda x, m, p: (x, m), memory=[4, 4])(X, np.ones((2, 4))),
+        InputError,
+        r"^initial is array, the memory `m` is \(array, array\), of \[2, 4\], \[2, 4\]$",
+    ),
+    (
+        "overwrite of save",
+        lambda: ANY.RNN(keep, memory=3).save("x.stepnet", overwrite=True),
+        ArgumentError,
+        "^save has no argument overwrite=: force=True replaces an existing file$",
+    ),
+    (
+        "tangents of a part",
+        lambda: sn.jvp(
+            sn.RNN(lambda x, h, p: (x * p["a"] + p["b"], h), {"a": X[0, 0], "b": X[0, 0]}, memory=3)
+        )(X, {"params": {"a": X[0, 0]}}),
+        InputError,
+        "give None for an array that does not change$",
+    ),
+    (
+        "np.where of a condition",
+        inside(lambda x, h: np.where(x > 0)),
+        StepError,
+        r"write np.where\(condition, x, y\)",
+    ),
+    (
+        "out=",
+        inside(lambda x, h: np.add(x, x, out=x)),
+        StepError,
+        r"write a = a \+ b for a \+= b, and a = np.add\(b, c\) for out=a; .* np.concatenate",
+    ),
+    (
+        "a parameter of a list",
+        lambda: sn.RNN(keep, {"b": [0.25, 0.5]}, memory=3),
+        InputError,
+        r"b.0 is the Python number 0.25, .*; a list of numbers is np.asarray\(b, np.float32\)$",
+    ),
+    (
+        "a feature by a value",
+        lambda: sn.value_and_grad(lambda y, t: y[:, t], RNN)(X, np.zeros((2, 5), int)),
+        StepError,
+        r"use np.where, or stepnet.one_hot\(index, size\), a product and a sum",
+    ),
+    (
+        "a feature of one number",
+        lambda: sn.RNN(lambda x, m, p: (m[:, 0], m), memory=())(X),
+        StepError,
+        r"one number in each row has no axis of features .* memory=1 \(here `m`\)",
+    ),
+    (
+        "names with a prefix",
+        lambda: sn.convert({f"rnn.{n}": a for n, a in TORCH.items()}, "torch.gru", "keras.gru"),
+        LayoutError,
+        r"^torch.gru has no array 'rnn.*; remove 'rnn.' from the names: name.removeprefix\('rnn.'\)$",
+    ),
+    (
+        "another layout",
+        lambda: sn.convert(TORCH, "torch.lstm", "keras.lstm"),
+        LayoutError,
+        "^weight_hh_l0 has shape .*; they fit torch.gru$",
+    ),
+    (
+        "a file to convert",
+        lambda: ANY.convert("sd.pt", "torch.gru", "keras.gru"),
+        InputError,
+        "^weights are arrays by name, and not a file: stepnet convert sd.pt writes a new file$",
+    ),
+    (
+        "weights of Keras in a list",
+        lambda: ANY.convert([X, X], "keras.gru", "torch.gru"),
+        InputError,
+        r"of a layer of Keras \{each.name: each.numpy\(\) for each in layer.weights\}, not a list$",
+    ),
+    (
+        "to= of convert",
+        lambda: ANY.convert(TORCH, "torch.gru", to="keras.gru"),
+        ArgumentError,
+        "^convert has no argument to=: the layout to convert to is target=$",
     ),
     ("one sequence", lambda: RNN(X[0]), InputError, r"one sequence is x\[None\], one number per step is x"),
     ("no memory", lambda: sn.RNN(keep), InputError, "carries a memory .*; give its features: memory=64"),
@@ -949,6 +1101,49 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
     ),
     # torch
     (
+        "a parameter of a step of torch that is not there",
+        lambda: ANY.torch.trace(lambda x, m, p: (x @ p["V"], m), (*EXAMPLE, {"A": torch.eye(3)})),
+        StepError,
+        "^the step reads 'V', which is not there; `p` has A\n  at .*test_wrong_calls.py",
+    ),
+    (
+        "a name in a list of a step of torch",
+        lambda: ANY.torch.trace(lambda x, m, p: (x @ p["V"], m), (*EXAMPLE, [torch.eye(3)])),
+        StepError,
+        r"^the step fails: list indices must be .*; `p` is a list, which is read by number, as p\[0\]",
+    ),
+    ("no example", lambda: ANY.torch.graph(torch.nn.GRU(3, 4)), InputError, r": graph\(model, example\)$"),
+    (
+        "batch_first of graph",
+        lambda: ANY.torch.graph(torch.nn.GRU(3, 4), torch.ones(2, 5, 3), batch_first=True),
+        ArgumentError,
+        "^graph has no argument batch_first=: the axes of each argument are axes=",
+    ),
+    (
+        "a module that returns a number",
+        lambda: ANY.torch.graph(Returning(3), torch.ones(2, 5, 3)),
+        StepError,
+        "^the module returns 3; the outputs of a model are tensors",
+    ),
+    (
+        "a state of a fixed batch",
+        lambda: ANY.torch.graph(Begun(), torch.ones(2, 5, 3)),
+        StepError,
+        r"should be f32\[4\]; it is of 2 sequences, .* torch.zeros\(1, x.shape\[0\], size\)",
+    ),
+    (
+        "a state of another batch",
+        lambda: ANY.torch.graph(Begun(), (torch.ones(3, 5, 3), torch.zeros(2, 3, 4))),
+        InputError,
+        r"axes= says which axes they are, as axes=\{'h0': '_N'\} of a state",
+    ),
+    (
+        "a Scan of a module",
+        lambda: ANY.torch.Scan(DOTTED),
+        InputError,
+        r"a parameter is called 'u.W', .*; a module is trained as stepnet.torch.Recurrence\(module, ",
+    ),
+    (
         "a step of torch",
         lambda: ANY.torch.trace(None, EXAMPLE),
         InputError,
@@ -989,6 +1184,15 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
 def test_a_wrong_call_says_what_is_wrong(call: Any, error: type[StepnetError], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+def test_an_attribute_of_other_libraries_says_what_is_here() -> None:
+    words = r"'RNN' object has no attribute 'predict': call the model itself, model\(sequences\)$"
+    with pytest.raises(AttributeError, match=words):
+        ANY_RNN.predict(X)
+    with pytest.raises(AttributeError, match=r"'RNN' object has no attribute 'zzz'$"):
+        _ = ANY_RNN.zzz
+    assert not hasattr(RNN, "state_dict")
 
 
 def test_an_argument_that_is_not_there_is_a_type_error() -> None:

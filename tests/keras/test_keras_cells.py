@@ -312,7 +312,6 @@ def test_several_inputs_at_once():
     assert ours.compute_output_shape({"a": (2, 6, 3), "b": (2, 6, 2, 2)}) == (2, 6, UNITS)
 
 
-@pytest.mark.long  # after many other tests in a process PyTorch sometimes fixes the number of rows
 def test_low_precision_of_a_cell_with_layers_in_it():
     ours = stepnet.keras.RNN(Gated(dtype="mixed_bfloat16"), dtype="mixed_bfloat16")
     exact = keras.layers.RNN(Gated())
@@ -326,6 +325,32 @@ def test_low_precision_of_a_cell_with_layers_in_it():
     assert (counted.fast, outputs.dtype) == (1, torch.bfloat16)
     assert ours.cell.compute_dtype == ours.cell.gates.compute_dtype == "bfloat16"
     np.testing.assert_allclose(outputs.detach().float(), exact(x).detach(), atol=0.03)
+
+
+class Wrapping(keras.layers.Layer):
+    """A cell whose product is a module of PyTorch, which reads its own parameters."""
+
+    state_size = output_size = UNITS
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.product = keras.layers.TorchModuleWrapper(torch.nn.Linear(INPUTS + UNITS, UNITS))
+
+    def call(self, inputs: Any, states: Any) -> Any:
+        h = ops.tanh(self.product(ops.concatenate([ops.cast(inputs, "float32"), states[0]], axis=-1)))
+        return h, [h]
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_parameters_that_a_module_of_pytorch_reads_are_found_under_every_policy(policy: str):
+    ours = stepnet.keras.RNN(Wrapping(dtype="float32"), dtype=policy)
+    exact = keras.layers.RNN(ours.cell, dtype=policy)
+    x = numbers(BATCH, STEPS, INPUTS)
+    with Counted() as counted:
+        outputs = ours(x)
+    assert stepnet.keras.report(ours).left == {}
+    assert counted.fast == 1
+    np.testing.assert_allclose(outputs.detach().float(), exact(x).detach().float(), atol=0.03)
 
 
 @pytest.mark.parametrize("cell", [Gated, Mixing, lambda: keras.layers.LSTMCell(3)])

@@ -139,6 +139,7 @@ def compared(make: Make, shape: Shape, whole: bool = False) -> int:
     return gave
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", [name for name in names() if name not in left_out()])
 def test_every_layer(name: str):
     if name == "Resizing" and NumpyVersion(keras.__version__) < "3.9.0":
@@ -233,6 +234,7 @@ def sizes_of(equation: str) -> Shape:
     return tuple(6 for _ in output[1:])
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(
     ("inputs", "kernel"), [(inputs, kernel) for inputs, text in KERNELS.items() for kernel in text.split()]
 )
@@ -248,6 +250,7 @@ def test_equations_with_an_ellipsis(equation: str):
         compared(lambda: layers.EinsumDense(equation, sizes_of(equation)), (6,) * rank)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("axes", [None, "c", "a", "ac"])
 @pytest.mark.parametrize("equation", ["ab,bc->ac", "ab,bc->cb", "ab,bc->ca"])
 def test_equations_with_biases(equation: str, axes: str | None):

@@ -55,7 +55,7 @@ def test_and_so_they_do_as_machine_code(case: dict[str, Any]):
     check(case)
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("place", range(len(CASES)))
 def test_and_so_do_they_converted_to_other_layouts(place: int):
     case: Any = CASES[place].values[0]
@@ -92,6 +92,7 @@ def test_most_are_converted_to_others_of_their_cell():
     assert sum(made) > len(made) / 2
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("case", CASES)
 def test_wrong_weights_are_seen(case: dict[str, Any]):
     negative = {name: -array for name, array in weights(case).items()}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gradcheck import assert_gradient, assert_tangent, segments_of
 from random_gradients import assert_adjoint, cast, gradients_of, plain, random_like
+from same_bits import assert_same_bits
 from tolerance import assert_close
 from turns import in_turns
 from zoo import rnn_of, uniform
@@ -205,3 +206,24 @@ def test_tangents_are_those_of_models(value: Any) -> None:
     message = f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of type {kind}"
     with pytest.raises(StepnetError, match=message):
         sn.jvp(value)
+
+
+@pytest.mark.parametrize(
+    ("make", "x"), [(cell, numbers(2, 4, 3)), (cell, sequences()), (attending, sequences())]
+)
+def test_later_calls_have_the_bits_of_the_first(make: Callable[..., Any], x: Any) -> None:
+    """Also with other numbers, and where tangents are of other arguments, or one array has none."""
+    model = cell("lstm", "float32") if make is cell else make("float32")
+    push, given, moved = sn.jvp(model), x, dict[str, Any]()
+    for seed in range(4):
+        given = cast(random_like(x, seed), "float32")
+        moved = {"inputs": random_like(given, seed + 9), "params": random_like(model.params, seed + 20)}
+        moved["params"] = {**moved["params"], "b" if make is cell else "w": None}
+        assert_same_bits(push(given, moved), sn.jvp(model)(given, moved))
+    for other in ({**moved, "params": model.params}, {"inputs": moved["inputs"]}, {}):
+        assert_same_bits(push(given, other), sn.jvp(model)(given, other))
+    with pytest.raises(StepnetError, match="the tangent of inputs is"):
+        push(given, {**moved, "inputs": numbers(1, 1, 3)})
+    if make is cell:
+        begun = {"initial": {"h": np.ones((len(x), 4), "float32"), "c": None}}
+        assert_same_bits([push(given, begun) for _ in range(3)], [sn.jvp(model)(given, begun)] * 3)

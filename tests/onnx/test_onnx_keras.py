@@ -140,12 +140,14 @@ WINDOWS: dict[str, Layers] = {
         lambda: layers.UpSampling1D(2),
         lambda: layers.Cropping1D((1, 2)),
     ],
+    "a vector repeated": [lambda: layers.LSTM(4), lambda: layers.RepeatVector(5), recurrent("GRU")],
+    "a vector of one step": [lambda: layers.LSTM(4), lambda: layers.RepeatVector(1), recurrent("GRU")],
 }
-"""Windows of steps that no convolution over steps alone reads."""
+"""Windows of steps that no convolution over steps alone reads, and steps whose number a layer states."""
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_windows_are_read_back(name: str, tmp_path: Path) -> None:
+def test_windows_and_repeated_vectors_are_read_back(name: str, tmp_path: Path) -> None:
     model: Any = keras.Sequential([keras.Input((None, 3)), *(layer() for layer in WINDOWS[name])])
     made, random = written(model, tmp_path), np.random.default_rng(1)
     inputs = [random.normal(size=(*sizes, 3)).astype("float32") for sizes in SIZES]

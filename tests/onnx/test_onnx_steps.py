@@ -101,3 +101,13 @@ def test_whole_numbers_have_no_nan():
     nodes = [node("Mul", "x a", "h"), node("ArgMax", "h", axis=2, keepdims=0)]
     with pytest.raises(ModelError, match="was written for 13 steps, and its output 'y' is int64, without a"):
         read(made(nodes, {"a": np.float32(0.5)}))
+
+
+def test_an_array_with_a_number_for_each_step_of_the_file_is_refused_with_the_remedy():
+    with pytest.raises(ModelError, match=r"each of the 13 steps that the file fixes: .* open number of them"):
+        read(made([node("Add", "x a")], {"a": random(STEPS, 1)}))
+
+
+def test_several_steps_that_are_selected_are_named():
+    with pytest.raises(ModelError, match=r"it selects the steps \[1, 2\]: only the first or the last"):
+        read(made([node("Gather", "x a", axis=1)], {"a": np.array([1, 2])}))

@@ -281,3 +281,20 @@ def test_programs_that_are_cut_off(case: str, tmp_path: Path) -> None:
             match=r"m\.\w+: (a message in it is cut off|a number in it does not end|its program is no JSON)",
         ):
             stepnet.paddle.load(path)
+
+
+def test_an_unknown_operation_is_named_where_its_second_result_is_read(tmp_path: Path) -> None:
+    kind = {"TT": {"#": "0.t_dtensor", "D": [{"#": "0.t_f32"}, [-1, 13, 4], "NCHW", [], 0]}}
+    attributes = {"name": {"#": "0.a_str", "D": "x"}, "shape": {"#": "1.a_intarray", "D": [-1, 13, 4]},
+                  "dtype": {"#": "1.a_dtype", "D": "float32"}}  # fmt: skip
+    given = [{"AT": value, "N": name} for name, value in attributes.items()]
+    operations = [
+        {"#": "1.data", "A": given, "I": [], "O": [{"%": 1, **kind}], "OA": []},
+        {"#": "1.while", "A": [], "I": [{"%": 1}], "O": [{"%": 2, **kind}, {"%": 3, **kind}], "OA": []},
+        {"#": "1.fetch", "A": given[:1], "I": [{"%": 3}], "O": [{"%": 4, **kind}], "OA": []},
+    ]
+    program = {"regions": [{"blocks": [{"ops": operations}]}]}
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({"base_code": {"magic": "pir"}, "program": program}))
+    with pytest.raises(ModelError, match=r"m\.json: while not supported: operation 1 \(while\)"):
+        sn.load(path)

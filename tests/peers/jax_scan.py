@@ -259,6 +259,33 @@ def under_vmap() -> None:
 
 
 @check
+def gradients_of_each_sequence() -> None:
+    """Of batches of one sequence, which are one call with the bits of each alone; and their gradients."""
+
+    def slope(run: Any, init: Any, order: int = 1) -> Any:
+        def loss(params: Any, xs: Any) -> Any:
+            return total(run(init, xs, params))
+
+        if order == 1:
+            return jax.grad(loss)
+        return jax.grad(lambda params, xs: total(jax.grad(loss)(params, xs)))
+
+    for name in ("simple", "lstm"):
+        init, xs, params = arguments(name)
+        one, several = jax.tree.map(lambda array: array[:1], init), many(xs[:, :1])
+        for order in (1, 2):
+            made, right = (
+                jax.jit(jax.vmap(slope(run(name), one, order), (None, 0)))(params, several)
+                for run in (ours, theirs)
+            )
+            assert_same(made, right)
+        found = jax.vmap(slope(ours(name), one), (None, 0))(params, several)
+        alone = [slope(ours(name), one)(params, each) for each in several]
+        stacked = jax.tree.map(lambda *each: jnp.stack(each), *alone)
+        jax.tree.map(np.testing.assert_array_equal, found, stacked)
+
+
+@check
 def under_vmap_twice_and_with_lengths() -> None:
     init, xs, params = arguments("simple")
     for outer, given in (

@@ -119,7 +119,12 @@ def away(title: str, model: Model) -> list[float]:
     return np.exp(np.log(list(norms.values())).mean(0)).tolist()
 
 
-if __name__ == "__main__":
+def main(out: str, *names: str) -> None:
+    """Writes the distances of these models, or of all."""
     torch.set_num_threads(1)
-    said = {name: away(name, MODELS[name]) for name in sys.argv[2:] or MODELS}
-    Path(sys.argv[1]).write_text(json.dumps(said), encoding="utf-8")
+    said = {name: away(name, MODELS[name]) for name in names or MODELS}
+    Path(out).write_text(json.dumps(said), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import pickle
+import re
 import sys
 import traceback
 import warnings
@@ -19,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +43,23 @@ from stepnet.torch.patches.transformers import scan as scans
 from stepnet.torch.patches.transformers import tokens
 from stepnet.torch.patches.transformers.check import flat, layer_difference
 from stepnet.torch.patches.transformers.rebind import innermost
-from stepnet.torch.patches.transformers.table import MIXERS
+from stepnet.torch.patches.transformers.table import FUNCTIONS, METHODS, MIXERS, STATES
 
 transformers.logging.set_verbosity_error()
+PAGE = Path(__file__).parents[2] / "docs" / "transformers.md"
 WORDS, ROWS, STEPS, WIDTH = 23, 3, 7, 16
 MASKS = {
     "none": None,
     "right": [[1] * 7, [1] * 4 + [0] * 3, [1] * 1 + [0] * 6],
     "left": [[1] * 7, [0] * 3 + [1] * 4, [0] * 6 + [1]],
     "gaps": [[1, 0, 1, 1, 0, 1, 1], [0, 1, 0, 0, 1, 1, 0], [1] * 7],
+}
+COMMON = {
+    "vocab_size": WORDS,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "intermediate_size": 24,
+    "pad_token_id": 0,
 }
 ATTENTION = {"num_attention_heads": 2, "num_key_value_heads": 2}
 GATED = {
@@ -58,6 +68,12 @@ GATED = {
     "linear_key_head_dim": 4,
     "linear_value_head_dim": 3,
     "layer_types": ["linear_attention", "full_attention"],
+}
+EXPERTS = {
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 8,
+    "shared_expert_intermediate_size": 8,
 }
 MAMBA_2 = {
     "mamba_n_heads": 4,
@@ -90,16 +106,12 @@ class Family:
         """A model of this family, of random numbers."""
         torch.manual_seed(0)
         kind = getattr(transformers, f"{self.name}Config")
-        common = {
-            "vocab_size": WORDS,
-            "hidden_size": WIDTH,
-            "num_hidden_layers": 2,
-            "intermediate_size": 24,
-            "pad_token_id": 0,
-        }
-        model = getattr(transformers, self.model or f"{self.name}ForCausalLM")(
-            kind(**{**common, **self.config})
-        )
+        config = kind(**{**COMMON, **self.config}, experts_implementation="eager")  # others lack float64
+        torch.set_default_dtype(torch.float64 if dtype == torch.float64 else torch.float32)
+        try:
+            model = getattr(transformers, self.model or f"{self.name}ForCausalLM")(config)
+        finally:
+            torch.set_default_dtype(torch.float32)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
@@ -108,6 +120,7 @@ class Family:
 
 SCAN = ("mamba_selective_scan", "mamba_selective_state_update")
 CHUNK = ("mamba2_chunk_scan", "mamba2_selective_state_update")
+KIMI = ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention")
 DELTA = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 FAMILIES = {
     "mamba": Family("Mamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}, token="MambaBlock"),
@@ -184,7 +197,7 @@ FAMILIES = {
             "chunk_size": 4,
         },
     ),
-    "granite": Family(
+    "granitemoehybrid": Family(
         "GraniteMoeHybrid",
         1,
         CHUNK,
@@ -207,11 +220,43 @@ FAMILIES = {
     "qwen3_5": Family(
         "Qwen3_5Text", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8}, model="Qwen3_5ForCausalLM"
     ),
+    "qwen3_5_moe": Family(
+        "Qwen3_5MoeText",
+        1,
+        DELTA,
+        {**ATTENTION, **GATED, **EXPERTS, "head_dim": 8},
+        model="Qwen3_5MoeForCausalLM",
+    ),
+    "qwen4_exp": Family(
+        "Qwen4ExpText",
+        1,
+        DELTA,
+        {
+            **ATTENTION,
+            **GATED,
+            **EXPERTS,
+            "head_dim": 8,
+            "indexer_n_heads": 2,
+            "indexer_kv_heads": 1,
+            "indexer_head_dim": 8,
+            "indexer_budget": 32,
+            "indexer_compress_ratio": 2,
+            "hc_count": 2,
+            "hc_lowrank": 4,
+            "ple_layer_ids": [1],
+            "ngram_vocab_size_base": 31,
+            "make_ngram_vocab_size_divisible_by": 1,
+            "split_ngram_parts": 1,
+            "heads_per_ngram": 2,
+            "eos_token_id": 0,
+        },
+        model="Qwen4ExpForCausalLM",
+    ),
     "olmo_hybrid": Family("OlmoHybrid", 1, DELTA, {**ATTENTION, **GATED}),
     "kimi_linear": Family(
         "KimiLinear",
         1,
-        ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
+        KIMI,
         {
             **ATTENTION,
             "layer_types": ["linear_attention", "full_attention"],
@@ -226,6 +271,89 @@ FAMILIES = {
             "num_experts_per_tok": 1,
             "moe_intermediate_size": 8,
         },
+    ),
+    "bailing_hybrid": Family(
+        "BailingHybrid",
+        1,
+        KIMI,
+        {
+            **ATTENTION,
+            "layer_types": ["linear_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "dense"],
+            "head_dim": 4,
+            "kv_lora_rank": 8,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "num_mtp_layers": 0,
+        },
+    ),
+    "glm5_next": Family(
+        "Glm5Next",
+        1,
+        KIMI,
+        {
+            "text_config": {
+                **COMMON,
+                **ATTENTION,
+                "layer_types": ["linear_attention", "full_attention"],
+                "mlp_layer_types": ["dense", "dense"],
+                "linear_head_dim": 4,
+                "linear_num_heads": 2,
+                "q_lora_rank": 8,
+                "kv_lora_rank": 8,
+                "qk_nope_head_dim": 8,
+                "v_head_dim": 8,
+                "index_topk": 32,
+                "index_head_dim": 8,
+                "index_n_heads": 2,
+                "hc_mult": 2,
+            },
+            "vision_config": {
+                "depth": 1,
+                "hidden_size": 8,
+                "intermediate_size": 8,
+                "num_heads": 2,
+                "out_hidden_size": WIDTH,
+                "projection_intermediate_size": 8,
+            },
+        },
+        model="Glm5NextForConditionalGeneration",
+    ),
+    "minimax": Family(
+        "MiniMax",
+        1,
+        ("forward",),
+        {
+            **ATTENTION,
+            "layer_types": ["linear_attention", "full_attention"],
+            "head_dim": 8,
+            "block_size": 4,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+        },
+        token="MiniMaxLightningAttention",
+    ),
+    "lfm2": Family(
+        "Lfm2",
+        1,
+        (),
+        {**ATTENTION, "layer_types": ["conv", "full_attention"], "block_multiple_of": 4},
+        token="Lfm2ShortConv",
+    ),
+    "lfm2_moe": Family(
+        "Lfm2Moe",
+        1,
+        (),
+        {**ATTENTION, **EXPERTS, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+        token="Lfm2MoeShortConv",
+    ),
+    "lfm3": Family(
+        "Lfm3",
+        1,
+        (),
+        {**ATTENTION, "head_dim": 8, "layer_types": ["conv", "full_attention"]},
+        token="Lfm3ShortConv",
     ),
     "recurrent_gemma": Family(
         "RecurrentGemma",
@@ -365,12 +493,31 @@ def counted() -> Iterator[list[str]]:
 def report(family: Family) -> None:
     _, _, done = both(family, torch.float32)
     known = [patches.class_patch(type(module).stepnets.theirs) for module in done.replaced.values()]
-    layers = [each for each in known if each.run]
+    layers = [each for each in known if tuple(each.run) == family.functions]
     assert len(layers) == family.layers, f"replaced: {done}"
-    assert all(tuple(each.run) == family.functions for each in layers), f"{done}"
+    assert all(tuple(each.run) in (family.functions, ()) for each in known), f"{done}"
     kinds = [type(module).__name__ for module in done.replaced.values()]
     assert kinds.count(family.token) == (family.layers if family.token else 0), f"{done}"
     assert all(each.tokens for each in known) == bool(family.token), f"{done}"
+    name = next(name for name, each in FAMILIES.items() if each is family)
+    assert stated()[name] == cells(family, list(layers[0].run.values())), name
+
+
+def stated() -> dict[str, list[str]]:
+    """The cells of the table of models in the page, by the models' folders."""
+    table = PAGE.read_text(encoding="utf-8").partition("| models |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+    return {name: others for first, *others in rows for name in re.findall(r"`(\w+)`", first)}
+
+
+def cells(family: Family, run: list[Any]) -> list[str]:
+    """The cells of a family in the page's table, from stepnet's tables: prefill, training, tokens, and the
+    first and last of these in 16 bits. run: the rows of a layer's functions."""
+    is_whole = any(not row.is_token for row in run)
+    is_half_token = any(row.is_half_refused for row in run)
+    whole = "block" if family.token.endswith("Block") else "layer" if family.token else "recurrence"
+    longer = "yes" if is_whole else "no"
+    return [longer, longer, whole, longer, "recurrence" if is_half_token else "no"]
 
 
 @check
@@ -388,16 +535,50 @@ def float64(family: Family) -> None:
 def half(family: Family) -> None:
     """In bfloat16 it is as near to the float32 model with the same weights as that of transformers, and a
     model gives the same bits whether it becomes half before or after."""
+    ours = near_in_half(family, logits)
+    _, after, _ = both(family, torch.float32)
+    assert torch.equal(logits(after.bfloat16()), logits(ours))
+
+
+def near_in_half(family: Family, results: Callable[[Any], Any]) -> Any:
+    """Asserts that results of the bfloat16 model are as near to those of the float32 model with the same
+    weights as the results of transformers are. Gives the model."""
     theirs, ours, _ = both(family, torch.bfloat16)
-    exact = logits(copy.deepcopy(theirs).float())
+    exact = results(copy.deepcopy(theirs).float())
     if family.name == "xLSTM":  # its functions in transformers multiply float32 by bfloat16, and raise
         most = 4 * torch.finfo(torch.bfloat16).eps * exact.abs().max()
     else:
-        most = 1.5 * (logits(theirs).double() - exact).square().mean().sqrt()
-    away = (logits(ours).double() - exact).square().mean().sqrt()
-    assert 0 < away <= most, f"{away:.3g} away, where {most:.3g} is allowed"
-    _, after, _ = both(family, torch.float32)
-    assert torch.equal(logits(after.bfloat16()), logits(ours))
+        most = 1.5 * (results(theirs).double() - exact).square().mean().sqrt()
+    away = (results(ours).double() - exact).square().mean().sqrt()
+    assert away <= most, f"{away:.3g} away, where {most:.3g} is allowed"
+    return ours
+
+
+@check
+def half_gradients(family: Family) -> None:
+    def gradients(model: Any) -> Any:
+        return torch.cat([gradient.flatten() for _, gradient in sorted(run(model, "none")[1].items())])
+
+    near_in_half(family, gradients)
+
+
+@check
+def half_tokens(family: Family) -> None:
+    """The logits of words that are given, one by one with the cache."""
+    near_in_half(family, logits_of_given)
+
+
+def logits_of_given(model: Any) -> Any:
+    """The logits of `generate` for the same words whatever the model prefers."""
+    wanted = iter(words(steps=STEPS + 5)[:, STEPS:].T)
+
+    def only(_: Any, scores: Any) -> Any:
+        return torch.full_like(scores, -torch.inf).scatter(1, next(wanted)[:, None], 0.0)
+
+    said = generated(
+        model, do_sample=False, logits_processor=[only], output_logits=True, return_dict_in_generate=True
+    )
+    return torch.stack(said.logits)
 
 
 @check
@@ -492,6 +673,7 @@ def tokens_in_bfloat16_run_in_transformers() -> None:
     later.load_state_dict(theirs.state_dict())
     assert {type(layer).__name__ for layer in done.replaced.values()} == {"MambaMixer"}
     assert "MambaMixer (mamba_selective_scan)" in str(done)
+    assert "GatedDeltaNet (torch_chunk_gated_delta_rule)" in str(both(FAMILIES["qwen3_5"], torch.bfloat16)[2])
     with torch.no_grad():
         words = torch.arange(8)[None]
         cache = theirs(words, use_cache=True).cache_params
@@ -501,6 +683,31 @@ def tokens_in_bfloat16_run_in_transformers() -> None:
         ]
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@alone
+def tokens_of_a_model_converted_to_float32_are_one_step() -> None:
+    theirs, ours, _ = both(MAMBA, torch.bfloat16)
+    for model in (theirs, ours):
+        model.float()
+    done = stepnet.torch.accelerate(ours)
+    assert {type(layer).__name__ for layer in done.replaced.values()} == {"MambaBlock"}
+    theirs, ours, _ = both(FAMILIES["qwen3_next"], torch.bfloat16)
+    with counted() as seen:
+        generated(ours.float(), do_sample=False)
+    assert set(seen) == {"Qwen3NextGatedDeltaNet"}, seen
+
+
+@alone
+def layers_whose_forward_was_replaced_are_left() -> None:
+    theirs, ours, done = both(MAMBA, torch.float32)
+    done.undo()
+    for model in (theirs, ours):
+        own_forward_of_the_mixer(model.backbone.layers[0])
+    done = stepnet.torch.accelerate(ours)
+    assert "its forward was replaced" in done.left["backbone.layers.0.mixer"], str(done)
+    assert "backbone.layers.0.mixer" not in done.replaced
+    assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
 
 
 @alone
@@ -535,22 +742,69 @@ def what_is_left() -> None:
 
 @alone
 def recurrences_without_a_function_are_named() -> None:
-    options = {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8, "intermediate_size": 8}
-    model = transformers.MiniMaxForCausalLM(
-        transformers.MiniMaxConfig(
-            vocab_size=WORDS,
-            hidden_size=WIDTH,
-            num_hidden_layers=2,
-            layer_types=["linear_attention", "full_attention"],
-            **ATTENTION,
-            **options,
-        )
-    )
+    options = {"num_experts": 2, "moe_intermediate_size": 8, "router_hidden_size": 8, "head_dim": 8}
+    model = transformers.ZayaForCausalLM(transformers.ZayaConfig(**{**COMMON, **ATTENTION, **options}))
     done = stepnet.torch.accelerate(model)
-    assert str(done) == (
-        "model.layers.0.self_attn: left, its recurrence is written inside its class, not as a function that "
-        "stepnet can replace"
-    )
+    why = "left, its recurrence is written inside its class, not as a function that stepnet can replace"
+    assert str(done).splitlines() == [f"model.layers.{n}.self_attn.qkv_proj: {why}" for n in range(2)]
+
+
+@alone
+def all_layers_with_states_are_known() -> None:
+    """Of the classes of transformers whose code uses states of caches, functions and classes of the tables,
+    or recurrent layers of torch.nn; the page has their folders."""
+    own = {*STATES, *FUNCTIONS, *(name.partition(".")[0] for name in METHODS)} - {"time_shift"}
+    words = re.compile(rf"\b({'|'.join(own)}|nn\.(LSTM|GRU|RNN)(Cell)?)\b")
+    folder = Path(transformers.__file__).parent / "models"
+    seen, unknown, folders = 0, set[str](), set[str]()
+    for path in folder.glob("*/modeling_*.py"):
+        if not words.search(path.read_text(encoding="utf-8")):
+            continue
+        folders.add(path.parent.name)
+        file = import_module(f"transformers.models.{path.parent.name}.{path.stem}")
+        for kind in vars(file).values():
+            if not inspect.isclass(kind) or kind.__module__ != file.__name__ or "forward" not in vars(kind):
+                continue
+            if words.search(inspect.getsource(innermost(kind.forward))):
+                seen += 1
+                unknown |= set() if patches.is_known(kind) else {kind.__qualname__}
+    assert seen >= 25
+    assert not unknown
+    assert folders == set(stated())
+
+
+@alone
+def lightning_attention_goes_on_from_a_cache() -> None:
+    """Several steps after others, with gradients and without, and beams, whose states are reordered."""
+    theirs, ours, _ = both(FAMILIES["minimax"], torch.float32)
+    options = {"num_beams": 3, "do_sample": False}
+    assert torch.equal(generated(ours, **options), generated(theirs, **options))
+    for is_training in (False, True):
+        results = list[Any]()
+        for model in (ours, theirs):
+            with torch.set_grad_enabled(is_training):
+                cache = model(words(steps=3), use_cache=True).past_key_values
+                results.append(model(words(), past_key_values=cache, use_cache=True).logits)
+        compare(*(result.detach() for result in results), "float32", f"the logits, gradients {is_training}")
+    for result in results:
+        total(result).backward()
+    for (name, mine), own in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        if own.grad is not None:
+            compare(mine.grad, own.grad, "float32", f"the gradient of {name}")
+
+
+@alone
+def an_overridden_forward_that_stepnet_replaces() -> None:
+    theirs = FAMILIES["minimax"].made(torch.float32)
+    kind = type(theirs.model.layers[0].self_attn)
+
+    class Louder(kind):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(*args, **kwargs)
+
+    theirs.model.layers[0].self_attn.__class__ = Louder
+    why = "it overrides the forward of MiniMaxLightningAttention, and may compute something else"
+    assert reasons(theirs) == {why}
 
 
 @alone
@@ -713,6 +967,14 @@ def other_norm(mixer: Any) -> None:
     mixer.norm.variance_epsilon = 0.5
 
 
+def other_decays(mixer: Any) -> None:
+    mixer.slope_rate = mixer.slope_rate * 2
+
+
+def other_decays_in_place(mixer: Any) -> None:
+    mixer.slope_rate.mul_(2)
+
+
 def other_norm_of_b(mixer: Any) -> None:
     mixer.b_layernorm.eps = 0.5
 
@@ -808,6 +1070,7 @@ def layers_that_change_while_a_cache_goes_on() -> None:
         ("mamba", ["MambaBlock"], BLOCK_CHANGES),
         ("mamba2", ["Mamba2Block"], (new_scale, other_eps)),
         ("falcon_mamba", MIXERS, [other_norm_of_b]),
+        ("minimax", MIXERS, (other_norm, other_decays, other_decays_in_place)),
     ]
     for name, kinds, changes in cases:
         for change in changes:
@@ -908,6 +1171,14 @@ def models_made_in_inference_mode() -> None:
         theirs, ours, done = both(MAMBA, torch.float32)
         assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
     assert "made in inference mode" in done.left["backbone.layers.0.mixer.forward"], str(done)
+
+
+@alone
+def tokens_after_those_in_inference_mode() -> None:
+    theirs, ours, _ = both(MAMBA, torch.float32)
+    with torch.inference_mode():
+        generated(ours, do_sample=False)
+    assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
 
 
 @alone

@@ -1,7 +1,9 @@
 """Two processes train together as one trains alone: DistributedDataParallel, where each holds all parameters,
-and FSDP (fully_shard), where each holds half of every one. They are forked or begun anew.
+and FSDP (fully_shard), where each holds half of every one, also in bfloat16, of a model made on "meta". They
+are forked or begun anew.
 """
 
+import copy
 import sys
 import tempfile
 import warnings
@@ -11,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed
 import torch.multiprocessing
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import stepnet.torch
 
@@ -62,6 +65,39 @@ def assert_near(found: dict[str, torch.Tensor], right: dict[str, torch.Tensor], 
         assert torch.allclose(one, right[name], atol=most), (name, (one - right[name]).abs().max())
 
 
+def trained_in_bfloat16(model: Any, batches: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The parameters that FSDP's policy gives, without FSDP: those in use are rounded to bfloat16, each half
+    of a batch has its gradients, and their mean in float32 changes the parameters.
+    """
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    for x in batches:
+        optimiser.zero_grad()
+        for half in x.chunk(2, 1):
+            rounded = copy.deepcopy(model).bfloat16()
+            rounded.zero_grad()
+            outputs, _ = rounded["rnn"](half.bfloat16())
+            rounded["head"](outputs).square().mean().backward()
+            for one, other in zip(model.parameters(), rounded.parameters(), strict=True):
+                mean = other.grad.float() / 2
+                one.grad = mean if one.grad is None else one.grad + mean
+        optimiser.step()
+    return {name: whole(one) for name, one in model.named_parameters()}
+
+
+def check_bfloat16(kind: str, mesh: Any, batches: list[torch.Tensor], rank: int) -> None:
+    """A model that is made on "meta", sharded, filled, and trained in bfloat16."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    right = model_of(stepnet.torch, kind).float()
+    with torch.device("meta"):
+        model = model_of(stepnet.torch, kind).float()
+    for part in model.values():
+        fully_shard(part, mesh=mesh, mp_policy=policy)
+    model.to_empty(device="cpu")
+    set_model_state_dict(model, right.state_dict(), options=StateDictOptions(full_state_dict=True))
+    found = trained(model, [one[:, 3 * rank : 3 * rank + 3].float() for one in batches])
+    assert_near(found, trained_in_bfloat16(right, [one.float() for one in batches]), 1e-6)
+
+
 def work(rank: int, steps: int, meeting: str) -> None:
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # which nothing here changes
     torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
@@ -76,6 +112,7 @@ def work(rank: int, steps: int, meeting: str) -> None:
             fully_shard(part, mesh=mesh)
         found = trained(model, [one[:, 3 * rank : 3 * rank + 3] for one in batches])
         assert_near(found, trained(model_of(torch.nn, kind), batches), 1e-9)
+        check_bfloat16(kind, mesh, batches[:3], rank)
     torch.distributed.destroy_process_group()
 
 

@@ -55,14 +55,17 @@ def needed(program: str, package: str) -> str:
     return path
 
 
-def ran(*command: str, variables: Mapping[str, str] | None = None) -> str:
-    """Returns the output of a command; ends this process if it fails."""
+def ran(*command: str, variables: Mapping[str, str] | None = None, shown: bool = False) -> str:
+    """Returns the output of a command; ends this process if it fails. shown: the output is printed as it
+    comes, so that a run that is stopped says how far it got, and none is returned.
+    """
+    stdout = None if shown else subprocess.PIPE
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **(variables or {})}, stdout=subprocess.PIPE, text=True
+        command, cwd=ROOT, env={**os.environ, **(variables or {})}, stdout=stdout, text=True
     )
     if done.returncode:
         sys.exit(f"{' '.join(command)}: ended with code {done.returncode}")
-    return done.stdout
+    return done.stdout or ""
 
 
 def arm_root() -> Path:
@@ -139,14 +142,12 @@ def main() -> None:
             f"{len(there) - len(off)} of {len(there)} results have the bits that they have here",
             *off,
             sep="; ",
-        )
-        different += off
-        print(ran(*machine.command, "-c", DEMO, variables={"STEPNET_CACHE": "0"}), flush=True)
-        files = [f"tests/compiler/targets/cpu/test_{name}.py" for name in TESTS]
-        print(
-            ran(*machine.command, "-m", "pytest", "-q", "-pno:cacheprovider", *(rest or files)),
             flush=True,
         )
+        different += off
+        ran(*machine.command, "-c", DEMO, variables={"STEPNET_CACHE": "0"}, shown=True)
+        files = [f"tests/compiler/targets/cpu/test_{name}.py" for name in TESTS]
+        ran(*machine.command, "-m", "pytest", "-v", "-pno:cacheprovider", *(rest or files), shown=True)
     if different:
         sys.exit(f"{len(different)} results have other bits than here")
 

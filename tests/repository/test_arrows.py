@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from statements import statements
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGE = "stepnet"
@@ -65,7 +66,8 @@ LATE = {
         "model.gradient_explain",
         "model.gradient_strategy",
     ),
-    *("model.graph.graph", "model.model", "model.recurrence", "model.streams.stream"),
+    *("model.graph.graph", "model.model", "model.nets", "model.reading", "model.recurrence"),
+    *("model.streams.prepared", "model.streams.stream"),
 }
 
 # What front ends import of the compiler and of models: some names of a module, or all of it or of a folder.
@@ -114,7 +116,7 @@ def modules() -> dict[str, Path]:
 
 def imported(tree: ast.AST, known: Mapping[str, object]) -> Iterator[str]:
     """The modules that a text imports, wherever in it that stands."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -131,7 +133,7 @@ def imported(tree: ast.AST, known: Mapping[str, object]) -> Iterator[str]:
 
 def names_imported(tree: ast.AST, known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """The names that a text imports from the package, each with its module; "" for a module itself."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.ImportFrom):
             module = (node.module or "").removeprefix(f"{PACKAGE}.")
             for name in (alias.name for alias in node.names):
@@ -206,7 +208,7 @@ def test_imports_stand_at_the_top():
     late = {
         name
         for name, path in known.items()
-        for function in ast.walk(tree(path))
+        for function in statements(tree(path))
         if isinstance(function, ast.FunctionDef) and list(imported(function, known))
     }
     assert late == LATE
@@ -219,15 +221,15 @@ def test_imports_at_first_use_are_between_two_forks():
             text = tree(modules()[name])
             guarded = {
                 statement
-                for block in ast.walk(text)
+                for block in statements(text)
                 if isinstance(block, ast.With) and ast.unparse(block.items[0].context_expr) == "IMPORTS"
                 for statement in block.body
             }
             inside = {
                 statement
-                for function in ast.walk(text)
+                for function in statements(text)
                 if isinstance(function, ast.FunctionDef)
-                for statement in ast.walk(function)
+                for statement in statements(function)
                 if isinstance(statement, ast.Import | ast.ImportFrom)
             }
             assert inside <= guarded, name

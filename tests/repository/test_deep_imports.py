@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from statements import statements
+
 ROOT = Path(__file__).parents[2]
 DEEP, ELSEWHERE = 421, 124
 """The most imports of modules of the inside, and of those in other rooms: lower them with each that goes."""
@@ -28,7 +30,7 @@ SCRIPTS = ("data", "peers", "processes")
 def deep(text: str, modules: Mapping[str, Path]) -> Iterator[str]:
     """The modules of the inside that a text imports, once for each statement that does."""
     faces = {f"stepnet.{name}" for name in FACES.split()}
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             inside = (names & modules.keys()) - shown(node.module, modules) - faces

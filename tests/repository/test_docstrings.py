@@ -4,18 +4,23 @@ import ast
 import re
 from pathlib import Path
 
+from statements import statements
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = "src", "tests", "bench", "examples", "website"
-INDIRECT = re.compile(r"\s*(What|Those|How|Which|Whether)\b")
+WORDS = "What|Those|How|Which|Whether"
+INDIRECT = re.compile(rf"\s*({WORDS})\b")
 """Beginnings that only point at the thing: "What a call gives" is "The results of a call"."""
+SUSPECT = re.compile(rf"""["'](\s|\\\n)*({WORDS})\b""")
+"""A quote and such a beginning: a text without it, as most are, need not be parsed."""
 
 
 def indirect(text: str) -> list[int]:
     """The lines of the docstrings that begin so, those of attributes and constants included."""
-    bodies = [getattr(node, "body", None) for node in ast.walk(ast.parse(text))]
-    statements = [each for body in bodies if isinstance(body, list) for each in body]
+    if not SUSPECT.search(text):
+        return []
     found = list[int]()
-    for each in statements:
+    for each in statements(ast.parse(text)):
         match each:
             case ast.Expr(ast.Constant(str() as words)) if INDIRECT.match(words):
                 found.append(each.lineno)

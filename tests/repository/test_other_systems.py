@@ -16,6 +16,8 @@ from not_on_windows import MODULES, OS_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = {*(f"os.{name}" for name in OS_NAMES), *MODULES, "pty"}
+MENTIONED = re.compile(rf"\b({'|'.join(sorted(name.rpartition('.')[2] for name in NAMES))})\b")
+"""One of these names, without its module: a file that has none, as most have, need not be parsed."""
 SCRIPTS = ("tests/processes", "tests/peers")
 """Files that tests run, and that pytest does not collect."""
 
@@ -50,7 +52,7 @@ def at_import(node: ast.AST) -> Iterator[ast.AST]:
 def needed(code: str) -> set[str]:
     """The names that not all systems have and that a file uses when it is imported."""
     used = set[str]()
-    for node in at_import(ast.parse(code)):
+    for node in at_import(ast.parse(code)) if MENTIONED.search(code) else ():
         if isinstance(node, ast.Import):
             used |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

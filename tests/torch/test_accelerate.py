@@ -1,5 +1,6 @@
 """`accelerate` replaces the layers of a model in place, says what it did, and is undone."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -85,6 +86,17 @@ def test_what_is_left_is_said_for_every_model() -> None:
     done = stepnet.torch.accelerate(torch.nn.ModuleDict({"own": GRU(), "cached": Cached()}))
     assert "GRU is not the class of this name in torch.nn" in done.left["own"]
     assert done.left["cached"].startswith("its recurrence is written inside its class")
+    assert not done.replaced
+
+
+def test_a_layer_whose_forward_was_replaced_is_left() -> None:
+    """Libraries that move weights between devices wrap the `forward` of a module in this way."""
+    model = torch.nn.Sequential(torch.nn.GRU(2, 3), torch.nn.GRUCell(2, 3))
+    for layer in model:
+        layer.forward = functools.partial(layer.forward)
+    why = "its forward was replaced on the layer itself, and may compute something else"
+    done = stepnet.torch.accelerate(model)
+    assert done.left == {"0": why, "1": why}
     assert not done.replaced
 
 

@@ -44,6 +44,7 @@ def first_of(results: Any) -> torch.Tensor:
     return results[0] if isinstance(results, tuple) else results
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 @pytest.mark.parametrize("name", MAKE)
 def test_errors_are_those_of_a_call(name: str, wrong: Any):
@@ -70,6 +71,7 @@ def test_representations_show_engines_that_were_chosen(name: str):
     assert chosen.replace(", engine=('onednn', 'interpret')", "") == plain
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MAKE)
 def test_the_engine_is_an_attribute_that_copies_have(name: str):
     torch.manual_seed(0)

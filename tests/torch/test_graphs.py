@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import stepnet.torch
 from stepnet.errors import InputError
-from stepnet.torch.operator import runnable_of
+from stepnet.torch.keys import runnable_of
 from tests.torch.layer_cases import (
     BATCH,
     FORMS,
@@ -164,6 +164,26 @@ def test_any_recurrence_is_in_the_graph(training: bool):
             found.append({"y": y, "h": last["h"]} | {n: p.grad for n, p in module.named_parameters()})
     assert_same(found[2], found[0])
     assert_same(found[3], found[1])
+
+
+class Words(torch.nn.Module):
+    """A cell that adds up the embeddings of words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(5, 3)
+
+    def forward(self, word: Any, h: Any) -> Any:
+        return h + self.embedding(word)
+
+
+def test_a_recurrence_of_integers_without_a_state_is_in_the_graph():
+    module = stepnet.torch.Recurrence(
+        Words(), (torch.zeros(1, dtype=torch.int64), torch.zeros(1, 3))
+    ).double()
+    words = torch.tensor([[1, 2], [3, 4], [0, 1]])
+    _, last = torch.compile(module, backend="aot_eager", fullgraph=True)(words)
+    torch.testing.assert_close(last, module.cell.embedding(words).sum(0))
 
 
 def test_parameters_are_never_stale_in_a_graph():

@@ -141,6 +141,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_parameters_are_never_stale(change: Callable[[Any], None]):
     theirs, ours = Case("GRU", OPTIONS).modules()
@@ -216,3 +217,32 @@ def test_a_layer_that_is_not_in_a_compiled_graph_runs_as_it_is():
     assert_same({"": outputs}, {"": model(x)[0]})
     outputs.sum().backward()
     assert ours.weight_hh_l0.grad.any()
+
+
+class Own(torch.Tensor):
+    """A class of tensors that may replace PyTorch's functions: results are of it, too."""
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTMCell"])
+def test_tensors_of_a_class_with_its_own_functions_run_in_torch_nn(name: str):
+    torch.manual_seed(0)
+    theirs, ours = (getattr(package, name)(INPUTS, HIDDEN) for package in (torch.nn, stepnet.torch))
+    ours.load_state_dict(theirs.state_dict())
+    x = numbers(BATCH, INPUTS, dtype=torch.float32).as_subclass(Own)
+    found, right = ours(x), theirs(x)
+    assert type(found[0]) is type(right[0]) is Own
+    assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
+    assert type(ours(x.as_subclass(torch.Tensor))[0]) is torch.Tensor
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_each_sample_are_those_of_torch(name: str):
+    """PyTorch computes them with weights of a class of its own, which replaces functions of torch.nn."""
+    from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
+
+    made = list[dict[str, torch.Tensor]]()
+    for module in Case(name, {"batch_first": True}).modules():
+        call_for_per_sample_grads(module)(numbers(BATCH, STEPS, INPUTS))[0].square().sum().backward()
+        made.append({key: one.grad_sample for key, one in module.named_parameters()})
+    assert made[0]["weight_hh_l0"].shape[0] == BATCH
+    assert_same(made[1], made[0])

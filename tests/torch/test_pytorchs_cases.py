@@ -504,9 +504,10 @@ ELSEWHERE = {
 
 
 THEIRS = pytest.param(torch.nn, id="torch.nn", marks=pytest.mark.long(every=20))
+OURS = pytest.param(stepnet.torch, id="stepnet.torch", marks=pytest.mark.long(every=2, of="ours"))
 
 
-@pytest.mark.parametrize("package", [THEIRS, pytest.param(stepnet.torch, id="stepnet.torch")])
+@pytest.mark.parametrize("package", [THEIRS, OURS])
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_of_pytorch(case: str, package: Package):
     torch.manual_seed(0)

@@ -150,7 +150,7 @@ def test_state_passed_on_is_the_whole_sequence(name: str):
 
 def test_zero_copy_in_and_out():
     """Contiguous inputs are not copied: what runs reads their memory, which a view in NumPy shows."""
-    from stepnet.torch.function import array_of, tensor_of
+    from stepnet.torch.arrays import array_of, tensor_of
 
     for dtype in (torch.float32, torch.float64):
         x = torch.zeros(3, 2, dtype=dtype)
@@ -176,6 +176,7 @@ WRONG: dict[str, Any] = {
 }
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("calls", [0, 3], ids=["first", "prepared"])

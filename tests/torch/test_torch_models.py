@@ -46,6 +46,9 @@ MODELS: dict[str, tuple[str, bool]] = {
     "Acoustic": ("frames", True),
     "Convolved": ("frames", True),
     "Speech": ("frames", True),
+    "CausalDecoder": ("frames", True),
+    "CentredDecoder": ("frames", True),
+    "Cut": ("frames", True),
     "Normalised": ("frames", True),
     "Speaker": ("frames", True),
     "Packed": ("words", True),
@@ -108,6 +111,36 @@ def test_sequences_of_any_lengths(name: str, lengths: list[int], seed: int) -> N
     if name not in KEPT:
         KEPT[name] = graph_of(name, made(getattr(models, name), "float64"), "float64")
     compared(name, KEPT[name], lengths, "float64", seed, engine="interpret")
+
+
+@pytest.mark.parametrize(("name", "ready"), [("CausalDecoder", 18), ("CentredDecoder", 0)])
+def test_a_decoder_of_audio_takes_chunks(name: str, ready: int) -> None:
+    """The results of causal convolutions are ready at once, six for each step."""
+    module = made(getattr(models, name))
+    layers = [member for member in module.modules() if isinstance(member, nn.Conv1d)]
+    weights = [layer.weight.detach().clone() for layer in layers]
+    graph, (x,) = graph_of(name, module, "float32"), sequences("frames", [11], "float32")
+    assert all(torch.equal(layer.weight, own) for layer, own in zip(layers, weights, strict=True))
+    stream = graph.stream_chunks()
+    parts = [stream.chunk(x[None, at : at + 3], last=at == 9) for at in range(0, 11, 3)]
+    assert parts[0].shape[1] == ready
+    with torch.no_grad():
+        right = module(torch.from_numpy(x)[None]).numpy()
+    assert_close(np.concatenate(parts, axis=1), right, 11, 200)
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), graph(x[None]))
+
+
+@pytest.mark.parametrize("name", ["CausalDecoder", "CentredDecoder"])
+def test_a_decoder_of_audio_has_the_gradients_of_pytorch(name: str) -> None:
+    module = made(getattr(models, name))
+    graph, rows = graph_of(name, module, "float32"), sequences("frames", [5, 2, 9], "float32")
+    outputs, back = sn.vjp(graph)(sn.Ragged.from_list(rows))
+    gradients = back(outputs).params
+    for row in rows:
+        (module(torch.from_numpy(row)[None]).square().sum() / 2).backward()
+    for key, parameter in module.named_parameters():
+        wanted = parameter.grad.numpy()
+        assert_close(gradients[key] / np.abs(wanted).max(), wanted / np.abs(wanted).max(), 16, 200)
 
 
 # ---- forms of calls ----------------------------------------------------------------------------------------

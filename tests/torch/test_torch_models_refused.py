@@ -121,7 +121,11 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "loop": (looped, "depend on the number of steps, which differs between sequences"),
     "a step in the middle": (lambda m, x: x[:, 3], "take all steps, the first, x[:, 0], or the last"),
-    "a shift": (lambda m, x: x[:, 1:] - x[:, :-1], "depend on the number of steps"),
+    "a shift": (lambda m, x: x[:, 1:] - x, "depend on the number of steps"),
+    "steps between": (
+        lambda m, x: nn.functional.interpolate(x.transpose(1, 2), scale_factor=1.5),
+        "interpolate repeats each step of a tensor [sequences, features, steps] a whole number of times",
+    ),
     "the second step": (lambda m, x: x[:, 1], "of each sequence, a model can take all steps"),
     "attention weights as an output": (
         lambda m, x: m.attention(x, x, x)[1],
@@ -198,7 +202,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, x: m.rnn(x.mean(1))[0],
         "GRU is called with 2 axes; in a model it runs over a batch",
     ),
-    "a number": (lambda m, x: (x, 3), "the module returns a int; the outputs of a model are tensors"),
+    "a number": (lambda m, x: (x, 3), "the module returns 3; the outputs of a model are tensors"),
     "a number of steps": (
         lambda m, x: x / x.size(1) ** 0.5,
         ", and a model knows the number of steps alone, x.size(1)",
@@ -229,7 +233,7 @@ def test_operations_that_models_do_not_have(name: str) -> None:
 LENGTHS: dict[str, tuple[Callable[..., Any], str]] = {
     "other lengths": (
         lambda m, x, lengths: m.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths - 1, True, False))[0].data,
-        "sequences are packed with other lengths than their own, which are the argument `lengths`; lengths=",
+        "sequences are packed with other lengths than their own, which are the argument `lengths`: lengths=",
     ),
     "a list of lengths": (
         lambda m, x, lengths: nn.utils.rnn.pack_padded_sequence(x, lengths.tolist(), True, False).data,

@@ -40,7 +40,7 @@ def values(lead: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("group", GROUPS)
 def test_operations_on_what_each_sequence_has(group: str) -> None:
     module, still = Cases(group), values((5,))
@@ -55,8 +55,8 @@ def test_operations_on_what_each_sequence_has(group: str) -> None:
             assert_close(output, tensor.numpy(), 5, 200)
 
 
-@pytest.mark.long(every=2)
-@pytest.mark.parametrize("group", [*GROUPS][1:] + [*GROUPS][:1])  # those that the test above leaves
+@pytest.mark.long(every=3)
+@pytest.mark.parametrize("group", [*GROUPS][1:] + [*GROUPS][:1])  # of those that the test above leaves
 def test_operations_on_steps_that_are_flattened(group: str) -> None:
     module, x = Cases(group), values((2, 4))
     graph = stepnet.torch.graph(module, {"x": x, "still": None}, axes="NT")

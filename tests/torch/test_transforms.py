@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from constants import Constants
 from tolerance import assert_close
 from torch.func import functional_call, functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
@@ -127,6 +128,28 @@ VMAPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda f, p, ps, xs: vmap(grad(loss_of(f)), (None, 0))(p, xs),
         lambda f, p, ps, xs: in_turn(lambda n: grad(loss_of(f))(p, xs[n])),
     ),
+    "gradients of each sequence": (
+        lambda f, p, ps, xs: vmap(grad(loss_of(f)), (None, 0))(p, xs[:, :1, :1]),
+        lambda f, p, ps, xs: in_turn(lambda n: grad(loss_of(f))(p, xs[n, :1, :1])),
+    ),
+    "second derivatives of each sequence": (
+        lambda f, p, ps, xs: vmap(lambda x: jvp(lambda x: grad(loss_of(f))(p, x), (x,), (x.cos(),))[1])(
+            xs[:, :1, :1]
+        ),
+        lambda f, p, ps, xs: in_turn(
+            lambda n: jvp(lambda x: grad(loss_of(f))(p, x), (xs[n, :1, :1],), (xs[n, :1, :1].cos(),))[1]
+        ),
+    ),
+    "a gradient of the gradients of each sequence": (
+        lambda f, p, ps, xs: grad(
+            lambda x: sum(g.square().sum() for g in vmap(grad(loss_of(f)), (None, 0))(p, x).values())
+        )(xs[:, :1, :1]),
+        lambda f, p, ps, xs: in_turn(
+            lambda n: grad(lambda x: sum(g.square().sum() for g in grad(loss_of(f))(p, x).values()))(
+                xs[n, :1, :1]
+            )
+        ),
+    ),
     "gradients of an ensemble": (
         lambda f, p, ps, xs: vmap(grad(loss_of(f)), (0, 0))(ps, xs),
         lambda f, p, ps, xs: in_turn(lambda n: grad(loss_of(f))(entry(ps, n), xs[n])),
@@ -167,6 +190,22 @@ def test_a_sequence_has_the_same_bits_alone_and_under_vmap() -> None:
     _, ours = Case("GRU", dtype=torch.float32).modules()
     xs = numbers(ENTRIES, STEPS, BATCH, INPUTS, dtype=torch.float32)
     assert torch.equal(vmap(lambda x: ours(x)[0])(xs), in_turn(lambda n: ours(xs[n])[0]))
+
+
+def test_the_gradients_of_each_sequence_are_one_call_with_the_bits_of_each_alone(
+    constants: Constants,
+) -> None:
+    constants("stepnet.compiler.targets.cpu.running.prepared_chain", SLICE=1e-9)  # so that each call reports
+    _, ours = Case("GRU", dtype=torch.float32).modules()
+    params = {name: tensor.detach() for name, tensor in ours.named_parameters()}
+    xs = numbers(7, 400, 1, INPUTS, dtype=torch.float32)
+    slope, reports = grad(loss_of(function_of(ours))), list[sn.Progress]()
+    right = in_turn(lambda n: slope(params, xs[n]), 7)
+    with sn.progress(reports.append):
+        found = vmap(slope, (None, 0))(params, xs)
+    assert {report.all_sequences for report in reports} == {7}
+    for name, gradient in right.items():
+        assert torch.equal(found[name], gradient)
 
 
 # ---- without torch.func ------------------------------------------------------------------------------------

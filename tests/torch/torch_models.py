@@ -1,5 +1,6 @@
 """Modules as people write them: classifiers, taggers, language models, encoders."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -184,6 +185,83 @@ class Speech(nn.Module):
         h = self.rnn(x.transpose(1, 2))[0]
         weights = torch.softmax(h.sum(-1, keepdim=True), 1)
         return self.above(h.transpose(1, 2)).transpose(1, 2), (weights * h).sum(1), h[:, -1], h.amax(1)
+
+
+class Snake(nn.Module):
+    """x + sin(a x)^2 / a, for each channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.rand(1, channels, 1) + 0.5)
+
+    def forward(self, x: Any) -> Any:
+        return x + (self.alpha + 1e-9).reciprocal() * torch.sin(self.alpha * x).pow(2)
+
+
+def weighted(layer: Any) -> Any:
+    """The layer with the older weight_norm, which a hook computes, as published decoders of audio have it."""
+    with warnings.catch_warnings(action="ignore"):
+        return nn.utils.weight_norm(layer)
+
+
+class CausalDecoder(nn.Module):
+    """As EnCodec's decoder: recurrences, and transposed convolutions whose last results are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm: Any = nn.utils.parametrizations.weight_norm
+        self.below = norm(nn.Conv1d(6, 8, 3))
+        self.rnn = nn.LSTM(8, 8, num_layers=2, batch_first=True)
+        self.up = nn.ModuleList([norm(nn.ConvTranspose1d(8, 4, 6, 3)), norm(nn.ConvTranspose1d(4, 4, 4, 2))])
+        self.inner, self.out = nn.Conv1d(4, 4, 3, dilation=2), nn.Conv1d(4, 1, 3)
+
+    def forward(self, frames: Any) -> Any:
+        x = self.below(functional.pad(frames.transpose(1, 2), (2, 0))).transpose(1, 2)
+        x = (self.rnn(x)[0] + x).transpose(1, 2)
+        for layer in self.up:
+            up: Any = layer
+            more = up(functional.elu(x))
+            trim = up.kernel_size[0] - up.stride[0]
+            x = more[..., : more.shape[-1] - trim]
+            x = x + self.inner(functional.pad(functional.elu(x), (4, 0)))
+        return self.out(functional.pad(functional.elu(x), (2, 0))).transpose(1, 2)
+
+
+class CentredDecoder(nn.Module):
+    """As DAC's decoder: Snakes, weight_norm, transposed convolutions with zeros at both ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            weighted(nn.Conv1d(6, 8, 7, padding=3)),
+            Snake(8),
+            weighted(nn.ConvTranspose1d(8, 4, 6, 3, padding=2, output_padding=1)),
+            Snake(4),
+            weighted(nn.Conv1d(4, 2, 7, padding=9, dilation=3)),
+            nn.Tanh(),
+        )
+
+    def forward(self, frames: Any) -> Any:
+        return self.layers(frames.transpose(1, 2)).transpose(1, 2)
+
+
+class Cut(nn.Module):
+    """Convolutions of which steps are left out at the ends, and steps that are repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(6, 6, 3, padding=4, dilation=2)
+        self.up = nn.Upsample(scale_factor=2)
+        self.norm = nn.GroupNorm(2, 6)
+
+    def forward(self, frames: Any) -> Any:
+        x = frames.transpose(1, 2)
+        x = functional.relu(self.conv(x)[:, :, :-4].contiguous() + x)
+        longer = functional.pad(x, (2, 3))
+        apart = frames[:, 1:] - frames[:, :-1]
+        cut = self.conv(longer)[..., 2:-3]
+        several = self.norm(self.up(x)), x.repeat_interleave(3, 2), cut, cut[:, :2, ::2]
+        return apart, *(each.transpose(1, 2) for each in several)
 
 
 class Normalised(nn.Module):

@@ -12,6 +12,7 @@ from stepnet.compiler.targets import library_engine
 from stepnet.compiler.values.arguments import choice, flag, local_path, short_repr
 from stepnet.errors import FileError, InputError
 from stepnet.layout.files.paths import free, new_file
+from stepnet.model.graph.graph import Graph
 from stepnet.model.streams.composed import stream_refusal
 
 WEIGHTS = ("inside", "beside")
@@ -95,13 +96,20 @@ def build(
             "name is what the library's functions begin with: a letter, then letters, digits and "
             f"underscores, at most 60 characters and no keyword of C, not {short_repr(name)}"
         )
+    graph = model if isinstance(model, Graph) else None
+    if flag(stream, "stream") and graph is not None:
+        graph.check_any_steps()
     engine = library_engine()
     call = built_model(model, engine.name, inputs, statics, flag(stream, "stream"))
     if (reason := stream_refusal(call.net)) is not None and stream:
-        raise InputError(f"this model has no stream: {reason}")
+        raise InputError(
+            f"this model has no stream: {reason}; without stream a library takes whole sequences"
+        )
     library = engine.library(call, name, target, beside)
     contents = {
-        f"{name}.h": header(library.about, repr(model), reason is None, left_out).encode(),
+        f"{name}.h": header(
+            library.about, repr(model), reason is None, left_out, graph and graph.only_steps
+        ).encode(),
         f"lib{name}.a": library.static,
         f"lib{name}.so": library.shared,
         f"{name}.json": library.about.text(indent=2).encode() + b"\n",

@@ -59,13 +59,19 @@ def meaning(argument: ArrayText, name: str) -> str:
     return f"{title}{written}{shape_text(argument)}{bits}, {kind}{unread}"
 
 
-def header(about: Description, model: str, in_pieces: bool, left_out: Sequence[str] = ()) -> str:
+def header(
+    about: Description,
+    model: str,
+    in_pieces: bool,
+    left_out: Sequence[str] = (),
+    only_steps: int | None = None,
+) -> str:
     """Formats the C header of a library.
 
     about: its description, which says whether its weights are in a file, from which contexts are then made.
     model: the text of the model that it runs. in_pieces: whether the model reads the steps of a sequence from
     the first on, so that its memories let a sequence go on in another call. left_out: what the file of the
-    model has besides it.
+    model has besides it. only_steps: the only number of steps for which the model has results; None for any.
     """
     name, beside = about.name, about.weights is not None
     guard, upper = f"{name.upper()}_H", name.upper()
@@ -75,6 +81,7 @@ def header(about: Description, model: str, in_pieces: bool, left_out: Sequence[s
         f"   Built by stepnet {about.stepnet} for {about.target}: {processors(about)}.",
     ]
     rest = [f"{LEFT_OUT} {comment_text(', '.join(left_out))}"] if left_out else []
+    rest += [] if only_steps is None else [ONLY_STEPS.format(only_steps)]
     for paragraph in (*rest, CALLS, pieces(about, in_pieces), THREADS):
         lines += ["", *wrap_comment(paragraph)]
     lines += ["", *example(about), "*/"]
@@ -149,6 +156,10 @@ def processors(about: Description) -> str:
 
 
 LEFT_OUT = "The library runs only the recurrent layers of a file. The program computes what is left out:"
+ONLY_STEPS = (
+    "The file of the model fixes the number of steps: a sequence has {} of them. The results of sequences of "
+    "other lengths are NaN."
+)
 CALLS = (
     "Sequences lie end to end: an array of all their steps, one after the other, and the offsets at which "
     "each begins, as in stepnet.Ragged. Arrays are in C's order and aligned as their type, and results "

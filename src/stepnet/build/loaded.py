@@ -21,7 +21,7 @@ from stepnet.compiler.targets import library_engine
 from stepnet.compiler.targets.library import CODES, ArrayText, Description
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import short_repr
-from stepnet.errors import FileError, InputError, LibraryError, named
+from stepnet.errors import FileError, IndexOutsideError, InputError, LibraryError, named
 from stepnet.layout.files.paths import existing
 from stepnet.layout.options import option
 from stepnet.ragged import Ragged
@@ -138,7 +138,7 @@ class Library:
         pointers = [None if array is None else array.ctypes.data for array in call_arrays]
         with self._lock:  # only one thread at a time may use a context
             code = self._functions.run(self._context, rows, offsets.ctypes.data, *pointers)
-        self.check(code)
+        self.check(code, integers_text(arrays) if code == CODES["INDEX"] else "")
         return {
             each.name: made if each.by_row else Ragged(made, (along[each.axis],))
             for each in texts
@@ -193,13 +193,27 @@ class Library:
             raise InputError(f"{', '.join(sequences)} must have the same lengths, and these do not")
         return offsets[0]
 
-    def check(self, code: int) -> None:
+    def check(self, code: int, besides: str = "") -> None:
         """Raises the error for a code that a C function of the library returned; 0 is success. It is an
-        `InputError` for an index out of range, else a `LibraryError`.
+        `IndexOutsideError` for an index out of range, else a `LibraryError`.
+
+        besides: what the message adds about the arguments of a call.
         """
         if code:
-            kind = InputError if code == CODES["INDEX"] else LibraryError
-            raise kind(f"{self.path}: {self._functions.error(code).decode()}")
+            kind = IndexOutsideError if code == CODES["INDEX"] else LibraryError
+            raise kind(f"{self.path}: {self._functions.error(code).decode()}{besides}")
+
+
+def integers_text(arrays: Mapping[str, Any]) -> str:
+    """Returns the ranges of the integers that a call of a library was given, for the message about one that
+    is outside of a parameter.
+    """
+    texts = list[str]()
+    for name, value in arrays.items():
+        array = np.asarray(value.values if isinstance(value, Ragged) else value)
+        if array.dtype.kind == "i" and array.size:
+            texts.append(f"`{name}` has integers from {array.min()} to {array.max()}")
+    return f": {', '.join(texts)}" if texts else ""
 
 
 def check_array(text: ArrayText, value: Any, count: int) -> Array:

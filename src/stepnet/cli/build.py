@@ -17,6 +17,7 @@ from stepnet.cli.options import (
     SemanticsOptions,
     SizeOptions,
     StackOption,
+    StepsOption,
     choice,
 )
 from stepnet.cli.writing import write_json, write_left_out, write_notes
@@ -47,6 +48,7 @@ def build(
         typer.Option("--stream", help="Take and give the memories, so that sequences go on in other calls."),
     ] = False,
     recurrent_only: RecurrentOnly = False,
+    steps: StepsOption = None,
     layout: From = None,
     module: Part = None,
     size: SizeOptions = None,
@@ -64,9 +66,10 @@ def build(
     """
     from stepnet import build as building
     from stepnet.model.file import read_model
+    from stepnet.model.graph.array_model import is_any
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    source = read_model(file, chosen, recurrent_only=recurrent_only)
+    source = read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))
     built = building.build(
         source.model,
         output,

@@ -1,7 +1,7 @@
 """The commands `convert`, which writes weights in another layout, and `verify`, which compares two models."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from stepnet.cli.options import (
+    ColumnOption,
     DropOption,
     DtypeOption,
     Force,
     From,
+    InputsOption,
     Json,
     Model,
     Part,
@@ -20,6 +22,8 @@ from stepnet.cli.options import (
     SemanticsOptions,
     SizeOptions,
     StackOption,
+    StepsOption,
+    check_column,
     choice,
 )
 from stepnet.cli.writing import count_text, names_text, write_json, write_left_out, write_notes
@@ -61,6 +65,9 @@ def convert(
     verify: Annotated[
         bool, typer.Option("--verify", help="Run the new file and compare the outputs with those of FILE.")
     ] = False,
+    steps: StepsOption = None,
+    inputs: InputsOption = None,
+    column: ColumnOption = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -73,19 +80,29 @@ def convert(
         raise typer.BadParameter("give the new file once: as --output, or behind FILE")
     output = output or saved
     assert output is not None
+    check_column(column, inputs)
+    if inputs and not verify:
+        raise typer.BadParameter("--inputs are the sequences of --verify: give --verify too")
     is_whole = output.suffix == SAVED and file.suffix != SAVED
     if is_whole or (output.suffix == ".onnx" and target is None):
+        from stepnet.cli.report.verdicts import samples_of
         from stepnet.model.file import read_model
+        from stepnet.model.graph.array_model import is_any
 
         if target is not None or dtype is not None or strip or exact or rest != "drop":
             raise typer.BadParameter(
                 f"--to, --dtype, --strip, --exact and --rest are not for a {output.suffix} file of a model"
             )
-        source = read_model(
-            file, choice(layout, module, size, semantics, stack, drop), recurrent_only=recurrent_only
-        )
-        save_whole(source, output, verify, force, as_json)
+        chosen = choice(layout, module, size, semantics, stack, drop)
+        source = read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))
+        samples = samples_of(inputs, source, column) if inputs else None
+        save_whole(source, output, verify, force, as_json, samples)
         return
+    if steps is not None or inputs:
+        raise typer.BadParameter(
+            "--steps and --inputs are for a .stepnet or .onnx file of a whole model, and --to converts "
+            "recurrent layers, which run over any number of steps"
+        )
     if file.suffix == SAVED:
         refuse_saved(file, output)
     if target is None:
@@ -143,9 +160,13 @@ SAVED = ".stepnet"
 """The ending of a file of `model.save`."""
 
 
-def save_whole(source: Any, output: Path, verify: bool, force: bool, as_json: bool) -> None:
-    """Writes a model that was read from a file to a .stepnet or .onnx file, for `convert`. source: the model.
-    verify: whether the new file is read again and compared.
+def save_whole(
+    source: Any, output: Path, verify: bool, force: bool, as_json: bool, samples: Iterable[Any] | None = None
+) -> None:
+    """Writes a model that was read from a file to a .stepnet or .onnx file, for `convert`.
+
+    source: the model. verify: whether the new file is read again and compared. samples: the sequences on
+    which it is; random ones by default.
     """
     import stepnet.onnx
     from stepnet.errors import InputError
@@ -159,7 +180,7 @@ def save_whole(source: Any, output: Path, verify: bool, force: bool, as_json: bo
         stepnet.onnx.save(source.model, output, force=force)
     if verify:
         try:
-            verdicts["whole model"] = verify_models(source, read_model(output))
+            verdicts["whole model"] = verify_models(source, read_model(output), samples)
         except InputError as error:
             unverified = str(error)
     if as_json:
@@ -212,17 +233,9 @@ def verify(
     drop: DropOption = None,
     dtype: DtypeOption = None,
     recurrent_only: RecurrentOnly = False,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--inputs",
-            metavar="INPUT",
-            help="Parquet or Arrow files to run instead of random sequences: a file, folder or glob.",
-        ),
-    ] = None,
-    column: Annotated[
-        str | None, typer.Option(help="The list column of --inputs; not needed if there is only one.")
-    ] = None,
+    steps: StepsOption = None,
+    inputs: InputsOption = None,
+    column: ColumnOption = None,
     as_json: Json = False,
 ) -> None:
     """Run two models on the same sequences, and print how far they differ.
@@ -235,15 +248,17 @@ def verify(
     """
     from stepnet.cli.report.verdicts import compare_on_data, compare_sides
     from stepnet.explain.bars import work_bar
+    from stepnet.model.graph.array_model import is_any
 
-    chosen = choice(layout, module, size, semantics, stack, drop)
-    if column is not None and not inputs:
-        raise typer.BadParameter("--column names a column of --inputs: give --inputs too")
+    chosen, any_steps = choice(layout, module, size, semantics, stack, drop), is_any(steps)
+    check_column(column, inputs)
     with work_bar("sequences" if inputs else "modules", None, shown=not as_json) as advance:
         if inputs:
-            comparison = compare_on_data((first, second), chosen, inputs, column, advance, recurrent_only)
+            data = inputs, column
+            comparison = compare_on_data((first, second), chosen, *data, advance, recurrent_only, any_steps)
         else:
-            comparison = compare_sides(first, second, chosen, seed, advance, dtype, recurrent_only)
+            how = dtype, recurrent_only, any_steps
+            comparison = compare_sides(first, second, chosen, seed, advance, *how)
     every = {**comparison.verdicts, **({"whole model": comparison.whole} if comparison.whole else {})}
     if as_json:
         write_json(

@@ -19,6 +19,7 @@ from stepnet.cli.options import (
     SemanticsOptions,
     SizeOptions,
     StackOption,
+    StepsOption,
     choice,
 )
 from stepnet.cli.writing import write_json, write_left_out
@@ -87,6 +88,7 @@ def explain(
     stack: StackOption = False,
     drop: DropOption = None,
     recurrent_only: RecurrentOnly = False,
+    steps: StepsOption = None,
     engine: Engine = "auto",
     as_json: Json = False,
 ) -> None:
@@ -96,9 +98,10 @@ def explain(
     """
     from stepnet.explain.layers import model_facts
     from stepnet.model.file import read_model
+    from stepnet.model.graph.array_model import is_any
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    source = read_model(file, chosen, recurrent_only=recurrent_only)
+    source = read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))
     if as_json:
         plans = [{"name": name, **asdict(facts)} for name, facts in model_facts(source.model, engine)]
         write_json({"file": str(file), "left_out": source.left_out, "recurrences": plans})

@@ -5,21 +5,29 @@ from pathlib import Path
 from typing import Any
 
 
-def load_runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool, last: bool = False) -> Any:
+def load_runnable(
+    file: Path,
+    chosen: Any,
+    recurrent_only: bool,
+    trust: bool,
+    last: bool = False,
+    steps: str | None = None,
+) -> Any:
     """Reads the model of a file that `stepnet run` is to run: a `FileModel`, or the `Runnable` of a C
     library.
 
     chosen: the choice of layers and layouts in the file, as `choice` makes it. recurrent_only: leave other
     layers out. trust: permits to run the machine code of the library. last: whether the last output of each
-    sequence is asked for.
+    sequence is asked for. steps: "any" if no number in the file depends on the number of steps that it fixes.
     """
     if trust or file.suffix == ".so":
         from stepnet.build import load as load_library
 
         return load_library(file, trust=trust).runnable(last)
     from stepnet.model.file import read_model
+    from stepnet.model.graph.array_model import is_any
 
-    return read_model(file, chosen, recurrent_only=recurrent_only)
+    return read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))
 
 
 def library_name(file: Path) -> str:

@@ -69,8 +69,33 @@ DtypeOption = Annotated[
     str | None,
     typer.Option("--dtype", help="The dtype to convert to: float64, float32, float16 or bfloat16."),
 ]
+StepsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--steps",
+        metavar="any",
+        help="any: state that no number in FILE depends on the number of steps that it fixes.",
+    ),
+]
+InputsOption = Annotated[
+    Several,
+    typer.Option(
+        "--inputs",
+        metavar="INPUT",
+        help="Parquet or Arrow files to run instead of random sequences: a file, folder or glob.",
+    ),
+]
+ColumnOption = Annotated[
+    str | None, typer.Option(help="The list column of --inputs; not needed if there is only one.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
 Engine = Annotated[str, typer.Option(help="The engine to run on; auto takes the fastest one that can run.")]
+
+
+def check_column(column: str | None, inputs: list[str] | None) -> None:
+    """Raises `BadParameter` if a column is given without the files of --inputs that have it."""
+    if column is not None and not inputs:
+        raise typer.BadParameter("--column names a column of --inputs: give --inputs too")
 
 
 def choice(

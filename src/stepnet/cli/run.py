@@ -19,6 +19,7 @@ from stepnet.cli.options import (
     SemanticsOptions,
     SizeOptions,
     StackOption,
+    StepsOption,
     choice,
 )
 from stepnet.cli.writing import write_json, write_notes
@@ -97,6 +98,7 @@ def run(
         typer.Option(help="For Parquet snappy (default), none or zstd; for Arrow none (default) or zstd."),
     ] = None,
     recurrent_only: RecurrentOnly = False,
+    steps: StepsOption = None,
     layout: From = None,
     module: Part = None,
     size: SizeOptions = None,
@@ -130,9 +132,12 @@ def run(
     """
     from stepnet import arrow
     from stepnet.cli.report.sequences import bar
+    from stepnet.compiler.targets.threads import threads
+
+    threads()  # raises an error for a wrong environment variable, ahead of those that name a file
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    model = load_runnable(file, chosen, recurrent_only, trust, result is ResultKind.LAST)
+    model = load_runnable(file, chosen, recurrent_only, trust, result is ResultKind.LAST, steps)
     notes = getattr(model, "notes", {})
     paths = [*(inputs or ()), *(also or ())]
     if not paths:

@@ -61,7 +61,8 @@ def expression(node: Node, operands: Sequence[str]) -> str:
             over = "its sequence" if node.type.extent else "all rows"
             return f"{attributes['how']} of {operands[0]} over {over}"
         case "contract":
-            return f"sum of the outer products of {operands[0]} and {operands[1]}{encoding_text(node)}"
+            over = " over its sequence" if node.type.extent else ""
+            return f"sum{over} of the outer products of {operands[0]} and {operands[1]}{encoding_text(node)}"
         case _:
             extra = [
                 f"{key}={attribute_text(value)}"

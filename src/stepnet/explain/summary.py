@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.types import CONST, Type
+from stepnet.compiler.net.types import CONST, STEPS, Type
 from stepnet.compiler.net.windows import LARGEST
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.model.model import Model
@@ -128,8 +128,9 @@ def summary_of(model: Model) -> ModelSummary:
         row_of[number] = place
         if node.operation != "result" and (node.types[0].dtype != "bool" or not rows[place].output):
             rows[place].output = shape_text(node.types[0])
+    steps = getattr(model, "only_steps", None)  # which models of files alone have
     inputs = {
-        node.name or "x": shape_text(node.type)
+        node.name or "x": shape_text(node.type, steps)
         for node in (net.nodes[number] for number in net.inputs)
         if node.type.extent != CONST
     }
@@ -156,16 +157,21 @@ def operation_row(net: Net, node: Node) -> SummaryRow:
     return SummaryRow(next(filter(None, names), ""), "recurrence")
 
 
-def shape_text(type_: Type) -> str:
+def shape_text(type_: Type, only: int | None = None) -> str:
     """Formats the axes of a type as text, such as "[sequences, steps, 64]". An axis of the same number of
     steps for all sequences is that number.
 
+    only: the only number of steps that sequences may have; None for any.
+
     >>> shape_text(Type(("rows", "steps"), (4,), "float32"))
     '[sequences, steps, 4]'
+    >>> shape_text(Type(("rows", "steps"), (4,), "float32"), only=7)
+    '[sequences, 7 steps, 4]'
     >>> shape_text(Type(("rows", f"steps[+0/{LARGEST}][*7+0]"), (4,), "float32"))
     '[sequences, 7, 4]'
     """
-    axes = [AXES.get(axis, FIXED.sub(r"\1", axis)) for axis in type_.extent]
+    named = {**AXES, STEPS[-1]: f"{only} steps"} if only else AXES
+    axes = [named.get(axis, FIXED.sub(r"\1", axis)) for axis in type_.extent]
     return f"[{', '.join([*axes, *map(str, type_.shape)])}]"
 
 

@@ -30,6 +30,7 @@ from stepnet.importers.axes import (
     keys_axis,
     keys_of,
     size_of,
+    stated_number,
     symbols_in,
     text_of,
 )
@@ -64,6 +65,12 @@ def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
         return others[0]
     for axis in filter(is_feature, others):
         what = " x ".join(symbols_in(tuple(other for other in others if not is_feature(other))))
+        numbers = [stated_number(what, dict(value.stated)) for value in values]
+        if axis[0] in numbers:
+            raise AxesError(
+                f"an array has a number for each of the {axis[0]} steps that the file fixes: stepnet runs "
+                "models over any number of steps, so write the file with an open number of them"
+            )
         raise AxesError(
             f"an axis of size {axis[0]} is combined with that of the {what}, which may have any size"
         )

@@ -19,7 +19,15 @@ import numpy as np
 
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import Traced
-from stepnet.importers.axes import Axes, features_of, is_time, stated_number, time_of
+from stepnet.importers.axes import (
+    Axes,
+    features_of,
+    is_steps,
+    is_time,
+    stated_number,
+    symbols_in,
+    time_of,
+)
 from stepnet.importers.placed import Placed, Unusable
 from stepnet.importers.sizes import STEPS
 from stepnet.importers.values import reshaped
@@ -104,12 +112,13 @@ def of_copies(x: Placed, axes: Axes) -> list[float]:
 
 def of_reshape(x: Placed, axes: Axes, steps: int | None) -> list[float]:
     """Returns the number of steps where an operator makes an axis of features of that size, of an operand x
-    without steps.
+    without steps, or a feature of the only step that is left of them, as after a pooling over all.
 
     axes: those of its result. steps: the number of steps that the file states.
     """
-    is_made = steps in features_of(axes) and steps not in x.features
-    return written(steps) if is_made and time_of(x.axes) is None else []
+    is_made = steps in features_of(axes) and steps not in x.features and time_of(x.axes) is None
+    is_last_step = any(map(is_steps, symbols_in(x.axes))) and not any(map(is_steps, symbols_in(axes)))
+    return written(steps) if is_made or is_last_step else []
 
 
 def of_slices(x: Placed, slices: Iterable[tuple[int, Any, Any, Any]], steps: int | None) -> list[float]:

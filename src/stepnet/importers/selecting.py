@@ -14,6 +14,7 @@ import numpy as np
 
 from stepnet.compiler.net.windows import split as split_name
 from stepnet.compiler.trace.traced import Traced, apply
+from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
     ONE,
@@ -307,8 +308,11 @@ def cut(x: Placed, axis: int, before: int, after: int, step: int = 1) -> Placed:
     """
     if is_feature(x.axes[axis]):
         return sliced(x, axis, slice(before, max(x.sizes[axis] - after, before), step))
-    window = window_of(before + after + 1, step, 1, 0, 0)
-    return at_steps(x, axis, window, before)
+    if before and after:
+        x, after = cut(x, axis, 0, after), 0
+    ends = max(before, after)  # then a step is kept if there is one so many steps later, or earlier
+    window = window_of(2 if ends else 1, step, max(ends, 1), 0, 0)
+    return at_steps(x, axis, window, 1 if before else 0)
 
 
 def is_end(end: Any, axis: Axis) -> bool:
@@ -356,8 +360,10 @@ def gather(x: Placed, at: Placed, axis: int, padded: bool = False) -> Placed:
         number = indices.item() if indices.ndim == 0 else None
         how = "first" if number == 0 else "last" if number in (-1, Last(1)) else None
         if how is None:
+            several = f"the steps {short_repr(indices.ravel().tolist())}"
+            which = f"step {number}" if indices.ndim == 0 else several
             raise ModelError(
-                f"it selects step {number}: only the first or the last can be selected; where an "
+                f"it selects {which}: only the first or the last can be selected; where an "
                 "exporter wrote out a loop over the steps, load the model from the file of its own framework"
             )
         return step_at(x, axis, how, False, padded)

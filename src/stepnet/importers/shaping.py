@@ -5,16 +5,19 @@ A shape is a constant whose elements may be a `Size`, so shapes are computed by 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.windows import Lengths, derived_axis, split
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
     ONE,
     Axes,
     AxesError,
+    Axis,
     MixingError,
     extent_of,
     feature_error,
@@ -23,14 +26,18 @@ from stepnet.importers.axes import (
     is_steps,
     regrouped,
     size_of,
+    stated_number,
+    symbols_in,
     text_of,
+    time_of,
 )
 from stepnet.importers.broadcasting import broadcastable
 from stepnet.importers.facts import STEP, ArrayInPadding
 from stepnet.importers.placed import Placed, ReversedSteps, constant
 from stepnet.importers.sizes import SEQUENCES, Last, Size, is_number, product
-from stepnet.importers.values import Array, broadcast, check_room, to_extent, transposed
-from stepnet.model.counting import at_axis, index_of
+from stepnet.importers.values import Array, broadcast, check_room, reshaped, to_extent, transposed
+from stepnet.model.counting import at_axis, index_of, length_of
+from stepnet.model.nested import reduce as over_steps
 
 
 def sizes_array(sizes: Sequence[Any]) -> Array:
@@ -79,6 +86,7 @@ def unsqueeze(x: Placed, indices: Sequence[int]) -> Placed:
 def squeeze(x: Placed, indices: Sequence[int] | None = None) -> Placed:
     """Removes features of size one from a value. indices: their axes; None for all of size one."""
     chosen = [x.axis(index) for index in indices or ()]
+    x = with_one_step(x) if indices is None or any(not is_feature(x.axes[each]) for each in chosen) else x
     for index in chosen:
         if not is_feature(x.axes[index]):
             what = text_of((x.axes[index],)).strip("[]")
@@ -87,8 +95,8 @@ def squeeze(x: Placed, indices: Sequence[int] | None = None) -> Placed:
             )
         if x.axes[index] != ONE:
             raise ModelError(f"it removes an axis of size {x.sizes[index]}: only size 1 can be removed")
-    dropped = {index for index, axis in enumerate(x.axes) if axis == ONE} if indices is None else {*chosen}
-    return x.shaped(tuple(axis for index, axis in enumerate(x.axes) if index not in dropped))
+    ones = [index for index, axis in enumerate(x.axes) if axis == ONE]
+    return squeeze_at(x, ones if indices is None else chosen)
 
 
 def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Placed:
@@ -98,16 +106,77 @@ def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Place
     target: the sizes of the new axes; -1 for one that follows from the others. zero_keeps: whether a size of
     0 stands for that of the same axis in x.
     """
+    x = x if any(isinstance(size, Size) for size in target) else beside_one_step(x, target)
     sizes = [x.sizes[at] if zero_keeps and is_number(size, 0) else size for at, size in enumerate(target)]
     unknown = [index for index, size in enumerate(sizes) if is_number(size, -1)]
     if len(unknown) > 1:
         raise ModelError(f"its shape {sizes} has several sizes of -1: only one can be inferred")
     if unknown:
-        known = product(size for size in sizes if not is_number(size, -1))
-        sizes[unknown[0]] = product(x.sizes) // known
+        sizes[unknown[0]] = size_beside(x, product(size for size in sizes if not is_number(size, -1)))
     if x.is_array:
         return constant(x.array.reshape([int(size) for size in sizes]))
     return x.shaped(regrouped(x.axes, sizes, dict(x.stated)))
+
+
+def size_beside(x: Placed, known: Any) -> Any:
+    """Returns the size of the one axis of a reshape of x that its target leaves open.
+
+    known: the product of the other sizes. Numbers of sequences and of steps that the file states may be
+    factors of it, as for [sequences, 13 steps, 4] read as [-1, 13, 2, 2].
+    """
+    stated = {symbol: stated_number(symbol, dict(x.stated)) for symbol in symbols_in(x.axes)}
+    single = {str(part) for part in only_step_of(x) or ()}
+    symbols = [symbol for symbol in symbols_in(x.axes) if symbol not in single]
+    fixed = [symbol for symbol in dict.fromkeys(symbols) if stated[symbol]][::-1]
+    ways = [way for count in range(len(fixed) + 1) for way in combinations(fixed, count)]
+    for way in ways if isinstance(known, int | np.integer) and known else ():
+        numbers = product([*features_of(x.axes), *(stated[symbol] for symbol in way)])
+        if not numbers % known:
+            rest = [size_of((symbol,), dict(x.stated)) for symbol in symbols if symbol not in way]
+            return product([numbers // known, *rest])
+    return product(x.sizes) // known
+
+
+def only_step_of(x: Placed) -> Axis | None:
+    """Returns the axis of the steps of a value if they follow from the steps of the inputs, as after a
+    pooling, and the file states so many of these that there is one; None otherwise.
+    """
+    time = time_of(x.axes)
+    if time is None or not isinstance(x.value, Traced) or not split(str(time[0]))[1]:
+        return None
+    return time if stated_number(str(time[0]), dict(x.stated)) == 1 else None
+
+
+def with_one_step(x: Placed) -> Placed:
+    """Returns a value with a feature of size one in place of its steps, if the file states that there is one
+    step (`only_step_of`); other values as they are. It is NaN for a sequence with no step there, or several.
+    """
+    time = only_step_of(x)
+    if time is None:
+        return x
+    axes = tuple(ONE if axis == time else axis for axis in x.axes)
+    value = over_steps(x.value, "first")
+    if np.issubdtype(value.type.dtype, np.floating):
+        fits = reshaped(length_of(x.value) == 1, (1,) * len(value.type.shape))
+        value = np.where(fits, value, np.asarray(np.nan, value.type.dtype))
+    return x.with_value(reshaped(value, features_of(axes)), axes)
+
+
+def beside_one_step(x: Placed, target: Sequence[Any]) -> Placed:
+    """Returns the operand of a reshape, of which the file states that it has one step (`only_step_of`), so
+    that a size of one in the target is that of the step, and with a feature in its place if there is none;
+    other operands as they are.
+    """
+    ones = sum(is_number(size, 1) for size in target)
+    if only_step_of(x) is None or not ones:
+        return with_one_step(x)
+    places = [place for place, axis in enumerate(x.axes) if axis == ONE]
+    return squeeze_at(x, places[: max(len(places) - ones + 1, 0)])
+
+
+def squeeze_at(x: Placed, places: Sequence[int]) -> Placed:
+    """Returns a value without its axes at these places, features of size one."""
+    return x.shaped(tuple(axis for place, axis in enumerate(x.axes) if place not in places))
 
 
 def expand(x: Placed, target: Sequence[Any]) -> Placed:
@@ -151,6 +220,8 @@ def broadcast_axis(axis: tuple[int | str, ...], size: Any, x: Placed) -> Any:
         return axis
     if axis != ONE:
         raise AxesError(f"it broadcasts an axis of size {axis[0]} to that of the {size}")
+    if size.times != 1 and len(size.symbols) == 1 and split(size.symbols[0])[1]:
+        return (derived_axis(size.symbols[0], Lengths(0, size.times, multiplies=True)),)
     return (*size.symbols, *([size.times] * (size.times != 1)))
 
 

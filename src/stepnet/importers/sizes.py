@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.windows import Lengths, derived_axis
 from stepnet.errors import ModelError
 
 SEQUENCES, STEPS = "sequences", "steps"
@@ -79,8 +80,41 @@ class Size:
             return NotImplemented
         return Last(whole(other))
 
+    def __add__(self, other: Any) -> "More":
+        """Returns the number of steps plus an integer (`More`), which may be divided; raises `ModelError` for
+        a number with a fraction.
+        """
+        if isinstance(other, Size | Last | More) or self.times != 1 or len(self.symbols) != 1:
+            return NotImplemented
+        return More(self, whole(other))
+
+    __radd__ = __add__
+
     def __repr__(self) -> str:
         return " x ".join([str(self.times)] * (self.times != 1) + [*self.symbols])
+
+
+@dataclass(frozen=True)
+class More:
+    """Number of steps plus an integer, which is divided next: the parts of a sequence, rounded up.
+
+    steps: the number of steps. more: the integer.
+
+    >>> More(Size((STEPS,)), 1) // 2
+    steps[+0/2]
+    """
+
+    steps: Size
+    more: int
+
+    def __floordiv__(self, other: Any) -> Size:
+        """Divides by an integer, rounding down: the size of an axis whose steps follow from others."""
+        divisor = whole(other)
+        if not self.steps.symbols[0].startswith(STEPS) or divisor < 1:
+            return NotImplemented
+        lengths, stated = Lengths(self.more - divisor + 1, divisor), self.steps.stated
+        number = None if stated is None else lengths.of_one(stated)
+        return Size((derived_axis(self.steps.symbols[0], lengths),), stated=number)
 
 
 @dataclass(frozen=True)
@@ -117,7 +151,7 @@ def is_equal(a: Any, b: Any) -> bool:
 
 def is_number(size: Any, number: int) -> bool:
     """Tells whether a size is known, not symbolic, and equals a number, such as -1 for an unknown size."""
-    return not isinstance(size, Size | Last) and int(size) == number
+    return not isinstance(size, Size | Last | More) and int(size) == number
 
 
 def product(sizes: Any) -> Any:

@@ -7,7 +7,8 @@
 Each of them is called back by JAX, and is a `custom_vjp` itself. Values of all steps are [time, batch, ...].
 
 `vmap` adds leading axes. Where parameters have none, these rows join the rows of the batch, and the callback
-is one call; else, and for gradients of parameters, it is one call for each.
+is one call, also for the gradients of parameters for each of several batches of one sequence; else it is one
+call for each.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.targets import Order
+from stepnet.errors import RefusedError
 from stepnet.jax.installed import installed
 from stepnet.model.batch import checked_lengths
 from stepnet.model.differentiable import DifferentiableNet, FixedPasses
@@ -28,8 +30,9 @@ from stepnet.ragged.positions import Positions
 jax: Any = installed("jax")
 buffer_callback: Any = installed("jax.experimental.buffer_callback").buffer_callback
 Array = np.ndarray
-Run = Callable[[list[Array], Positions], Sequence[Array]]
-"""A function of the arrays of a net, which lie as in the net, and of the positions of their steps."""
+Run = Callable[[list[Array], Positions, bool], Sequence[Array]]
+"""A function of the arrays of a net, which lie as in the net, of the positions of their steps, and of whether
+totals are those of each sequence."""
 
 LENGTHS = Type(ROWS, (), "int32")
 LEADING = {CONST: 0, ROWS: 1, STEPS: 2}
@@ -56,6 +59,15 @@ class JaxFunction:
         return self.net.halves(self.wanted, self.engine)
 
     @cached_property
+    def passes_of_each(self) -> FixedPasses | None:
+        """The passes for gradients of each sequence, which save the same values; None if there are none."""
+        try:
+            made = self.net.halves(self.wanted, self.engine, is_each=True)
+        except RefusedError:
+            return None
+        return made if made.types == self.passes.types and made.saved == self.passes.saved else None
+
+    @cached_property
     def gradient(self) -> "JaxFunction":
         """Function that computes the gradients of the inputs `wanted`: another `JaxFunction`, which has
         gradients itself. It takes the inputs of the net, and the cotangents of its floating-point results.
@@ -68,19 +80,29 @@ class JaxFunction:
         and can be differentiated.
         """
 
-        def run(arrays: list[Array], positions: Positions) -> Sequence[Array]:
-            """Runs the net."""
-            return self.net(arrays, positions, self.engine)
+        def run(arrays: list[Array], positions: Positions, is_each: bool) -> Sequence[Array]:
+            """Runs the net, or the one whose totals are those of each sequence."""
+            net = self.net.per_sequence() if is_each else self.net
+            assert net is not None
+            return net(arrays, positions, self.engine)
 
-        return differentiable(self, NetCallback(run, (*self.net.inputs,), (*self.net.results,)))
+        def has_each() -> bool:
+            """Tells whether there is such a net."""
+            return self.net.per_sequence() is not None
+
+        return differentiable(self, NetCallback(run, (*self.net.inputs,), (*self.net.results,), has_each))
 
     @cached_property
     def with_saved(self) -> Callable[..., list[Any]]:
         """The forward pass of the net as a function of JAX: (lengths or None, inputs, ()) -> results and the
         values saved for the backward pass.
         """
-        callback = NetCallback(self.passes.forward, (*self.net.inputs,), (*self.passes.types,))
-        return differentiable(self, callback)
+
+        def run(arrays: list[Array], positions: Positions, is_each: bool) -> Sequence[Array]:
+            """Runs the forward pass, whose results are no totals."""
+            return self.passes.forward(arrays, positions)
+
+        return differentiable(self, NetCallback(run, (*self.net.inputs,), (*self.passes.types,)))
 
     @cached_property
     def backward(self) -> Callable[..., list[Any]]:
@@ -90,13 +112,19 @@ class JaxFunction:
         gradient = self.gradient.net
         count, first = len(self.net.inputs), len(gradient.inputs)
 
-        def run(arrays: list[Array], positions: Positions) -> Sequence[Array]:
-            """Runs the backward pass of the gradient."""
-            saved = [arrays[first + place] for place in self.passes.saved]
-            return self.passes.backward(arrays[:count], arrays[count:first], saved, positions)
+        def run(arrays: list[Array], positions: Positions, is_each: bool) -> Sequence[Array]:
+            """Runs the backward pass of the gradient, or that of the gradients of each sequence."""
+            passes = self.passes_of_each if is_each else self.passes
+            assert passes is not None
+            saved = [arrays[first + place] for place in passes.saved]
+            return passes.backward(arrays[:count], arrays[count:first], saved, positions)
+
+        def has_each() -> bool:
+            """Tells whether there are such gradients."""
+            return self.passes_of_each is not None
 
         arguments = (*gradient.inputs, *self.passes.types)
-        return differentiable(self.gradient, NetCallback(run, arguments, (*gradient.results,)))
+        return differentiable(self.gradient, NetCallback(run, arguments, (*gradient.results,), has_each))
 
 
 def differentiable(of: JaxFunction, callback: "NetCallback") -> Callable[..., list[Any]]:
@@ -144,11 +172,13 @@ class NetCallback:
 
     run: computes results of arrays that lie as in a net.
     arguments, results: the types of the arrays. The first value per step gives time and batch.
+    has_each: tells whether `run` computes totals of each sequence; by default it does not.
     """
 
     run: Run
     arguments: tuple[Type, ...]
     results: tuple[Type, ...]
+    has_each: Callable[[], bool] = bool
 
     def called(self, lengths: Any, arrays: Sequence[Any]) -> list[Any]:
         """Adds a call of stepnet from JAX's computation, and returns its results as JAX arrays. arrays: the
@@ -176,9 +206,8 @@ class NetCallback:
             return
         leads = [array.shape[:depth] for array in arrays]
         lead = np.broadcast_shapes(*leads)
-        if self.is_by_row and all(
-            prod(own) == 1 for own, type_ in zip(leads, types, strict=True) if type_.extent == CONST
-        ):
+        shared = (prod(own) == 1 for own, type_ in zip(leads, types, strict=True) if type_.extent == CONST)
+        if self.is_by_row(arrays, types, depth) and all(shared):
             self.write_rows(lead, arrays, made)
             return
         for index in np.ndindex(lead):
@@ -187,10 +216,17 @@ class NetCallback:
                 [one[index] for one in made],
             )
 
-    @property
-    def is_by_row(self) -> bool:
-        """True if each sequence has results of its own alone: no value of a call is one of the results."""
-        return all(type_.extent != CONST for type_ in self.results)
+    def is_by_row(self, arrays: Sequence[Array], types: Sequence[Type], depth: int) -> bool:
+        """Tells whether each sequence has results of its own: no result is a total, or each total is that of
+        one sequence, and there is a function for these.
+
+        arrays, types: the arguments with `depth` leading axes, and their types.
+        """
+        if all(type_.extent != CONST for type_ in self.results):
+            return True
+        sizes = zip(arrays, types, strict=True)
+        batch = next(array.shape[depth + 1] for array, type_ in sizes if type_.extent == STEPS)
+        return batch == 1 and self.has_each()
 
     def write(self, arrays: list[Array], results: Sequence[Array]) -> None:
         """Computes the results of arrays without leading axes, into arrays."""
@@ -216,14 +252,19 @@ class NetCallback:
             )
             rows = moved.reshape(*own[:place], prod(lead) * own[place], *own[place + 1 :])
             joined.append(np.ascontiguousarray(rows))  # with one row, it may still be a view of the array
-        for result, array, type_ in zip(results, self.computed(joined), self.results, strict=True):
+        for result, array, type_ in zip(results, self.computed(joined, True), self.results, strict=True):
+            if type_.extent == CONST:
+                result[...] = array.reshape(result.shape)
+                continue
             place, own = LEADING[type_.extent] - 1, result.shape[depth:]
             whole = array.reshape(*own[:place], *lead, *own[place:])
             result[...] = np.moveaxis(whole, range(place, place + depth), range(depth))
 
-    def computed(self, arrays: list[Array]) -> Sequence[Array]:
+    def computed(self, arrays: list[Array], is_each: bool = False) -> Sequence[Array]:
         """Computes the results for arrays as JAX passes them to a callback, without the axes of vmap. The
         first array may be the lengths of the sequences.
+
+        is_each: whether results that are totals are those of each sequence.
         """
         types = self.types(len(arrays))
         time, batch = sizes_in(types, arrays)
@@ -233,7 +274,8 @@ class NetCallback:
             array.reshape(time * batch, *type_.shape) if type_.extent == STEPS else array
             for array, type_ in zip(arrays, self.arguments, strict=True)
         ]
-        return self.run(flat, positions)
+        is_each = is_each and any(type_.extent == CONST for type_ in self.results)
+        return self.run(flat, positions, is_each)
 
 
 def axes_of(type_: Type) -> int:

@@ -10,6 +10,11 @@ from stepnet.keras.records import RECORDS, CallRecord
 keras: Any = installed()
 
 
+NOT_CALLED = (
+    "stepnet was not called for it yet; layers of Keras itself run here after stepnet.keras.accelerate()"
+)
+
+
 @dataclass(frozen=True)
 class Report:
     """Lists for each recurrent layer of a model how its latest call ran.
@@ -28,7 +33,7 @@ class Report:
         """Formats this report as text: the recurrent layers, one a line, with how each ran, and why."""
         lines = [f"{path}: compiled, {cell_of(layer)}" for path, layer in self.compiled.items()]
         lines += [f"{path}: Keras' own loop: {reason}" for path, reason in self.left.items()]
-        lines += [f"{path}: stepnet was not called for it yet" for path in self.unknown]
+        lines += [f"{path}: {NOT_CALLED}" for path in self.unknown]
         return "\n".join(lines) or "there are no recurrent layers"
 
 

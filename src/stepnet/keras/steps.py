@@ -113,7 +113,8 @@ class VariableReads(overrides.TorchFunctionMode):
         """
         super().__init__()  # type: ignore[misc]
         self.values = values
-        self.variables = {id(variable.value): variable for variable in getattr(cell, "weights", ())}
+        with AutocastScope(None):  # in another one a value is a copy, which the step never reads
+            self.variables = {id(variable.value): variable for variable in getattr(cell, "weights", ())}
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None

@@ -1,13 +1,14 @@
 """Converts and checks what callers pass: arrays by name, their dtype, sizes and semantics."""
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 
-from stepnet.compiler.values.arguments import array_of, is_tensor, mapping
-from stepnet.errors import LayoutError
+from stepnet.compiler.values.arguments import array_of, is_array, is_tensor, mapping
+from stepnet.errors import InputError, LayoutError
 from stepnet.layout.places import Array
 from stepnet.layout.sizes import Sizes
 
@@ -16,7 +17,14 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 def as_arrays(arrays: Mapping[str, Any]) -> dict[str, Array]:
     """Converts the user's arrays and tensors to NumPy arrays; raises `LayoutError` unless all are floats."""
-    named = mapping(arrays, "weights are arrays by name, as a state dict has them")
+    if isinstance(arrays, str | Path):
+        raise InputError(
+            f"weights are arrays by name, and not a file: stepnet convert {arrays} writes a new file"
+        )
+    held = "weights are arrays by name, as a state dict has them"
+    if isinstance(arrays, list) and all(map(is_array, cast("list[Any]", arrays))):
+        held += ", or of a layer of Keras {each.name: each.numpy() for each in layer.weights}"
+    named = mapping(arrays, held)
     return {name: as_array(name, value) for name, value in named.items()}
 
 

@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.values.arguments import flag, instance, is_one_of, mapping, short_repr
+from stepnet.compiler.values.arguments import advised, flag, instance, is_one_of, mapping, short_repr
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import registry
 from stepnet.layout.arguments import FLOATS, as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.filling import overflow, perform
+from stepnet.layout.find import find
 from stepnet.layout.moves import KINDS, differences, target_sizes
 from stepnet.layout.options import option
 from stepnet.layout.places import Array, ParameterBlock, Region, regions
 from stepnet.layout.record import Entry, Record
 from stepnet.layout.report import Report, steps
-from stepnet.layout.sizes import Sizes, shape_of
+from stepnet.layout.sizes import Shape, Sizes, shape_of
 from stepnet.layout.solve import sizes_of
 from stepnet.layout.unmet import projections, unmet
 
@@ -52,6 +53,7 @@ class Conversion:
         return f"Conversion({', '.join(self.arrays)}; {self.report.source} -> {self.report.target})"
 
 
+@advised(to="the layout to convert to is target=", layout="the layout of the arrays is source=")
 def convert(
     arrays: Mapping[str, Any],
     source: str | Record,
@@ -95,13 +97,15 @@ def convert(
         raise LayoutError(f"kind is one of {', '.join(KINDS)}, not {short_repr(kind)}")
     if dtype is not None and not is_one_of(dtype, FLOATS):
         raise LayoutError(f"dtype is one of {', '.join(FLOATS)}, not {short_repr(dtype)}")
-    source, target, exact = registry.record(source), registry.record(target), flag(exact, "exact")
     weights = as_arrays(arrays)
+    source, target, exact = registry.record(source), registry.record(target), flag(exact, "exact")
     source_dtype = one_dtype(weights)
     to_dtype = np.dtype(dtype) if dtype else source_dtype
-    known_sizes = sizes_of(
-        source, {name: array.shape for name, array in weights.items()}, size_mapping(sizes)
-    )
+    shapes = {name: array.shape for name, array in weights.items()}
+    try:
+        known_sizes = sizes_of(source, shapes, size_mapping(sizes))
+    except LayoutError as error:
+        raise type(error)(f"{error}{other_layer(shapes, source)}") from None
     open_fields = as_semantics(semantics)
     target_semantics = as_semantics(open_fields.pop("target", None))
     meaning = source.settled(open_fields)
@@ -174,6 +178,21 @@ def first_fitting(
         except ConversionError as error:
             refusals.append(error)
     return refusals[0]
+
+
+def other_layer(shapes: Mapping[str, Shape], source: Record) -> str:
+    """Returns advice for arrays that do not fit a layout, where they are one layer under a prefix, or in
+    another layout; "" where that is not known.
+
+    shapes: their shapes by name. source: the layout that was stated.
+    """
+    found = find(shapes)
+    if len(found) != 1:
+        return ""
+    (match,) = found
+    fits = "" if source.name in match.layouts else f"; they fit {' or '.join(match.layouts[:3])}"
+    prefix = f"; remove {match.prefix!r} from the names: name.removeprefix({match.prefix!r})"
+    return f"{fits}{prefix if match.prefix else ''}"
 
 
 def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:

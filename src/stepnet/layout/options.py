@@ -51,6 +51,7 @@ OPTIONS = {
     "most": Option("--most", "BYTES ahead of the command", "most=BYTES"),
     "format": Option("--format", "parquet", "file_format='parquet'"),
     "inputs": Option("--inputs", "DATA.parquet", "samples=SEQUENCES"),
+    "steps": Option("--steps", "any", "steps='any'"),
     "resume": Option("--resume", "", "resume=True"),
     "bad": Option("--bad", "ROWS.parquet", "bad='ROWS.parquet'"),
     "keep": Option("--keep", "NAME", "keep=[NAME]"),

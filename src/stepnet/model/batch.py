@@ -13,7 +13,14 @@ import numpy as np
 from stepnet.compiler.net.types import STEPS, WHOLE, is_derived, is_sequence_axis, native, whole_axis
 from stepnet.compiler.net.windows import derived_offsets, own_name
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import LARGEST, array_of, checked_dtype, is_array, short_repr
+from stepnet.compiler.values.arguments import (
+    LARGEST,
+    array_of,
+    checked_dtype,
+    is_array,
+    is_integer,
+    short_repr,
+)
 from stepnet.compiler.values.dtypes import promoted_float
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import (
@@ -556,8 +563,13 @@ def initial_arrays(initial: Any, memory: Any, count: int, argument: str = "memor
     if initial is None or is_zeros(initial):
         return [None] * len(expected)
     initial = arranged(initial, memory)
+    if is_lengths(initial) and all(spec.shape for _, spec in expected):
+        raise InputError(f"initial is the memory before the first step, not whole numbers; {LENGTHS_ADVICE}")
     if skeleton(initial) != skeleton(memory):
-        raise InputError(f"initial is {skeleton(initial)}, the memory `{argument}` is {skeleton(memory)}")
+        shapes = ", ".join(str([count, *spec.shape]) for _, spec in expected)
+        raise InputError(
+            f"initial is {skeleton(initial)}, the memory `{argument}` is {skeleton(memory)}, of {shapes}"
+        )
     arrays: list[Array | None] = []
     for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
         what = f"the initial memory `{name}`"
@@ -568,6 +580,16 @@ def initial_arrays(initial: Any, memory: Any, count: int, argument: str = "memor
             raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
         arrays.append(np.ascontiguousarray(array, spec.dtype))
     return arrays
+
+
+def is_lengths(initial: Any) -> bool:
+    """Returns whether the argument `initial` looks like the lengths of sequences: whole numbers in a list or
+    in an array of one axis.
+    """
+    if isinstance(initial, list | tuple):
+        entries = cast("Sequence[Any]", initial)
+        return len(entries) > 0 and all(map(is_integer, entries))
+    return is_array(initial) and initial.ndim == 1 and np.asarray(initial).dtype.kind in "iu"
 
 
 def is_zeros(initial: Any) -> bool:
@@ -616,11 +638,13 @@ def check_inputs(
         return
     given = arranged(given, declared)
     if skeleton(declared) != skeleton(given):
-        itself = isinstance(declared, Spec) and len(leaves(given)) == 1
+        if isinstance(declared, Spec) and len(leaves(given)) == 1:
+            besides = ": pass the array itself"
+        elif kind == "static" and given is None:
+            besides = ": give them as statics="
         raise InputError(
             f"the {kind}s {argument and f'`{argument}` '}are {skeleton(given)}; this {owner} was made for "
-            f"{skeleton(declared)}"
-            f"{': pass the array itself' if itself else besides}"
+            f"{skeleton(declared)}{besides}"
         )
     for (name, expected), array in zip(titled_leaves(declared, argument), leaves(given), strict=True):
         if expected.shape != array.shape:

@@ -4,21 +4,22 @@ The values that are saved between the two passes depend on how the gradient runs
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
 
-from stepnet.compiler.targets import gradient_order
+from stepnet.compiler.targets import Order, gradient_order
 from stepnet.compiler.values.arguments import checked_integer, flag
-from stepnet.errors import InputError
+from stepnet.compiler.values.once import entry_of
+from stepnet.errors import IndexOutsideError, InputError
 from stepnet.explain.gradients import explain_gradient
 from stepnet.model.backward import Backward, GradientLayout
 from stepnet.model.control import Controls, UncheckedCall, check_controls
 from stepnet.model.executables import Executables, Form
 from stepnet.model.gradient_explain import GradientExplanation, gradient_explanation
-from stepnet.model.gradient_runs import Halved
+from stepnet.model.gradient_runs import GradientRun, Halved
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.gradients import (
     CallArguments,
@@ -29,12 +30,12 @@ from stepnet.model.gradients import (
 from stepnet.model.model import Model, differentiable, gradient_kinds
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.prepared_gradients import GradientExecutable, form_of
-from stepnet.model.program import Asked
+from stepnet.model.program import Asked, Program
 
 Array = np.ndarray
 
 
-def vjp(model: Model) -> "Vjp":
+def vjp(model: Model, *, per_sequence: bool = False) -> "Vjp":
     """Returns a function that runs a model and returns its results and a function from cotangents to
     gradients.
 
@@ -43,10 +44,13 @@ def vjp(model: Model) -> "Vjp":
 
     Args:
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
+        per_sequence: Whether the gradients of the parameters are those of each sequence, with an axis of
+            sequences first, instead of their sum over the batch.
 
     Raises:
         InputError: For a value that is not a model, and for layers with `until`.
-        RefusedError: For a recurrence in int8, when it is run.
+        RefusedError: When it is run, for a recurrence in int8, and with `per_sequence` for models with
+            sequences inside a step, and for parameters that are read at indices.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)
@@ -58,6 +62,13 @@ def vjp(model: Model) -> "Vjp":
     >>> gradients.params, gradients.inputs.tolist(), gradients.initial
     (array([11.]), [[[2.0], [2.0]]], array([[1.]]))
 
+    The gradient of the parameters for each of two sequences:
+
+    >>> _, backward = sn.vjp(rnn, per_sequence=True)(np.array([[[1.0], [10.0]], [[2.0], [3.0]]]))
+    >>> backward(None, np.ones((2, 1))).params
+    array([[11.],
+           [ 5.]])
+
     A graph gives its outputs alone, and so are the cotangents:
 
     >>> graph = sn.Graph(lambda x, W: sn.reduce(rnn(x)[0], "mean") * W, np.array([3.0]))
@@ -68,14 +79,18 @@ def vjp(model: Model) -> "Vjp":
     >>> gradients.params, gradients.inputs.tolist()
     (array([12.]), [[[6.0], [3.0]]])
     """
-    return Vjp(differentiable(model))
+    return Vjp(differentiable(model), flag(per_sequence, "per_sequence"))
 
 
 class Vjp:
     """A function that runs a model and prepares its gradients, whose programs it caches; `vjp` makes it."""
 
-    def __init__(self, model: Model) -> None:
-        """Stores a model that has gradients, with empty caches for the programs that compute them."""
+    def __init__(self, model: Model, per_sequence: bool = False) -> None:
+        """Stores a model that has gradients, with empty caches for the programs that compute them.
+
+        per_sequence: whether gradients of parameters are those of each sequence, and not their sum.
+        """
+        self.per_sequence = per_sequence
         self.model, self.programs, self.calls = model, OrderedDict[Any, Any](), GradientCalls()
         self.check, self.ends_early = model.change_check, model.ends_early
 
@@ -131,17 +146,37 @@ class Vjp:
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         places = arguments.wanted(kinds)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint, asked)
+        run = self.run_of(arguments.reading.program, places, checkpoint, asked)
         if form is not None and isinstance(run, Halved) and not arguments.reading.program.has_derived:
             self.calls.prepare(
                 form, arguments, GradientLayout.of(arguments, kinds, places, run, asked), params is not None
             )
             if (done := self.calls.forward(form, sequences, initial, params)) is not None:
                 return done
-        made = run.forward(arguments.arrays, arguments.call, asked)
+        with arguments.located():
+            made = run.forward(arguments.arrays, arguments.call, asked)
         own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
         finish = Backward(arguments, kinds, places, run, asked, own, saved)
         return finish.results, finish
+
+    def run_of(
+        self, program: Program, wanted: Sequence[int], checkpoint: Checkpoint, engine: Order
+    ) -> GradientRun:
+        """Returns the programs of the gradient of a model's program, made at first use. Raises `InputError`
+        for a checkpoint if gradients are those of each sequence.
+
+        wanted: the positions of the inputs to differentiate.
+        checkpoint: the checked argument of a call. engine: the engines in order of preference.
+        """
+        if not self.per_sequence:
+            return gradient_run(self.programs, program, program.net, wanted, checkpoint, engine)
+        if checkpoint is not None:
+            raise InputError(
+                "checkpoint= adds up the gradients of parameters piece by piece: leave it out where they are "
+                "per_sequence"
+            )
+        key = program, tuple(wanted), "per sequence"
+        return entry_of(self.programs, key, lambda: Halved.of(program.net, wanted, is_each=True))
 
     def explanation(
         self,
@@ -170,7 +205,7 @@ class Vjp:
             steps = checked_integer(steps, "steps is how many there are of each", 0)
         program, places = self.model.gradient_program()
         wanted = wanted_places(program.net, places, kinds)
-        run = gradient_run(self.programs, program, program.net, wanted, checkpoint, asked)
+        run = self.run_of(program, wanted, checkpoint, asked)
         return gradient_explanation(run, kinds, checkpoint, asked, rows, steps)
 
     def explain(
@@ -219,7 +254,8 @@ class GradientCalls(Executables[GradientExecutable]):
     ) -> tuple[Any, Callable[..., Gradients]] | None:
         """Runs a forward half that was prepared; returns the results of the call, and its backward pass.
 
-        Returns None if none with this key is free, or if an argument needs a check or a conversion.
+        Returns None if none with this key is free, if an argument needs a check or a conversion, and for an
+        integer outside of a parameter, which the call that is not prepared names.
 
         form: the key of the call.
         sequences, initial, params: the arguments of the call; None for initial memories of zeros, and for the
@@ -230,6 +266,8 @@ class GradientCalls(Executables[GradientExecutable]):
         executable, idle = taken
         try:
             run = executable.forward(sequences, initial, params)
+        except IndexOutsideError:
+            return None
         finally:
             idle.append(executable)
         if run is None:

@@ -21,6 +21,7 @@ from stepnet.compiler.values.arguments import (
     flag,
     function,
     is_module,
+    unknown_argument,
 )
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, skeleton, titled_leaves
@@ -52,6 +53,21 @@ LEVELS_OF_STATIC = (
     "the static {} has levels=, which are of inputs: a static that is a sequence has a name for its axis, as "
     "Spec(64, axis='keys'); statics of the same lengths have the same name"
 )
+MEANT_OF_RNN: dict[str, str] = {
+    **dict.fromkeys(
+        ("hidden", "hidden_size", "units", "state", "state_size"), "the features of the memory are memory=64"
+    ),
+    **dict.fromkeys(
+        ("input_size", "input_shape", "features", "input"), "the features of the inputs are inputs=64"
+    ),
+    **dict.fromkeys(("go_backwards", "backward"), "reverse=True runs a sequence from its last step"),
+    **dict.fromkeys(
+        ("engine", "mask", "masked", "lengths", "initial", "last_only", "begun", "time_major"),
+        "it is an argument of a call of the recurrence, rnn(sequences, ...)",
+    ),
+    **dict.fromkeys(("weights", "parameters"), "the parameters are params="),
+}
+"""Advice for arguments that RNN lacks, by their names."""
 MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
@@ -76,13 +92,16 @@ class Declared(Model):
         reverse: bool = False,
         unroll: int = 1,
         until: Until | None = None,
+        **unknown: Any,
     ) -> None:
         """Checks and stores the arguments, which `RNN` documents; traces the step if `inputs` is given.
         Raises `InputError` for arguments that do not fit, such as no memory, and `ArgumentError` for more
-        than two by position.
+        than two by position, and for one by another name.
         """
         if others:
             raise ArgumentError(POSITIONS)
+        if unknown:
+            raise unknown_argument("RNN", Declared.__init__, unknown, MEANT_OF_RNN)
         function(step, "step is a function step(x, memory, params)")
         if is_module(step):
             raise InputError(OF_PYTORCH.format(type(step).__name__))

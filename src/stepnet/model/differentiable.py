@@ -18,19 +18,22 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from stepnet.compiler.grad import per_sequence
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets import Bound, Call, Order, Results, checked_engine, choose, gradient_order
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import leaves
+from stepnet.errors import RefusedError
 from stepnet.model.control import UncheckedCall
 from stepnet.model.executables import Form
 from stepnet.model.gradient_runs import GradientRun, Halved, gradient_net, tangents_of_net
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.model import Model
-from stepnet.model.nets import Arrays, call_on, run_net
+from stepnet.model.nets import Arrays, call_on, located_integers, run_net
 from stepnet.model.pieces import Checkpoint
+from stepnet.model.products import products
 from stepnet.model.program import Asked, NetProgram, Program
 from stepnet.model.programs import Programs
 from stepnet.ragged.positions import Positions
@@ -68,7 +71,8 @@ class DifferentiableNet:
         engine: the engines in order of preference.
         """
         # 1: the first output gets a buffer of its own, and all others may lie in one buffer.
-        return run_net(self._run, arrays, Call(positions), engine, 1)
+        with located_integers(self.net, arrays, positions):
+            return run_net(self._run, arrays, Call(positions), engine, 1)
 
     def passes(
         self, wanted: tuple[int, ...], checkpoint: Checkpoint = None, engine: Asked = "auto"
@@ -82,14 +86,25 @@ class DifferentiableNet:
         run = gradient_run(self._kept, None, self.net, wanted, checkpoint, order)
         return Passes(self, wanted, order, run)
 
-    def halves(self, wanted: tuple[int, ...], engine: Asked = "auto") -> "FixedPasses":
+    def halves(self, wanted: tuple[int, ...], engine: Asked = "auto", is_each: bool = False) -> "FixedPasses":
         """Returns passes that save values of a fixed number and known types, for a graph that holds them.
 
         wanted: the positions of the inputs that get gradients.
         engine: an engine, or several in order of preference, of which those that run gradients are used.
+        is_each: whether gradients of parameters are those of each sequence, and not their sum. Raises
+            `RefusedError` where the net has no such gradient.
         """
-        run = entry_of(self._kept, ("halves", wanted), lambda: Halved.of(self.net, wanted))
+        key = "halves", wanted, is_each
+        run = entry_of(self._kept, key, lambda: Halved.of(self.net, wanted, is_each))
         return FixedPasses(self, wanted, self.gradient_engines(engine), run)
+
+    def products(self, positions: Positions, wanted: tuple[int, ...] | None = None) -> int:
+        """Counts the floating-point operations of the matrix products of a call, or, with `wanted`, those of
+        the backward pass for gradients of the inputs at these positions.
+
+        positions: where the steps of the sequences lie in the arrays.
+        """
+        return products(self.net if wanted is None else self.halves(wanted).run.second.net, positions)
 
     def gradient_engines(self, engine: Asked) -> Order:
         """Returns the engines that run the net with gradients, which may be others than those asked for.
@@ -121,6 +136,20 @@ class DifferentiableNet:
             self._kept, ("tangent", moved), lambda: DifferentiableNet(tangents_of_net(self.net, moved))
         )
 
+    def per_sequence(self) -> "DifferentiableNet | None":
+        """Returns the function whose totals, such as the gradients of parameters, are those of each sequence
+        instead of those of all; None if the net has no such form.
+        """
+
+        def made() -> tuple[DifferentiableNet | None]:
+            """Makes the function; in a tuple, as a cache cannot hold None."""
+            try:
+                return (DifferentiableNet(per_sequence(self.net)),)
+            except RefusedError:
+                return (None,)
+
+        return entry_of(self._kept, "per sequence", made)[0]
+
 
 @dataclass(frozen=True)
 class Passes:
@@ -148,7 +177,8 @@ class Passes:
         arrays: the inputs of the net; None for initial memories of zeros.
         positions: where the steps of the sequences lie in the arrays.
         """
-        return self.run.forward(arrays, Call(positions), self.engine)
+        with located_integers(self.net.net, arrays, positions):
+            return self.run.forward(arrays, Call(positions), self.engine)
 
     def backward(
         self, arrays: Arrays, cotangents: Sequence[Array], saved: Sequence[Array], positions: Positions
@@ -263,7 +293,8 @@ class FixedNet:
             bound = program.bound(order)
             if form is not None and not program.has_derived:
                 self._programs.calls.prepare(form, program, bound, call, lead)
-            outputs, final, _ = program.split(bound(call))
+            with located_integers(program.net, [*arrays, *program.params], positions):
+                outputs, final, _ = program.split(bound(call))
         return [*outputs, *leaves(program.final(final))]
 
 

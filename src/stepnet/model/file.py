@@ -138,10 +138,10 @@ def read_model(
         for a file of a kind that is run over any number of steps.
     """
     file, stated = file_path(path, "model"), choice or LayoutChoice()
-    if any_steps and file.suffix.lower() not in FIXING and not is_paddle_program(file):
+    if any_steps and not may_fix_steps(file):
         raise InputError(
-            f"{file}: steps= is for files of {', '.join(FIXING)} and programs of PaddlePaddle, which may fix "
-            "the number of steps"
+            f"{file}: {option('steps')} is for files of {', '.join(FIXING)} and programs of "
+            "PaddlePaddle, which may fix the number of steps"
         )
     if file.suffix == ".so":
         raise FileError(f"{file}: this is a library of machine code: {LIBRARY}")
@@ -176,7 +176,8 @@ def notes_on_nan(graph: Graph) -> tuple[str, ...]:
     """
     program, names = graph.program, list[str]()
     model: Any = graph.model
-    steps, notes = getattr(model, "only_steps", None), list[str]()
+    steps, notes = graph.only_steps, list[str]()
+    stated, others = getattr(model, "steps", None), False
     if steps is not None:
         notes.append(
             f"the file is for {steps} steps; a model that is written from it gives NaN for sequences of "
@@ -188,10 +189,21 @@ def notes_on_nan(graph: Graph) -> tuple[str, ...]:
             names.append(program.net.nodes[place].name or f"weights {list(array.shape)}")
     for node in all_nodes(program.net):
         if node.operation == "constant" and np.isnan(node.attributes["value"].value).any():
-            if steps is not None and not node.type.shape and not node.name:
-                continue  # the results for sequences of other lengths
+            if stated is not None and not node.type.shape and not node.name:
+                others = others or steps is None  # the results for sequences of other lengths
+                continue
             names.append(node.name or f"a constant {list(node.type.shape)}")
+    if others:
+        notes.append(
+            f"the file is for {stated} steps, of which the model makes features: results for sequences of "
+            "other lengths may be NaN"
+        )
     return (*notes, *([f"NaN is in {listed(names)}"] if names else []))
+
+
+def may_fix_steps(file: Path) -> bool:
+    """Tells whether a file is of a kind that may fix the number of steps."""
+    return file.suffix.lower() in FIXING or is_paddle_program(file)
 
 
 def whole_graph(file: Path, any_steps: bool = False) -> Graph | None:
@@ -281,6 +293,9 @@ def only_recurrent(file: Path, choice: LayoutChoice, any_steps: bool = False) ->
         return graph_model(graph, file, kept_states(model))
     if readable:
         check_whole(model)
+    if around and not model.modules and (missing := without_rows(model, around)):
+        hints = "".join(f"; {own}" for own in model.layers if ": " in own)
+        raise LayoutError(f"{file}: it has {listed(missing)}, which stepnet does not run{hints}")
     selected = choice.checked_modules(model)
     check_agrees(model, selected)
     check_whole(model)
@@ -359,10 +374,15 @@ def check_whole(model: FileContents) -> None:
             f"{whole}, which specifies the whole model"
         )
     around = layers_around(model)
-    if around and (own := kind(Path(model.path)).unsupported(Path(model.path), around)):
+    if around and (own := without_rows(model, around)):
         raise LayoutError(f"{model.path}: it has {listed(own)}, which stepnet does not run; {alone}")
     if around:
         raise LayoutError(f"{model.path}: not only recurrent layers: it has {listed(around)}; {alone}")
+
+
+def without_rows(model: FileContents, around: Sequence[str]) -> list[str]:
+    """Returns those of the layers `around` of a file that stepnet does not run (`Format.unsupported`)."""
+    return kind(Path(model.path)).unsupported(Path(model.path), around)
 
 
 def layers_around(model: FileContents) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from stepnet.compiler.grad.gradient import vjp
 from stepnet.compiler.grad.halves import halves
+from stepnet.compiler.grad.per_sequence import per_sequence
 from stepnet.compiler.grad.tangent_net import jvp
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, is_static_extent
@@ -96,13 +97,17 @@ class Halved:
     blocks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, net: Net, wanted: Sequence[int]) -> "Halved":
+    def of(cls, net: Net, wanted: Sequence[int], is_each: bool = False) -> "Halved":
         """Makes the forward and backward halves of a net's gradient for the inputs at the positions `wanted`.
 
         The forward half returns the results of the net, then further values to save for the backward half. A
         value that is both is one result.
+
+        is_each: whether gradients of parameters are those of each sequence, and not their sum. Raises
+            `RefusedError` where a net has no such gradient.
         """
-        parts = halves(vjp(net, wanted), len(net.inputs), len(net.results))
+        both = vjp(net, wanted)
+        parts = halves(per_sequence(both) if is_each else both, len(net.inputs), len(net.results))
         own = len(net.results)
         results, saved = list(parts.forward.results[:own]), list[int]()
         for number in parts.forward.results[own:]:

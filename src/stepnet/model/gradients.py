@@ -7,6 +7,7 @@ The code behind a call (runs, losses and texts) deals only with nets.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch
 from stepnet.model.control import run_until
+from stepnet.model.nets import located_integers
 from stepnet.model.program import Beginning, Program, StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading
@@ -153,6 +155,10 @@ class CallArguments:
     def batch(self) -> Batch:
         """The sequences of the call whose gradient is taken."""
         return self.reading.batch
+
+    def located(self) -> AbstractContextManager[None]:
+        """Context that adds to an `IndexOutsideError` of the call which integer it is, and where."""
+        return located_integers(self.net, self.arrays, self.call.positions)
 
     @classmethod
     def of(

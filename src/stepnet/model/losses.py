@@ -159,10 +159,12 @@ class ValueAndGrad:
                     if done is not None:
                         return done
             arrays = [*arguments.arrays, *loss_targets.arrays, seed]
-            value, *gradients = run_net(program, arrays, arguments.call, asked)
+            with arguments.located():
+                value, *gradients = run_net(program, arrays, arguments.call, asked)
             return (value * seed)[()], arguments.gradients(kinds, places, gradients)
         run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint, asked)
-        made = run.forward(arguments.arrays, arguments.call, asked)
+        with arguments.located():
+            made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]
         program, seed = self.net_for(arguments, loss_targets, floats, True)

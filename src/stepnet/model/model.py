@@ -23,7 +23,7 @@ from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine
-from stepnet.compiler.values.arguments import file_path, flag, unknown_argument
+from stepnet.compiler.values.arguments import advised, file_path, flag, unknown_argument
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
@@ -54,6 +54,20 @@ MADE_WITH = {
     "until",
 }
 """The attributes of models that stay as they were made."""
+
+
+OF_OTHERS: Mapping[str, str] = {
+    **dict.fromkeys(("predict", "forward", "run", "apply"), "call the model itself, model(sequences)"),
+    **dict.fromkeys(
+        ("state_dict", "parameters", "weights", "get_weights"), "its parameters are model.params"
+    ),
+    **dict.fromkeys(("load_state_dict", "set_weights"), "with_params(params) returns a model with others"),
+    **dict.fromkeys(("train", "eval"), "a model has no modes, and runs as it was when it was made"),
+    **dict.fromkeys(("to", "cuda", "cpu"), "what runs it is engine= of a call"),
+    **dict.fromkeys(("summary", "get_config"), "print(model.explain()), and stepnet show of a file"),
+    **dict.fromkeys(("fit", "compile", "backward"), "stepnet.value_and_grad(loss, model) trains it"),
+}
+"""Advice for attributes that models of other libraries have, by their names."""
 
 
 class Declaration(NamedTuple):
@@ -184,7 +198,8 @@ class Model(ABC):
                 f"a call of a {self.noun}", Model.__call__, unknown, {**MEANT, **self.meant()}
             )
         if statics is None and lengths is None and mask is None and begun is None and self.until is None:
-            form, results = self.programs.prepared(sequences, initial, last_only, engine, masked, time_major)
+            options = last_only, engine, masked, time_major
+            form, results = self.programs.prepared(sequences, initial, *options)
             if results is not None:
                 return results
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
@@ -310,6 +325,13 @@ class Model(ABC):
             advice = REPLACED if name == "params" else f"make another model, with {name}="
             raise InputError(f"the {name} of this {type(self).__name__} cannot be set: {advice}")
         super().__setattr__(name, value)
+
+    if not TYPE_CHECKING:  # a checker of types would take any attribute for one that is there
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises `AttributeError`, with advice for an attribute that models of other libraries have."""
+            advice = f": {OF_OTHERS[name]}" if name in OF_OTHERS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{advice}")
 
     def __repr__(self) -> str:
         """Returns the class of the model, and what it was made with."""
@@ -509,6 +531,7 @@ class Model(ABC):
             drawing.write(made, file_path(path), flag(force, "force"))
         return str(made)
 
+    @advised(overwrite="force=True replaces an existing file")
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the model to a file, from which `stepnet.load` reads it without its code or its framework.
 

@@ -40,6 +40,10 @@ from stepnet.model.watch import as_watched
 from stepnet.ragged import Ragged
 
 Array = np.ndarray
+FIXED_ROWS = (
+    "; it is of {} sequences, and a call has any number: with PyTorch write torch.zeros(1, x.shape[0], size)"
+)
+"""Advice for an initial memory that code makes for a fixed number of sequences."""
 
 
 def is_traced(structure: Any) -> bool:
@@ -197,8 +201,12 @@ def memory_values(builder: Any, initial: Any, traced: TracedStep) -> list[Traced
                 "initial='zeros', or np.zeros_like(value) beside other values"
             )
         if (leaf.type.shape, leaf.type.dtype) != (spec.shape, spec.dtype):
+            shape = leaf.type.shape
+            fixed = shape[1:] == spec.shape != shape
+            advice = FIXED_ROWS.format(shape[0]) if fixed else ""
             raise refuse(
                 f"{what} is {leaf.type.element}; it should be {DTYPES[spec.dtype].text}{list(spec.shape)}"
+                f"{advice}"
             )
         values.append(apply("expand", leaf, extent=ROWS) if leaf.type.extent == CONST else leaf)
     return values

@@ -1,17 +1,38 @@
 """Runs a net on arrays in the order of its inputs, and returns results in the order of its results."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
+from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets import Bound, Call, Order, Results
+from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.errors import IndexOutsideError
 from stepnet.model.program import NetProgram
+from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 Arrays = Sequence[Array | None]
 """The arrays of a net's inputs; None for a memory of zeros."""
+
+
+@contextmanager
+def located_integers(net: Net, arrays: Arrays, positions: Positions) -> Generator[None]:
+    """Context that adds to an `IndexOutsideError` of a run which integer it is, and where.
+
+    net, arrays: the net whose indices are read, and its inputs in order; None for zeros.
+    positions: where the steps of the sequences lie in the arrays.
+    """
+    try:
+        yield
+    except IndexOutsideError as error:
+        with IMPORTS:  # late: only errors need it
+            from stepnet.model.outside import located_in_net
+
+        raise located_in_net(error, net, arrays, positions) from None
 
 
 def run_net(

@@ -334,15 +334,10 @@ class GradientExecutable(Executable[Program]):
             if seed is None:
                 seeds.append(zeros)
                 continue
-            if shape is None:
-                if type(seed) is not Ragged or not same_offsets(seed, sequences):
-                    return None
-                seed, shape = seed.values, zeros.shape
-            if type(seed) is not np.ndarray or seed.shape != shape or seed.dtype != zeros.dtype:
+            array = array_in_net(seed, sequences, shape, zeros.shape, zeros.dtype)
+            if array is None:
                 return None
-            if not seed.flags.c_contiguous:
-                return None
-            seeds.append(seed.reshape(zeros.shape))
+            seeds.append(array)
         saved = [made[place] for place in self.layout.run.saved]
         return gradients_in(self.gradients, self.second([*arrays, *seeds, *saved]), sequences)
 
@@ -415,6 +410,25 @@ def same_offsets(one: Ragged, other: Ragged) -> bool:
     if one.offsets is other.offsets:
         return True
     return len(one.offsets) == 1 and np.array_equal(one.offsets[0], other.offsets[0])
+
+
+def array_in_net(
+    leaf: Any, sequences: Any, given: Shape | None, shape: Shape, dtype: np.dtype[Any]
+) -> Array | None:
+    """Returns an array that a call gives, such as a cotangent, in its shape in a net, without a copy; None if
+    it needs a check or a conversion.
+
+    leaf: the array. sequences: the sequences of the call.
+    given: the shape in which the caller gives it; None for a Ragged of the lengths of the sequences.
+    shape, dtype: its shape and dtype in the net.
+    """
+    if given is None:
+        if type(leaf) is not Ragged or not same_offsets(leaf, sequences):
+            return None
+        leaf, given = leaf.values, shape
+    if type(leaf) is not np.ndarray or leaf.shape != given or leaf.dtype != dtype:
+        return None
+    return leaf.reshape(shape) if leaf.flags.c_contiguous else None
 
 
 def form_of(

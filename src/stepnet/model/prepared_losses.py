@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import Order
+from stepnet.errors import IndexOutsideError
 from stepnet.model.executables import Executables, Form
 from stepnet.model.gradients import CallArguments, Gradients
 from stepnet.model.prepared_gradients import (
@@ -105,7 +106,8 @@ class LossCalls(Executables[LossExecutable]):
     ) -> tuple[Any, Gradients] | None:
         """Runs the call that is prepared for a form (key); returns the value of the loss and its gradients.
 
-        Returns None if nothing is prepared and free, or if an argument needs a check or a conversion.
+        Returns None if nothing is prepared and free, if an argument needs a check or a conversion, and for an
+        integer outside of a parameter, which the call that is not prepared names.
 
         sequences, targets, initial, params: the arguments of the call.
         """
@@ -114,6 +116,8 @@ class LossCalls(Executables[LossExecutable]):
         executable, idle = taken
         try:
             return executable(sequences, targets, initial, params)
+        except IndexOutsideError:
+            return None
         finally:
             idle.append(executable)
 

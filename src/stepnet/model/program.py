@@ -320,9 +320,11 @@ def own_parameters(params: Any, argument: str = "") -> Any:
     named = list(titled_leaves(params, argument))
     for name, value in named:
         if is_number(value):
+            whole, _, place = name.rpartition(".")
+            lists = f"; a list of numbers is np.asarray({whole}, np.float32)" if place.isdecimal() else ""
             raise InputError(
                 f"{called(name)} is the Python number {value!r}, which has no dtype: give "
-                f"np.float32({value!r}), or a number of another dtype"
+                f"np.float32({value!r}), or a number of another dtype{lists}"
             )
     return read_only(rebuild(params, [parameter(value, called(name)) for name, value in named]))
 

@@ -26,7 +26,7 @@ from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.once import entry_of, put_latest
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
-from stepnet.errors import InputError
+from stepnet.errors import IndexOutsideError, InputError
 from stepnet.model.executables import MOST_FORMS, Executables, Form
 from stepnet.model.program import Program
 from stepnet.ragged import Ragged, unchecked_ragged
@@ -490,13 +490,18 @@ class Programs(Generic[Kind]):
     ) -> tuple[Form | None, tuple[Any, Any] | None]:
         """Runs a call if it was prepared; returns its cache key, and its results or None.
 
-        The key is None for a call that is never prepared. Nothing is checked: a call that was prepared with
-        this key has passed all checks. The program of the call becomes the latest one.
+        The key is None for a call that is never prepared, and for an integer outside of a parameter, which
+        the call that is not prepared names. Nothing is checked: a call that was prepared with this key has
+        passed all checks. The program of the call becomes the latest one.
 
         sequences, initial, last_only, engine, masked, time_major: the arguments of the call.
         """
         form = self.calls.form(sequences, last_only, engine, masked, time_major, any_lengths=True)
-        if form is None or (done := self.calls.run(form, sequences, initial)) is None:
+        try:
+            done = None if form is None else self.calls.run(form, sequences, initial)
+        except IndexOutsideError:
+            return None, None
+        if done is None:
             return form, None
         self.latest, results = done
         return form, results

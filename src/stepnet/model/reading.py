@@ -1,7 +1,7 @@
 """The checked arguments of a call, and its results in the layout of the inputs."""
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from stepnet.compiler.targets import Bound, Call, Order
 from stepnet.compiler.values.collector import paused_collector
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, rebuild
-from stepnet.errors import InputError
+from stepnet.errors import IndexOutsideError, InputError
 from stepnet.model.batch import Batch, Statics, begun_steps
 from stepnet.model.control import mask_array, run_until
 from stepnet.model.executables import Form
@@ -75,14 +76,27 @@ class Reading(Generic[Kind]):
         outputs: list[Any]
         if self.ends:
             ended = len(leaves(program.memory))
-            lengths, results = run_until(bound, call, self.running.net, ended)
+            with self.located():
+                lengths, results = run_until(bound, call, self.running.net, ended)
             outputs = results.outputs
             if not call.last_only:
                 outputs = [Ragged(output, (offsets_of(lengths),)) for output in outputs]
         else:
-            results = program.split(bound(call))
+            with self.located():
+                results = program.split(bound(call))
             outputs = self.shaped(results.outputs)
         return rebuild(program.output, outputs), program.final(results.final)
+
+    @contextmanager
+    def located(self) -> Generator[None]:
+        """Context that adds to an `IndexOutsideError` of the call which integer it is, and where."""
+        try:
+            yield
+        except IndexOutsideError as error:
+            with IMPORTS:  # late: only errors need it
+                from stepnet.model.outside import located_in_call
+
+            raise located_in_call(error, self.running, self.call) from None
 
     def shaped(self, outputs: list[Any]) -> list[Any]:
         """Returns outputs in the layout of the inputs, such as a padded array; those of a call that returns
@@ -101,7 +115,8 @@ class Reading(Generic[Kind]):
 
         bound: the kernel (compiled net) with its parameters.
         """
-        results = self.program.split(bound(self.call))
+        with self.located():
+            results = self.program.split(bound(self.call))
         return rebuild(self.program.output, self.shaped(results.outputs)), results.final
 
 

@@ -1,6 +1,7 @@
 """`jvp`: runs layers and models, and computes the derivatives of their results in a direction.
 
-Values and tangents are computed side by side by one net, so nothing is saved.
+Values and tangents are computed side by side by one net, so nothing is saved. The second call of a form is
+prepared (`prepared_tangents.py`).
 """
 
 from collections import OrderedDict
@@ -20,6 +21,8 @@ from stepnet.model.control import Controls, UncheckedCall, check_controls
 from stepnet.model.gradients import CallArguments
 from stepnet.model.model import Model, differentiable, gradient_kinds
 from stepnet.model.nets import run_net
+from stepnet.model.prepared_gradients import form_of
+from stepnet.model.prepared_tangents import TangentCalls, TangentExecutable, kinds_of
 from stepnet.model.program import Asked, NetProgram
 
 Array = np.ndarray
@@ -57,8 +60,9 @@ class Jvp:
     """A function that runs a model with tangents, whose programs it caches; `jvp` makes it."""
 
     def __init__(self, model: Model) -> None:
-        """Stores a model that has gradients, with an empty cache for the programs that compute tangents."""
-        self.model, self.programs = model, OrderedDict[Any, NetProgram]()
+        """Stores a model that has gradients, with empty caches for the programs that compute tangents."""
+        self.model, self.programs, self.calls = model, OrderedDict[Any, NetProgram](), TangentCalls()
+        self.check = model.change_check
 
     def __call__(
         self,
@@ -97,9 +101,17 @@ class Jvp:
         ([[10.0], [15.0]], [[10.0], [15.0]])
         """
         check_controls("jvp", Jvp.__call__, control)
-        order, kinds = gradient_order(engine), gradient_kinds(self.model, initial)
-        given = direction_of(tangents, kinds)
-        last_only = flag(last_only, "last_only")
+        kinds = gradient_kinds(self.model, initial)
+        given, form = direction_of(tangents, kinds), None
+        if not self.model.ends_early and statics is None and lengths is None:
+            if self.check is not None:
+                self.check()
+            begins = initial is not None and not self.model.gives_final
+            form = form_of(sequences, (*given,), last_only, engine, control, params is not None, begins)
+            done = None if form is None else self.calls.run(form, sequences, given, initial, params)
+            if done is not None:
+                return self.answer(done)
+        order, last_only = gradient_order(engine), flag(last_only, "last_only")
         arguments = self.model.gradient_call(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, order)
         )
@@ -111,9 +123,23 @@ class Jvp:
         places = tuple(sorted(moved))
         key = arguments.reading.program, places
         program = entry_of(self.programs, key, lambda: NetProgram(tangent_net.jvp(arguments.net, places)))
-        arrays = [*arguments.arrays, *(moved[place] for place in places)]
-        made = run_net(program, arrays, arguments.call, order)
+        directions = [moved[place] for place in places]
+        if form is not None and not arguments.reading.program.has_derived and self.calls.is_due(form):
+            own = kinds_of(arguments, given, moved)
+            made = TangentExecutable.of(arguments, program, own, directions, order, params is not None)
+            if made is not None:
+                self.calls.keep(form, made, made.bytes)
+        with arguments.located():
+            made = run_net(program, [*arguments.arrays, *directions], arguments.call, order)
         return arranged(arguments, made)
+
+    def answer(self, made: tuple[tuple[Any, Any], tuple[Any, Any]]) -> tuple[Any, Any]:
+        """Returns the results of a prepared call and their tangents as the model gives results: a graph gives
+        outputs alone.
+
+        made: (outputs, final memories), and their tangents.
+        """
+        return made if self.model.gives_final else (made[0][0], made[1][0])
 
 
 def direction_of(tangents: Any, kinds: tuple[str, ...]) -> dict[str, Any]:
@@ -140,7 +166,10 @@ def tangents_of(arguments: CallArguments, kind: str, value: Any) -> dict[int, Ar
     structure, places = arguments.structures[kind], arguments.places[kind]
     parts = leaves_as(value, structure)
     if parts is None:
-        raise InputError(f"the tangents of {kind} are {skeleton(value)}; {kind} are {skeleton(structure)}")
+        raise InputError(
+            f"the tangents of {kind} are {skeleton(value)}; {kind} are {skeleton(structure)}: give None "
+            "for an array that does not change"
+        )
     types = [arguments.net.type_of(number) for number in arguments.net.inputs]
     made: dict[int, Array] = {}
     for place, (name, _), leaf in zip(places, named_leaves(structure), parts, strict=True):

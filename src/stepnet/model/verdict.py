@@ -126,7 +126,7 @@ class Side:
     def only_steps(self) -> int | None:
         """The only number of steps that the model takes; None if it takes any."""
         _ = self.graph.program  # which finds the numbers that may depend on the steps
-        return getattr(self.graph.model, "only_steps", None)
+        return self.graph.only_steps
 
     @computed_once
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:

@@ -206,9 +206,10 @@ class Scope:
         other axis.
         """
         more, factor, multiplies = lengths
-        times = self.counted("Mul", counts, factor) if multiplies else counts
-        made = self.counted("Max", self.counted("Add", times, more), 0)
-        if not multiplies:
+        made = self.counted("Mul", counts, factor) if multiplies else counts
+        made = self.counted("Add", made, more) if more else made
+        made = self.counted("Max", made, 0) if more < 0 else made
+        if not multiplies and factor > 1:
             made = self.counted("Div", self.counted("Add", made, factor - 1), factor)
         if more <= 0:
             return made

@@ -64,7 +64,7 @@ def flatten(call: OnnxCall) -> Placed:
     """Computes the result of a Flatten node: a matrix, whose rows are the axes before the attribute `axis`
     joined to one, and whose columns are the axes from it on.
     """
-    x = call.x
+    x = shaping.with_one_step(call.x)
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
 

@@ -34,7 +34,7 @@ SETTINGS = {
     "Attention", "CumSum", "DequantizeLinear", "Dropout", "DynamicQuantizeLSTM",
     "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "Gather", "MatMulInteger",
     "MatMulIntegerToFloat", "PRelu", "QLinearMatMul", "QuantizeLinear", "ReduceMax", "ReduceMean",
-    "ReduceMin", "ReduceSum", "ScatterElements", "Split", "Squeeze", "TopK", "Unsqueeze",
+    "ReduceMin", "ReduceSum", "ScatterElements", "Split", "TopK", "Unsqueeze",
 }  # fmt: skip
 """The operators whose constants are settings of layers, axes, or places of features."""
 LAYERS = {
@@ -77,7 +77,10 @@ NUMBERS = NumberRules[OnnxCall](
     powers=frozenset({"Pow"}),
     rules={
         "Expand": lambda call, axes: of_copies(call.x, axes),
-        "Reshape": lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x)),
+        **dict.fromkeys(
+            ("Flatten", "Reshape", "Squeeze"),
+            lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x)),
+        ),
         "Slice": of_slice,
         "Pad": of_pad,
     },

@@ -334,7 +334,7 @@ def reshape(call: PaddleCall) -> Placed:
 
 def flatten(call: PaddleCall) -> Placed:
     """Computes the result of Paddle's operator flatten_contiguous_range: neighbouring axes joined to one."""
-    x = call.operand()
+    x = shaping.with_one_step(call.operand())
     first, last = (x.axis(call.attribute(name, usual)) for name, usual in FLATTENED)
     return shaping.reshape(x, [*x.sizes[:first], joint(x.sizes[first : last + 1]), *x.sizes[last + 1 :]])
 

@@ -28,7 +28,7 @@ from stepnet.paddle.recurrent import SEQUENCE_OPERATORS
 
 SETTINGS = {
     "arg_max", "dropout", "lookup_table", "lookup_table_v2", "prelu", "reduce_max", "reduce_mean",
-    "reduce_min", "reduce_sum", "sequence_pool", "split", "squeeze2", "transpose2", "unsqueeze2",
+    "reduce_min", "reduce_sum", "sequence_pool", "split", "transpose2", "unsqueeze2",
     *SEQUENCE_OPERATORS,
 }  # fmt: skip
 """The operators whose constants are settings of layers, axes, or places of features."""
@@ -94,7 +94,10 @@ NUMBERS = NumberRules[PaddleCall](
         "expand_v2": lambda call, axes: of_copies(call.operand(), axes),
         "fill_constant_batch_size_like": of_filled,
         "pad3d": of_pad,
-        "reshape2": lambda call, axes: of_reshape(call.operand(), axes, stated_steps(call.operand())),
+        **dict.fromkeys(
+            ("reshape2", "squeeze2"),
+            lambda call, axes: of_reshape(call.operand(), axes, stated_steps(call.operand())),
+        ),
         "slice": of_slice,
     },
 )

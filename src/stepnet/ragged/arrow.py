@@ -1,6 +1,6 @@
 """Sequences as Arrow list arrays, which have the same form: values and offsets. Only offsets are copied."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -61,6 +61,21 @@ def numbers_of(inside: Any) -> Any:
     return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
 
 
+def lists_from(kinds: Iterable[Any]) -> Iterator[str]:
+    """Yields, for messages, how columns whose rows are sequences, but no lists, are made lists, once for each
+    way: tensors, fixed-size lists and list views. Other types are skipped.
+
+    kinds: the Arrow types of the columns.
+    """
+    pyarrow, kinds = pyarrow_module(), list(kinds)
+    types = pyarrow.types
+    if any(map(types.is_fixed_size_list, kinds)) or any(map(types.is_list_view, kinds)):
+        yield "; column.cast(pyarrow.list_(column.type.value_type)) makes lists"
+    if any(isinstance(kind, pyarrow.FixedShapeTensorType) for kind in kinds):
+        arrays = "column.combine_chunks().to_numpy_ndarray()"
+        yield f"; stepnet.Ragged.from_list([*{arrays}]).to_arrow() makes lists"
+
+
 def check_type(whole_type: Any) -> None:
     """Raises `InputError` for an Arrow type (`whole_type`) that is no list, or nested list, of numbers or of
     fixed-size lists of numbers.
@@ -68,8 +83,10 @@ def check_type(whole_type: Any) -> None:
     types = pyarrow_module().types
     large, _, inside = list_axes(whole_type)
     if not large:
+        nulls = "; one without sequences is column.cast(pyarrow.list_(pyarrow.float32()))"
+        advice = nulls if types.is_null(whole_type) else "".join(lists_from([whole_type])) or "; cast it"
         raise InputError(
-            f"the Arrow array is {whole_type}, and must be a list or large_list, one per sequence; cast it"
+            f"the Arrow array is {whole_type}, and must be a list or large_list, one per sequence{advice}"
         )
     numbers = numbers_of(inside)
     if not (types.is_boolean(numbers) or types.is_integer(numbers) or types.is_floating(numbers)):

@@ -31,6 +31,7 @@ class Positions:
     inner: the offsets of each level of inner sequences, outermost first.
     beside: the offsets of static sequences, such as the keys of attention (the same at every step, with a
         length per row), by the name of their axis.
+    numbers: the caller's number of each sequence, for messages; None if they are in the caller's order.
     derived: values that targets derive from these positions, by name.
     """
 
@@ -40,6 +41,7 @@ class Positions:
     steps: Array | None = None
     inner: tuple[Array, ...] = ()
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    numbers: Array | None = None
     derived: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
 
     @classmethod

@@ -4,11 +4,13 @@
 them there in a model. `Recurrence` is the module of any other cell that is written with PyTorch, and `ready`
 has some from papers; `Scan` is the module of a recurrence whose step is written with NumPy's functions.
 `trace` makes a recurrence of a cell module, or of a function on tensors, and `graph` a `stepnet.Graph` of a
-whole module. Importing this imports PyTorch, which importing stepnet alone does not.
+whole module. `decompositions` makes exported programs that run without stepnet. Importing this imports
+PyTorch, which importing stepnet alone does not.
 """
 
 from stepnet.torch import ready
 from stepnet.torch.accelerate import accelerate
+from stepnet.torch.decompositions import decompositions
 from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.module_graph import graph
 from stepnet.torch.recurrence import Recurrence
@@ -26,6 +28,7 @@ __all__ = [
     "Recurrence",
     "Scan",
     "accelerate",
+    "decompositions",
     "graph",
     "ready",
     "trace",

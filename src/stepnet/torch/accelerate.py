@@ -20,6 +20,7 @@ OURS: dict[Any, Any] = {
     getattr(torch.nn, ours.__name__): ours for ours in (GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell)
 }
 ALREADY = "it is stepnet's already"
+OWN_FORWARD = "its forward was replaced on the layer itself, and may compute something else"
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,8 @@ def accelerate(model: Any, *, engine: Asked = "auto") -> Accelerated:
     """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"accelerate takes a torch.nn.Module, not {described(model)}")
+    if any(kind.__module__.partition(".")[0] == "keras" for kind in type(model).__mro__):
+        raise InputError("this is a model of Keras, whose layers stepnet.keras.accelerate() replaces")
     order = checked_engine(engine)
     modules: list[tuple[str, Any]] = list(model.named_modules())
     replaced, left, by_name, known = dict[str, Any](), dict[str, str](), dict(modules), patches()
@@ -184,7 +187,8 @@ def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, 
         return None, {"": ALREADY}
     answers = (patch.patched(module, holder) for patch in known)
     if (answer := next((answer for answer in answers if answer is not None), None)) is not None:
-        return answer.kind, answer.left
+        is_own = answer.kind is not None and "forward" in vars(module)
+        return (None, {"": OWN_FORWARD}) if is_own else (answer.kind, answer.left)
     if getattr(module, "original_name", kind.__name__) in {theirs.__name__ for theirs in OURS}:
         # torch.jit.script stores the name of the original class in original_name.
         return None, {"": f"{kind.__module__}.{kind.__qualname__} is not the class of this name in torch.nn"}
@@ -201,4 +205,6 @@ def refusal(module: Any) -> str | None:
         return ALREADY
     if kind not in OURS:
         return f"{kind.__name__} is a subclass, whose forward may compute something else"
+    if "forward" in vars(module):
+        return OWN_FORWARD
     return dtypes_refused(module.parameters())

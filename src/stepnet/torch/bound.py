@@ -20,18 +20,10 @@ from stepnet.model.model import Model
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
-from stepnet.torch.function import (
-    HALVES,
-    Array,
-    array_of,
-    carried,
-    differentiated,
-    in_dtypes,
-    is_differentiated,
-    run_forward,
-    tensor_of,
-)
+from stepnet.torch.arrays import HALVES, Array, array_of, carried, in_dtypes, tensor_of
+from stepnet.torch.function import count_products, differentiated, run_forward
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_differentiated
 from stepnet.torch.sequences import SequencePlaces
 
 torch: Any = pytorch("torch")
@@ -245,6 +237,8 @@ class BoundModule:
         code is bound to them again only if they have changed. statics: the inputs that are the same at all
         steps. engine: an engine, or several in order of preference.
         """
+        if torch._C._len_torch_dispatch_stack():
+            count_products(runnable.net, place.positions(data))
         net, form, results = self.bound(runnable, tensors), None, None
         if not place.tensors and not statics and [each.dtype for each in (data, *states)] in runnable.given:
             array, time_major = array_of(data), place.form == "time"

@@ -19,9 +19,14 @@ from stepnet.torch.convolutions import (
     conv1d,
     conv_transpose1d,
     convolved_shapes,
+    cut_shapes,
+    interleaved,
+    interpolated,
     padded_steps,
+    part_of_steps,
     pooled_shapes,
     pooled_windows,
+    repeated_shapes,
     transposed_shapes,
 )
 from stepnet.torch.layers import LayerForward as Ours
@@ -29,6 +34,7 @@ from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
 from stepnet.torch.norms import group_norm, instance_norm, normed_shapes
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.reads import computed_weights
 from stepnet.torch.recurrence import Recurrence
 from stepnet.torch.rewritten import DROPOUTS, REWRITTEN, refused
 from stepnet.torch.sequences import PackedSequence
@@ -82,6 +88,7 @@ class TracedLayers:
         """
         members: list[tuple[str, Any]] = list(module.named_modules())
         changed, hooks = list[tuple[Any, str]](), list[Any]()
+        weights = [(member, computed_weights(member)) for _, member in members]
         try:
             for _, member in members:
                 method = method_of(member)
@@ -99,6 +106,8 @@ class TracedLayers:
                 member.__dict__.pop(method, None)
             for hook in hooks:
                 hook.remove()
+            for member, own in weights:
+                member.__dict__.update(own)
 
     def hooked(self, name: str, module: Any) -> list[Any]:
         """Registers hooks that keep `path` up to date when a module is called; returns them for removal.
@@ -357,6 +366,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{getattr(torch.nn.functional, name): dropped for name in DROPOUTS},
     torch.conv1d: conv1d,
     torch.conv_transpose1d: conv_transpose1d,
+    torch.Tensor.__getitem__: part_of_steps,
+    torch.nn.functional.interpolate: interpolated,
+    torch.repeat_interleave: interleaved,
+    torch.Tensor.repeat_interleave: interleaved,
     torch.nn.functional.pad: padded_steps,
     torch.nn.functional.group_norm: group_norm,
     torch.group_norm: group_norm,
@@ -439,6 +452,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         transposed_shapes
     ),
     "pooled(Tensor x, str how, int[] window) -> Tensor": pooled_shapes,
+    "cut(Tensor x, int dim, int before, int after, int step) -> Tensor": cut_shapes,
+    "repeated(Tensor x, int dim, int count) -> Tensor": repeated_shapes,
     "group_normed(Tensor input, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor": (
         normed_shapes
     ),

@@ -3,6 +3,8 @@
 conv1d(x, W, padding="same")          ->   stepnet::convolved(x, W, window)
 conv1d(pad(x, (2, 0)), W)             ->   stepnet::convolved(x, W, window)     a causal convolution
 max_pool1d(x, 2)                      ->   stepnet::pooled(x, "max", window)
+conv_transpose1d(x, W)[..., :-2]      ->   stepnet::cut(stepnet::convolved_transposed(x, W), 2, 0, 2, 1)
+interpolate(x, scale_factor=2)        ->   stepnet::repeated(x, 2, 2)
 
 A result with another number of steps has a symbolic size of its own, named by the axis that is derived from
 the steps.
@@ -135,6 +137,67 @@ def pooled_windows(
     return torch.ops.stepnet.pooled(x, how, numbers_of(window))
 
 
+def part_of_steps(x: Any, index: Any) -> Any:
+    """Replaces the indexing of tensors in the trace of a module: adds a graph node for a slice that leaves
+    out steps at the ends, as x[..., :-2] and x[:, 1:]. All other indices are PyTorch's.
+    """
+    parts: list[Any] = [*index] if type(index) is tuple else [index]
+    if any(isinstance(part, torch.Tensor | list) for part in parts):
+        return INDEX(x, index)
+    given = sum(part is not None and part is not Ellipsis for part in parts)
+    dim = 0
+    for place, part in enumerate(parts):
+        if isinstance(part, slice) and (cuts := cuts_of(x.shape[dim], part)) is not None:
+            x = torch.ops.stepnet.cut(x, dim, *cuts)
+            parts[place] = slice(None)
+        dim += x.dim() - given if part is Ellipsis else part is not None
+    return INDEX(x, tuple(parts))
+
+
+INDEX: Any = torch.Tensor.__getitem__
+
+
+def cuts_of(size: Any, part: Any) -> tuple[int, int, int] | None:
+    """Returns how many steps a slice leaves out ahead and behind, and its stride; None for a slice of
+    features or sequences, for one of all steps, and for the first or the last step.
+
+    size: the size of the axis, an integer for features.
+    """
+    start, step, stop = part.start or 0, 1 if part.step is None else part.step, part.stop
+    if isinstance(size, int) or not is_steps(str(size.node.shape_env.names.get(size.node.expr))):
+        return None
+    if isinstance(stop, torch.SymInt):
+        left = (size - stop).node.expr
+        stop = -int(left) if left.is_Integer else 1
+    behind = -(stop or 0)
+    if not isinstance(start, int) or start < 0 or behind < 0 or (start, behind, step) == (0, 0, 1):
+        return None
+    return start, behind, step
+
+
+def interpolated(x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Any:
+    """Replaces `torch.nn.functional.interpolate` in the trace of a module: repeats each step a whole number
+    of times. Raises `StepError` for other arguments, which are PyTorch's.
+    """
+    count = single(scale_factor)
+    is_whole = isinstance(count, int | float) and count == int(count) >= 1
+    if x.dim() != 3 or size is not None or not is_whole or mode not in ("nearest", "nearest-exact"):
+        raise StepError(
+            "interpolate repeats each step of a tensor [sequences, features, steps] a whole number of times: "
+            f"give scale_factor=2 and mode='nearest', not size={size}, {scale_factor=} and {mode=}"
+        )
+    return torch.ops.stepnet.repeated(x, 2, int(count))
+
+
+def interleaved(x: Any, repeats: Any, dim: Any = None, **named: Any) -> Any:
+    """Replaces `torch.repeat_interleave` in the trace of a module: adds a graph node where each step is
+    repeated. The arguments are PyTorch's.
+    """
+    if dim is None or not isinstance(repeats, int) or isinstance(x.shape[dim], int):
+        return torch.repeat_interleave(x, repeats, dim, **named)
+    return torch.ops.stepnet.repeated(x, dim % x.dim(), repeats)
+
+
 def checked_window(size: int, stride: int, dilation: int, before: int, after: int) -> Window:
     """Returns the `Window` (the steps that a kernel reads for each result) of a convolution or pooling;
     raises `StepError` for numbers that PyTorch's operators do not have.
@@ -150,14 +213,14 @@ def checked_window(size: int, stride: int, dilation: int, before: int, after: in
 # ---- shapes ------------------------------------------------------------------------------------------------
 
 
-def size_along(x: Any, axis_of: Callable[[str], str]) -> Any:
+def size_along(x: Any, axis_of: Callable[[str], str], dim: int = -1) -> Any:
     """Returns the symbolic number of steps of a convolution's or pooling's result, of an operand x
     [sequences, features, steps].
 
-    axis_of: takes the name of the operand's axis of steps and gives that of the result's. Raises `StepError`
-    for an operand without steps.
+    dim: the axis of the steps in x. axis_of: takes the name of the operand's axis of steps and gives that of
+    the result's. Raises `StepError` for an operand without steps.
     """
-    environment, steps = x.fake_mode.shape_env, x.shape[-1]
+    environment, steps = x.fake_mode.shape_env, x.shape[dim]
     name = None if isinstance(steps, int) else environment.names.get(steps.node.expr)
     if name is None or not is_steps(name):
         raise StepError(
@@ -190,3 +253,15 @@ def transposed_shapes(x: Any, weight: Any, bias: Any, numbers: Sequence[int], gr
 def pooled_shapes(x: Any, how: str, window: Sequence[int]) -> Any:
     """Returns an empty tensor like the result of the operator `pooled`."""
     return x.new_empty(*x.shape[:-1], size_along(x, window_from(window).axis))
+
+
+def cut_shapes(x: Any, dim: int, before: int, after: int, step: int) -> Any:
+    """Returns an empty tensor like the result of the operator `cut`, for PyTorch's tracer."""
+    axis_of = window_of(before + after + 1, step, 1, 0, 0).axis
+    return x.new_empty(*x.shape[:dim], size_along(x, axis_of, dim), *x.shape[dim + 1 :])
+
+
+def repeated_shapes(x: Any, dim: int, count: int) -> Any:
+    """Returns an empty tensor like the result of the operator `repeated`, for PyTorch's tracer."""
+    size = size_along(x, lambda axis: derived_axis(axis, Lengths(0, count, multiplies=True)), dim)
+    return x.new_empty(*x.shape[:dim], size, *x.shape[dim + 1 :])

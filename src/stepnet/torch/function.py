@@ -6,27 +6,24 @@ dx, dW of dy, dh            its backward pass; or, where the gradient must have 
 dy, dh of dx, dh0, dW       forward mode: the net of the tangent as another such function
 """
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from stepnet.compiler.targets import Order
-from stepnet.compiler.values.dtypes import BFLOAT16
 from stepnet.errors import InputError
 from stepnet.model.differentiable import DifferentiableNet, Passes
 from stepnet.model.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
+from stepnet.torch.arrays import array_of, arrays_of, as_tensors, carried
 from stepnet.torch.mapped import mapped
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import untraced
+from stepnet.torch.recording import is_differentiated, is_transformed, untraced, wanted_of
 
 torch: Any = pytorch("torch")
-Array = np.ndarray
-HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
-"""The dtypes in which numbers are stored, and computed in float32."""
+dispatch: Any = pytorch("torch.utils._python_dispatch")
+FLOP_COUNTER = "torch.utils.flop_counter"
+"""The module of PyTorch's counter of floating-point operations, `FlopCounterMode`."""
 NO_FUNCTIONALIZE = (
     "recurrences run under torch.func.functionalize, and not under another transform inside it: exchange the "
     "two, as in grad(functionalize(function))"
@@ -72,8 +69,25 @@ def run_tensors(
     """
     if is_differentiated(inputs):
         return differentiated(net, positions, inputs, engine, checkpoint)
+    count_products(net, positions)
     arrays = arrays_of(inputs)
     return as_tensors(net(arrays, positions, engine), arrays)
+
+
+def count_products(
+    net: DifferentiableNet, positions: Positions, wanted: tuple[int, ...] | None = None
+) -> None:
+    """Adds the matrix products of a call of a net to the counters `FlopCounterMode` of PyTorch that are
+    active, which count operators of PyTorch: by an operator that does nothing.
+
+    positions: where the steps of the sequences lie. wanted: the positions of the inputs that get gradients,
+    for the products of the backward pass; None for those of the net.
+    """
+    if not torch._C._len_torch_dispatch_stack():
+        return
+    modes: Sequence[Any] = dispatch._get_current_dispatch_mode_stack()
+    if any(type(mode).__module__ == FLOP_COUNTER for mode in modes):
+        torch.ops.stepnet.products(torch.empty(0), net.products(positions, wanted))
 
 
 class NetFunction(torch.autograd.Function):
@@ -90,6 +104,7 @@ class NetFunction(torch.autograd.Function):
         engine: the engines in order of preference. positions: where the steps of the sequences lie.
         tensors: the net's inputs.
         """
+        count_products(net, positions)
         arrays = arrays_of(tensors)
         return as_tensors(net(arrays, positions, engine), arrays)
 
@@ -138,7 +153,11 @@ class NetFunction(torch.autograd.Function):
 
         info: the number of entries. in_dims: the mapped axis of each argument, None for one without.
         """
-        apply = partial(NetFunction.apply, net, engine)
+
+        def apply(net: DifferentiableNet, *inputs: Any) -> tuple[Any, ...]:
+            """Runs a net on positions and tensors."""
+            return NetFunction.apply(net, engine, *inputs)
+
         results = mapped(apply, net, info.batch_size, in_dims[3:], positions, tensors)
         return results, (0,) * len(results)
 
@@ -157,6 +176,7 @@ class QuickFunction(torch.autograd.Function):
         passes: both passes of the net. positions: where the steps of the sequences lie. tensors: the net's
             inputs.
         """
+        count_products(passes.net, positions)
         output = run_forward(passes, positions, tensors)
         ctx.passes, ctx.net, ctx.engine, ctx.positions = passes, passes.net, passes.engine, positions
         ctx.mark_non_differentiable(*output[len(passes.net.results) :])
@@ -183,6 +203,7 @@ class QuickFunction(torch.autograd.Function):
             gradient = ctx.net.gradient(wanted)
             gradients = run_several(gradient, ctx.positions, [*tensors, *known], ctx.engine)
             return by_argument(ctx, wanted, as_inputs(gradients, tensors, wanted))
+        count_products(ctx.net, ctx.positions, wanted)
         return by_argument(ctx, wanted, run_backward(ctx.passes, ctx.positions, tensors, known, saved))
 
 
@@ -220,13 +241,13 @@ def run_several(
     positions: where the steps of the sequences lie. engine: the engines in order of preference.
     """
 
-    def apply(positions: Positions, *inputs: Any) -> tuple[Any, ...]:
-        """Runs the net once."""
+    def apply(net: DifferentiableNet, positions: Positions, *inputs: Any) -> tuple[Any, ...]:
+        """Runs a net once."""
         return run_tensors(net, positions, inputs, engine)
 
     dims = [0 if tensor is not None and is_batched(tensor) else None for tensor in inputs]
     if all(dim is None for dim in dims):
-        return apply(positions, *inputs)
+        return apply(net, positions, *inputs)
     torch._C._vmapmode_increment_nesting()
     level = torch._C._vmapmode_decrement_nesting()
     several = [
@@ -283,39 +304,7 @@ def is_batched(tensor: Any) -> bool:
     return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
-def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the positions of the tensors that require a gradient, which a call must compute."""
-    return tuple(place for place, tensor in enumerate(tensors) if tensor is not None and tensor.requires_grad)
-
-
-def is_differentiated(tensors: Sequence[Any]) -> bool:
-    """Tells whether autograd or a transform may differentiate what is computed of these tensors. Under a
-    transform that is not known: only the transform knows what requires a gradient.
-    """
-    return is_transformed() or (torch.is_grad_enabled() and bool(wanted_of(tensors)))
-
-
-def is_transformed() -> bool:
-    """Tells whether a torch.func transform or forward mode is active, so that PyTorch tracks all values."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    )
-
-
 # ---- half precision ----------------------------------------------------------------------------------------
-
-
-def carried(tensors: Iterable[Any]) -> list[Any]:
-    """Casts tensors of half precision to float32, in which recurrences carry memories from step to step, and
-    take cotangents; others are returned as they are.
-    """
-    return [tensor.float() if tensor.dtype in HALVES else tensor for tensor in tensors]
-
-
-def in_dtypes(tensors: Iterable[Any], dtypes: Iterable[Any]) -> list[Any]:
-    """Casts tensors to dtypes of NumPy or their names, one for each tensor."""
-    return [tensor.to(getattr(torch, str(dtype))) for tensor, dtype in zip(tensors, dtypes, strict=True)]
 
 
 def as_inputs(gradients: Sequence[Any], tensors: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
@@ -354,52 +343,3 @@ def run_backward(
     kept, known = (list(map(array_of, kind)) for kind in (saved, carried(cotangents)))
     gradients = passes.backward(arrays, known, kept, positions)
     return tuple(as_inputs(as_tensors(gradients, [*arrays, *known, *kept]), tensors, passes.wanted))
-
-
-def arrays_of(tensors: Sequence[Any]) -> list[Any]:
-    """Views tensors as arrays, without a copy where they are contiguous; None stays None."""
-    return [None if tensor is None else view_of(tensor) for tensor in tensors]
-
-
-def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[Any, ...]:
-    """Makes tensors of the results of a net (`arrays`), each with memory of its own, as callers may change
-    them in place.
-
-    An array is copied if it is, or is a view of, an earlier result or an array of `known`, the net's inputs.
-    This suffices: an engine writes each result into memory that no other array uses. Memory is shared only
-    where a run returns one array for several results, or an input, as it is or reshaped.
-    """
-    taken, tensors = {id(array) for array in known if array is not None}, list[Any]()
-    for array in arrays:
-        # The base of a view is the original array, also of a view of a view.
-        shared = id(array) in taken or id(array.base) in taken
-        tensors.append(tensor_of(array.copy() if shared else array))
-        taken.add(id(array))
-    return tuple(tensors)
-
-
-def array_of(tensor: Any) -> Array:
-    """Returns a tensor's numbers as a C-contiguous array, without a copy if the tensor is contiguous."""
-    if tensor.dtype is torch.bfloat16:  # which NumPy has by ml_dtypes, and PyTorch does not convert
-        return array_of(tensor.detach().view(torch.int16)).view(BFLOAT16)
-    return tensor.detach().contiguous().numpy()
-
-
-def view_of(tensor: Any) -> Array:
-    """Returns a tensor's numbers as a C-contiguous array, whose memory PyTorch may free later.
-
-    After `tensor.numpy()` PyTorch can never free the memory, which FSDP does with whole parameters.
-    """
-    if tensor.dtype is torch.bfloat16:
-        return view_of(tensor.detach().view(torch.int16)).view(BFLOAT16)
-    return np.from_dlpack(tensor.detach().contiguous())
-
-
-def tensor_of(array: Array) -> Any:
-    """Makes a tensor that shares an array's memory; a copy if the array is read-only or has gaps."""
-    flags = array.flags
-    if not (flags.c_contiguous and flags.writeable):
-        array = array.copy("C")
-    if array.dtype == BFLOAT16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)

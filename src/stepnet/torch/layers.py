@@ -12,10 +12,11 @@ from stepnet.importers.aten.cells import CellSizes
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
-from stepnet.torch.operator import in_graph, runnable_of_sizes
+from stepnet.torch.keys import runnable_of_sizes
+from stepnet.torch.operator import in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
-from stepnet.torch.recording import makes_graph, needs_torch_nn, refuse_script, untraced
+from stepnet.torch.recording import called, makes_graph, needs_torch_nn, refuse_script, untraced
 from stepnet.torch.sequences import (
     DTYPES,
     ModuleSequences,
@@ -24,6 +25,7 @@ from stepnet.torch.sequences import (
     as_cast,
     check_tensors,
     data_of,
+    has_own_functions,
     runs_on,
     text_of_engine,
 )
@@ -44,6 +46,7 @@ class LayerForward:
     engine: Asked = "auto"
     qconfig = Qconfig()
     __prepare_scriptable__ = refuse_script
+    _call_impl = called
 
     def __init__(
         self, *args: Any, checkpoint: Checkpoint = None, engine: Asked = "auto", **kwargs: Any
@@ -86,14 +89,20 @@ class LayerForward:
 def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, graph: bool) -> Any:
     """Runs a recurrent module in machine code; takes and returns what its forward in torch.nn does.
 
-    theirs: the forward of torch.nn, which raises its own errors for a wrong number of axes.
+    theirs: the forward of torch.nn, which raises its own errors for a wrong number of axes or of states.
     value: the sequences: a tensor, a `PackedSequence` or a jagged nested tensor. hx: the initial states, or
         None.
     graph: whether PyTorch makes a graph.
     """
-    module._update_flat_weights()
+    if not graph:  # torch.export warns of attributes that are assigned
+        module._update_flat_weights()
+    weights = [getattr(module, name) for name in module._flat_weights_names]
+    if module.mode == "LSTM" and hx is not None and not is_pair(hx):
+        return theirs(value, hx)
     states = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
     plain = not isinstance(value, PackedSequence) and not value.is_nested
+    if not graph and has_own_functions([*weights, *states, *[value] * plain]):
+        return theirs(value, hx)
     if plain and (value.dim() not in (2, 3) or any(state.dim() != value.dim() for state in states)):
         return theirs(value, hx)
     axis = 0 if module.batch_first else 1
@@ -102,7 +111,6 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, gra
         value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]
     sequences = ModuleSequences.of(value, module.batch_first)
     check(module, sequences, states, graph)
-    weights = [getattr(module, name) for name in module._flat_weights_names]
     data, *states = as_cast(weights[0].dtype, sequences.data, *states)
     check_tensors(type(module).__name__, module._flat_weights_names, weights, data, states)
     if sequences.order is not None:
@@ -132,6 +140,11 @@ def check(module: Any, sequences: ModuleSequences, states: list[Any], graph: boo
         module.check_forward_args(sequences.data, in_form(module, states), sizes)
     else:
         module.check_input(sequences.data, sizes)
+
+
+def is_pair(hx: Any) -> bool:
+    """Tells whether initial states are two, as an LSTM has h and c."""
+    return isinstance(hx, tuple | list) and len(cast("list[Any]", hx)) == 2
 
 
 def in_form(module: Any, states: list[Any]) -> Any:

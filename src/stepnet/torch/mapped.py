@@ -1,9 +1,10 @@
 """A net run for each entry of a mapped axis of its inputs: the rule of torch.vmap.
 
     x [n, steps, ...], W [...]       the entries of all n join one batch, which runs at once
+    dy [n, steps, ...] -> dW [n, ..] one batch too: a sum over the batch is one over each sequence instead
     x [n, steps, ...], W [n, ...]    one run for each entry, as each has its own parameters
 
-The result of each sequence is the same in both ways.
+The result of each sequence is the same in all ways.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,35 +30,47 @@ def mapped(
 ) -> tuple[Any, ...]:
     """Runs a net for each entry of the mapped axes; returns its results, with an axis of these entries first.
 
-    apply: runs the net on positions and tensors.
+    apply: runs a net on positions and tensors.
+    net: the net.
     count: the number of entries.
     dims: the mapped axis of each input; None for one that all entries share.
     positions, tensors: where the steps of the sequences lie, and the inputs of the net; None for a memory of
         zeros.
     """
     first = [t if dim is None else t.movedim(dim, 0) for t, dim in zip(tensors, dims, strict=True)]
-    if joins_batch(net, dims, positions):
+    if (joint := joint_net(net, dims, positions)) is not None:
         joined = [
             joined_rows(tensor, dim, count) if type_.extent != CONST else tensor
             for tensor, dim, type_ in zip(first, dims, net.inputs, strict=True)
         ]
-        results = apply(repeated(positions, count), *joined)
-        return tuple(tensor.unflatten(0, (count, tensor.shape[0] // count)) for tensor in results)
+        results = apply(joint, repeated(positions, count), *joined)
+        return tuple(
+            tensor if type_.extent == CONST else tensor.unflatten(0, (count, tensor.shape[0] // count))
+            for tensor, type_ in zip(results, net.results, strict=True)
+        )
     runs = [
-        apply(positions, *(t if dim is None else t[entry] for t, dim in zip(first, dims, strict=True)))
+        apply(net, positions, *(t if dim is None else t[entry] for t, dim in zip(first, dims, strict=True)))
         for entry in range(count)
     ]
     return tuple(map(torch.stack, zip(*runs, strict=True)))
 
 
-def joins_batch(net: DifferentiableNet, dims: Sequence[int | None], positions: Positions) -> bool:
-    """Tells whether the entries of mapped axes can run as one batch: no parameter has such an axis, no result
-    is a sum over the batch, and rows have no further sequences.
+def joint_net(
+    net: DifferentiableNet, dims: Sequence[int | None], positions: Positions
+) -> DifferentiableNet | None:
+    """Returns the net that runs the entries of mapped axes as one batch; None if they must run one by one.
+
+    They are one batch if no parameter has such an axis, and rows have no further sequences. Where a result
+    is a sum over the batch, such as the gradient of a parameter, the net is one that sums over each sequence
+    instead, and each entry must be one sequence.
     """
     pairs = zip(net.inputs, dims, strict=True)
     plain = not positions.inner and not positions.beside
-    each = all(type_.extent != CONST or dim is None for type_, dim in pairs)
-    return plain and each and all(type_.extent != CONST for type_ in net.results)
+    if not plain or any(type_.extent == CONST and dim is not None for type_, dim in pairs):
+        return None
+    if all(type_.extent != CONST for type_ in net.results):
+        return net
+    return net.per_sequence() if positions.rows == 1 else None
 
 
 def joined_rows(tensor: Any, dim: int | None, count: int) -> Any:

@@ -12,6 +12,7 @@ from stepnet.compiler.trace.lines import defined_at, written_at
 from stepnet.compiler.trace.reads import Latest, Reads
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.compiler.values.arguments import advised
 from stepnet.compiler.values.structure import leaves, rebuild, transform
 from stepnet.errors import InputError, ModelError, StepError
 from stepnet.importers.aten.replay import GraphReplay, NoValue
@@ -40,7 +41,15 @@ MODE = frozenset({"training"})
 """The attributes of modules whose changes a graph ignores."""
 
 
-def graph(model: Any, example: Any, *others: Any, axes: Any = None, lengths: str | None = None) -> Graph:
+@advised(
+    batch_first="the axes of each argument are axes=, as axes='NT', and those of layers are known",
+    time_major="a call has time_major=, and the axes of the example are axes='TN'",
+    statics="an argument without steps is a static of the call: give all arguments in example",
+    dynamic_shapes="a graph takes any numbers of sequences and steps",
+)
+def graph(
+    model: Any, example: Any = None, *others: Any, axes: Any = None, lengths: str | None = None
+) -> Graph:
     """A PyTorch module as a model of stepnet: it runs over sequences of any lengths, without padding.
 
     The parameters of the graph are the module's state_dict, as arrays by its names. Sequences are the
@@ -90,6 +99,8 @@ def graph(model: Any, example: Any, *others: Any, axes: Any = None, lengths: str
     """
     if others:
         raise InputError("the arguments of an example are one tuple: graph(model, (x, lengths))")
+    if example is None:
+        raise InputError("a module is traced with the arguments of one call: graph(model, example)")
     if is_program(model):
         return program_graph(model, example, axes, lengths)
     if not isinstance(model, torch.nn.Module):
@@ -315,7 +326,7 @@ def with_own_steps(arguments: dict[str, Any], forms: dict[str, ModuleArgument]) 
             listed = ", ".join(f"{name} has {size}" for name, size in sizes.items())
             raise InputError(
                 f"arguments of the example have different numbers of {what}: {listed}; axes= says which "
-                "axes they are"
+                f"axes they are, as axes={{{[*sizes][-1]!r}: '_N'}} of a state [layers, sequences, ...]"
             )
     own = {name for name, size in steps.items() if size != next(iter(steps.values()))}
     return {name: form.with_own_steps(name) if name in own else form for name, form in forms.items()}
@@ -415,14 +426,14 @@ class TracedModule:
     @property
     def reads(self) -> Reads:
         """The values that the module reads besides its arguments and parameters; a trace depends on them."""
-        return reads_of(self.module)
+        return reads_of(self.module, has_computed=False)
 
     def check_unchanged(self) -> None:
         """Raises `InputError` if an attribute that the module reads has changed since the graph was made.
 
         The training mode is not compared here: `replayed` compares it where the module is traced again.
         """
-        now = self.latest.current(lambda: reads_of(self.module, MODE))
+        now = self.latest.current(lambda: reads_of(self.module, MODE, has_computed=False))
         made = self.made.reads = self.made.reads or now
         if made != now:
             raise InputError(
@@ -489,7 +500,7 @@ def tensors_of(output: Any) -> Any:
         if isinstance(leaf, PackedSequence):
             return leaf.data
         if not isinstance(leaf, torch.Tensor):
-            raise StepError(f"the module returns a {type(leaf).__name__}; the outputs of a model are tensors")
+            raise StepError(f"the module returns {leaf!r}; the outputs of a model are tensors")
         return leaf
 
     return transform(tensor, output, is_leaf=lambda part: isinstance(part, PackedSequence))

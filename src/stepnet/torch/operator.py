@@ -2,10 +2,8 @@
 
     outputs, h  =  torch.ops.stepnet.recurrence("GRU 3 4 ...", "time", [], [0, 1, 2], [x, h0, W, ...])
 
-A graph holds tensors, numbers and text, but no nets. So the operator is given a key that names the module.
-The key of a layer or cell of torch.nn lists its sizes, and any process that imports stepnet.torch can run it.
-The key of a `Recurrence` is random and valid as long as the module lives: a program that was saved and is
-loaded elsewhere raises an error. Engines other than "auto" follow the key: "GRU 3 4 ...|onednn|llvm".
+A graph holds tensors, numbers and text, but no nets. So the operator is given a key that names the module
+(`keys.py`). While torch.onnx.export makes the graph, it gets operators of ONNX instead (`decompositions.py`).
 
 With gradients, the last result for a `Recurrence` is the number of the compiled step that ran. The backward
 operator runs the same one, also if the module has changed in between. Layers of torch.nn cannot change.
@@ -14,29 +12,29 @@ Without a graph, the operator is not used: it takes longer to call.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, wraps
+from functools import wraps
 from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 
 from stepnet.compiler.net.types import ROWS, STEPS, Type
-from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.targets import Order
 from stepnet.errors import InputError
-from stepnet.importers.aten.cells import CellSizes
 from stepnet.model.differentiable import FixedPasses
 from stepnet.model.pieces import Checkpoint
 from stepnet.model.program import Asked
+from stepnet.torch.arrays import HALVES, carried
 from stepnet.torch.bound import DifferentiableLayers
-from stepnet.torch.function import HALVES, carried, run_backward, wanted_of
+from stepnet.torch.decompositions import in_operators
+from stepnet.torch.function import run_backward
+from stepnet.torch.keys import engines_of_key, may_change, runnable_of, with_engines
+from stepnet.torch.meta import empty_results
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import check_forward_mode
-from stepnet.torch.sequences import HOST, MOST_KEPT, SequencePlaces
+from stepnet.torch.recording import check_forward_mode, exports_to_onnx, wanted_of
+from stepnet.torch.sequences import HOST, SequencePlaces
 
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
-MODULES = WeakValueDictionary[str, Any]()
-"""Modules that a graph of torch.compile may name, by key; each has the method `runnable_in(training)`."""
-
 KINDS = dict[tuple[str, tuple[int, ...]], tuple[Type, ...]]()
 """Types of a recurrence's results when PyTorch's compiler asked for them, by (key, inputs with gradients)."""
 
@@ -55,55 +53,7 @@ NO_CHECKPOINT = (
     "inside torch.compile and torch.export, recurrences cannot use checkpoint=, as the memory that "
     "it takes depends on the lengths: run the module outside the graph, or set its checkpoint to None"
 )
-OPERANDS = "str key, str form, Tensor[] place, int[] wanted, Tensor[] inputs"
-
-
-@lru_cache(MOST_KEPT)
-def runnable_of_sizes(sizes: CellSizes) -> DifferentiableLayers:
-    """Returns the compiled layers or cell of torch.nn of these sizes; compiles them at first use."""
-    return DifferentiableLayers(sizes.recurrences)
-
-
-def runnable_of(key: str) -> DifferentiableLayers:
-    """Returns the compiled module that a key in a graph of PyTorch names. The key is the text of the sizes of
-    a module of torch.nn, or "name:train" or "name:eval" for a `Recurrence`; engines after "|" are ignored.
-
-    Raises `InputError` if this process does not have the `Recurrence`.
-    """
-    module = key.partition("|")[0]
-    name, _, mode = module.partition(":")
-    if not mode:
-        return runnable_of_sizes(CellSizes.of_key(module))
-    if name not in MODULES:
-        raise InputError(
-            "a compiled or exported graph runs a stepnet.torch.Recurrence that is not in this process: keep "
-            "the module as long as its graph, and export in the process that runs the program; the layers "
-            "and cells GRU, LSTM and RNN run anywhere"
-        )
-    return MODULES[name].runnable_in(mode == "train")
-
-
-def may_change(key: str) -> bool:
-    """Tells whether a key names a `Recurrence`, whose step may change between forward and backward."""
-    return ":" in key.partition("|")[0]
-
-
-def with_engines(key: str, engine: Asked) -> str:
-    """Appends the engines to the text that names a module in graphs of PyTorch, unless the user left them to
-    stepnet. engine: the argument `engine=`.
-
-    >>> with_engines("GRU 3 4", "auto"), with_engines("GRU 3 4", ("onednn", "llvm"))
-    ('GRU 3 4', 'GRU 3 4|onednn|llvm')
-    """
-    return key if engine == "auto" else "|".join([key, *([engine] if isinstance(engine, str) else engine)])
-
-
-def engines_of_key(key: str) -> Order:
-    """Returns the engines that `with_engines` added to a key. Raises `InputError` for one that this process
-    does not have.
-    """
-    _, *names = key.split("|")
-    return checked_engine(names) if names else "auto"
+OPERANDS = "str key, str form, Tensor[] place, int[]? wanted, Tensor[] inputs"
 
 
 def forward_of(key: str, number: int) -> DifferentiableLayers:
@@ -151,11 +101,13 @@ def in_graph(
     check_forward_mode()
     if checkpoint is not None:
         raise InputError(NO_CHECKPOINT)
-    carry = carried(memories) if data.dtype in HALVES else memories
-    inputs = [data, *carry, *statics, *parameters]
-    wanted = wanted_in_graph(inputs)
-    key = with_engines(key, engine)
-    results = torch.ops.stepnet.recurrence(key, place.form, list(place.tensors), wanted, inputs)
+    is_half = any(tensor.dtype in HALVES for tensor in (data, *parameters))
+    inputs = [data, *(carried(memories) if is_half else memories), *statics, *parameters]
+    if exports_to_onnx():
+        results = in_operators(key, place.form, place.tensors, [], inputs)
+    else:
+        wanted, named = wanted_in_graph(inputs), with_engines(key, engine)
+        results = torch.ops.stepnet.recurrence(named, *place.for_operator(data), wanted, inputs)
     lead = data.shape[: place.lead]
     whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
     last = results[outputs : outputs + len(memories)]
@@ -179,7 +131,7 @@ def wanted_in_graph(inputs: list[Any]) -> list[int]:
 
 
 def recurrence(
-    key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
+    key: str, form: str, place: Sequence[Any], wanted: Sequence[int] | None, inputs: Sequence[Any]
 ) -> Any:
     """Implements the operator that runs a recurrence in graphs of PyTorch.
 
@@ -187,16 +139,16 @@ def recurrence(
     `wanted`, and then, if there are any and the module may change, the number of the compiled step that
     computed them.
 
-    key: names the module.
-    form, place: the fields of a `SequencePlaces`: the form of the data, such as "time", and tensors with the
-        positions in it.
+    key: names the module. wanted: None, as AOTInductor passes empty lists, is no input.
+    form, place: the form of the data, such as "time", and tensors with the positions in it, as
+        `SequencePlaces.for_operator` gives them.
     inputs: the data, memories, statics (values that each sequence has once) and parameters.
     """
-    runnable, where = runnable_of(key), SequencePlaces(form, tuple(place))
+    runnable, where = runnable_of(key), SequencePlaces.of_operator(form, place)
     engine = engines_of_key(key)
     passes = passes_of(runnable, wanted, engine) if wanted else None
     types = tuple(runnable.net.results if passes is None else passes.types)
-    if KINDS.get((key, tuple(wanted)), types) != types:
+    if KINDS.get((key, tuple(wanted or ())), types) != types:
         raise InputError(
             "an attribute that the step of a Recurrence reads has changed since its graph was "
             "compiled, and with it the values that are saved for gradients: compile the module "
@@ -222,7 +174,7 @@ def recurrence_backward(
         the number of the compiled step that computed them, if the module may change.
     """
     runnable = forward_of(key, int(inputs[-1])) if may_change(key) else runnable_of(key)
-    where = SequencePlaces(form, tuple(place))
+    where = SequencePlaces.of_operator(form, place)
     net, passes = runnable.net, passes_of(runnable, wanted, engines_of_key(key))
     data, count, floats = inputs[0], len(net.inputs), len(net.floats)
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
@@ -254,22 +206,21 @@ def shapes_of(
     rows = [tensor.shape[0] for type_, tensor in known if type_.extent == ROWS]
     total = prod(inputs[0].shape[: 2 if form in ("time", "batch") else 1])
     lead = {STEPS: (total,), ROWS: tuple(rows[:1])}
-    return [
-        inputs[0].new_empty((*lead.get(type_.extent, ()), *type_.shape), dtype=getattr(torch, type_.dtype))
-        for type_ in types
-    ]
+    return empty_results(types, lead, inputs[0])
 
 
-def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
+def recurrence_shapes(
+    key: str, form: str, place: Any, wanted: Sequence[int] | None, inputs: Sequence[Any]
+) -> Any:
     """Returns empty tensors like the results of the operator `recurrence`, for PyTorch's tracer.
 
-    It takes that operator's arguments: the key of a module, the form of its sequences ("padded" and the
-    like), their lengths, the indices of the inputs that get gradients, and the inputs. It records the types
-    of the results, so that the operator notices if the module has changed since.
+    It takes that operator's arguments: the key of a module, the form of its sequences ("time" and the like),
+    tensors with the positions in it, the positions of the inputs that get gradients, and the inputs. It
+    records the types of the results, so that the operator notices if the module has changed since.
     """
     runnable = runnable_of(key)
     types = passes_of(runnable, wanted).types if wanted else runnable.net.results
-    KINDS[key, tuple(wanted)] = tuple(types)
+    KINDS[key, tuple(wanted or ())] = tuple(types)
     results = shapes_of(runnable, types, form, inputs)
     return [*results, inputs[0].new_empty((), dtype=torch.int64)] if wanted and may_change(key) else results
 
@@ -289,7 +240,8 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
 
     Raises `InputError` if gradients are required of inputs for which the graph does not compute them.
     """
-    ctx.key, ctx.form, place, ctx.wanted, tensors = inputs
+    ctx.key, ctx.form, place, wanted, tensors = inputs
+    ctx.wanted = wanted or list[int]()
     if not set(wanted_of(tensors)) <= set(ctx.wanted):
         raise InputError(
             "gradients are requested from a graph that was made without them: make the graph where "
@@ -349,9 +301,36 @@ def reverse_only(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def products(data: Any, count: int) -> None:
+    """Implements the operator `products`, which does nothing: `count_products` calls it for PyTorch's
+    counters, which count the operations of operators. The arguments are not read.
+    """
+
+
+def counted(key: str, form: str, place: Any, wanted: Any, inputs: Any, out_val: Any = None) -> int:
+    """Counts the operations of the matrix products of the operator `recurrence`, whose arguments it takes.
+    out_val: the results, which are not read.
+    """
+    return runnable_of(key).net.products(SequencePlaces.of_operator(form, place).positions(inputs[0]))
+
+
+def backward_counted(key: str, form: str, place: Any, wanted: Any, inputs: Any, out_val: Any = None) -> int:
+    """Counts the operations of the matrix products of `recurrence_backward`, whose arguments it takes.
+    out_val: the results, which are not read.
+    """
+    positions = SequencePlaces.of_operator(form, place).positions(inputs[0])
+    return runnable_of(key).net.products(positions, tuple(wanted))
+
+
+def given_count(data: Any, count: int, out_val: Any = None) -> int:
+    """Returns the count of the operator `products`, whose arguments it takes. data, out_val: not read."""
+    return count
+
+
 def define() -> None:
     """Registers the operators `recurrence` and `recurrence_backward` with PyTorch: how to run them, the
-    shapes of their results, and their gradients. Under vmap and in forward mode they raise an error.
+    shapes of their results, their gradients and their operations. Under vmap and in forward mode they raise
+    an error. The operator `products` is for PyTorch's counters alone.
     """
     for function, shapes in ((recurrence, recurrence_shapes), (recurrence_backward, backward_shapes)):
         name = f"stepnet::{function.__name__}"
@@ -365,6 +344,15 @@ def define() -> None:
         library.register_vmap(name, no_vmap)
     library.register_autograd("stepnet::recurrence", gradients, setup_context=save)
     library.register_autograd("stepnet::recurrence_backward", no_second)
+    library.custom_op("stepnet::products", products, mutates_args=(), schema="(Tensor data, int count) -> ()")
+    ours, register = torch.ops.stepnet, pytorch("torch.utils.flop_counter").register_flop_formula
+    rows = (
+        (ours.recurrence, counted),
+        (ours.recurrence_backward, backward_counted),
+        (ours.products, given_count),
+    )
+    for operator, formula in rows:
+        register(operator, get_raw=True)(formula)
 
 
 define()

@@ -46,15 +46,22 @@ class Qconfig:
 
 def check(module: Any, caller_locals: dict[str, Any]) -> None:
     """Raises `InputError` if PyTorch is quantizing a model and would quantize a layer of stepnet (`module`)
-    if it were one of torch.nn.
+    if it were one of torch.nn, or a layer of torch.nn in the step of a `Recurrence`.
 
     caller_locals: the local variables of the function of PyTorch that reads the layer's `qconfig`. They say
         how all layers, and those of some classes of torch.nn, are to be quantized.
     """
-    kinds = {kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn")}
+    mros = [type(inner).__mro__ for inner in module.modules()]
+    kinds = {kind for mro in mros for kind in mro if kind.__module__.startswith("torch.nn")}
     if caller_locals["module_qconfig"] is None and not kinds & caller_locals["qconfig_dict"].keys():
         return
     name, title = type(module).__name__, f"`{caller_locals['prefix']}`" if caller_locals["prefix"] else "it"
+    if not hasattr(torch.nn, name):
+        raise InputError(
+            f"torch.ao.quantization cannot quantize {title}, a stepnet.torch.{name}: leave it as it is, by "
+            "inner.qconfig = None for each inner of its modules(). stepnet has int8 of its own: "
+            "stepnet.quantize"
+        )
     raise InputError(
         f"torch.ao.quantization does not know stepnet.torch.{name}, and would leave "
         f"{title} in float: quantize the model with torch.nn.{name} (undo() of the result of "

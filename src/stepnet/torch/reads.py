@@ -27,6 +27,11 @@ KEPT = frozenset(attributes_of(torch.nn.Module())) - {"training", *HOOKS}
 """Attributes that PyTorch sets in every module."""
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
 """The hooks of all modules, in PyTorch's module of its class `Module`."""
+NORMS: Any = (
+    pytorch("torch.nn.utils.weight_norm").WeightNorm,
+    pytorch("torch.nn.utils.spectral_norm").SpectralNorm,
+)
+"""The hooks, as PyTorch had them before its parametrizations, that compute a weight ahead of each call."""
 KEPT_BY = {
     "torch.nn.modules.rnn": frozenset({"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}),
     "stepnet.torch": frozenset({"_bound", "_runnable", "_kept", "_latest", "_name", "_stepnets_token"}),
@@ -34,11 +39,13 @@ KEPT_BY = {
 """Attributes that the modules of packages, and classes derived from them, use internally."""
 
 
-def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
+def reads_of(step: Any, ignored: frozenset[str] = frozenset(), has_computed: bool = True) -> Reads:
     """Finds the values that a step reads besides its arguments, to notice when a trace of it is out of date.
 
     step: a module, whose parameters and buffers are left out, or a function.
     ignored: names of attributes of modules that are left out.
+    has_computed: whether weights that hooks compute ahead of each call count, as of `computed_weights`. A
+        trace of a step leaves others there, and is refused for it; that of a whole module puts them back.
     """
     module: bool = isinstance(step, torch.nn.Module)
     registered = {id(member) for member in step.modules()} if module else set[int]()
@@ -53,7 +60,8 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
         parts = [value._modules]
         if id(value) not in registered:
             parts += [value._parameters, value._buffers]  # not registered with the step
-        return [attributes(value, ignored), *map(of_mapping, parts), *of_classes(value)]
+        left_out = ignored if has_computed else ignored.union(computed_weights(value))
+        return [attributes(value, left_out), *map(of_mapping, parts), *of_classes(value)]
 
     return reads.reads_of(step, rule, "self" if module else "", global_settings())
 
@@ -93,6 +101,14 @@ def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
         return None if private else key
 
     return of_mapping(attributes_of(module), name)
+
+
+def computed_weights(module: Any) -> dict[str, Any]:
+    """Returns the attributes of a module that a hook of torch.nn.utils.weight_norm or spectral_norm computes
+    from its parameters ahead of each call, by name.
+    """
+    hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, NORMS)]
+    return {hook.name: module.__dict__[hook.name] for hook in hooks if hook.name in module.__dict__}
 
 
 def check_others(found: Reads) -> None:

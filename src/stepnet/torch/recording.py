@@ -1,9 +1,9 @@
-"""Tools of PyTorch that record operations as a graph: which of them records now, and what torch.compile must
-not trace. Results of machine code that runs meanwhile would become constants of the graph.
+"""Tools of PyTorch that record operations, as a graph or for gradients: which of them records now, and what
+torch.compile must not trace. Results of machine code that runs meanwhile would become constants of the graph.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -11,8 +11,11 @@ from stepnet.errors import InputError
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
+fx: Any = pytorch("torch.fx")
+symbolic: Any = pytorch("torch.fx._symbolic_trace")
 proxies: Any = pytorch("torch.fx.experimental.proxy_tensor")
 forward_mode: Any = pytorch("torch.autograd.forward_ad")
+onnx_flags: Any = pytorch("torch.onnx._internal.exporter._flags")
 
 TRACES = ContextVar("TRACES", default=False)
 """True while stepnet itself traces a step or a module."""
@@ -25,6 +28,79 @@ def makes_graph() -> bool:
     """Tells whether torch.compile, torch.export or make_fx makes a graph, which needs stepnet's operator."""
     # is_compiling comes first: torch.compile traces this line too, and cannot trace the other call.
     return torch.compiler.is_compiling() or proxies.get_proxy_mode() is not None
+
+
+def exports_to_onnx() -> bool:
+    """Tells whether torch.onnx.export makes a graph now. Raises `InputError` if it records with
+    torch.jit.trace, as with dynamo=False, which has no operators for a `Recurrence`.
+    """
+    if not in_onnx_export():
+        return False
+    if not makes_graph():
+        raise InputError(
+            "torch.onnx.export(dynamo=False) cannot export a stepnet.torch.Recurrence: give dynamo=True, "
+            "which makes it a Scan of ONNX"
+        )
+    return True
+
+
+def in_onnx_export() -> bool:
+    """Tells whether torch.onnx.export runs, also to the tracer of torch.compile, which it tries second and to
+    which `is_in_onnx_export` is constantly False.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return onnx_flags._is_onnx_exporting
+    return torch.onnx.is_in_onnx_export()
+
+
+def called(module: Any, *arguments: Any, **named: Any) -> Any:
+    """Calls a module of stepnet with its hooks. It is the method `_call_impl` of these modules, which
+    PyTorch calls.
+
+    While torch.fx.symbolic_trace records a module that holds this one, the call becomes a node of its graph,
+    as that of a layer of torch.nn does; hooks run when the graph runs. In records of torch.profiler the call
+    has the name of the module's class.
+    """
+    call = torch.nn.Module._call_impl
+    if torch.compiler.is_compiling():
+        return call(module, *arguments, **named)
+    if symbolic.is_fx_symbolic_tracing() and (proxies := fx_proxies((arguments, named))):
+        tracer = proxies[0].tracer
+        return tracer.create_proxy("call_module", tracer.path_of_module(module), arguments, named)
+    if not torch.autograd._profiler_enabled():
+        return call(module, *arguments, **named)
+    with torch.profiler.record_function(f"stepnet.torch.{type(module).__name__}"):
+        return call(module, *arguments, **named)
+
+
+def run_pre_hooks(params: Any) -> None:
+    """Runs the hooks that run ahead of the forward of parameters in a dict, which has no forward that would
+    run them: torch.nn.utils.prune and spectral_norm compute a parameter in such a hook.
+
+    params: a `ParameterDict`, which may contain others; a parameter alone or None, which have no hooks.
+    """
+    if not isinstance(params, torch.nn.Module):
+        return
+    for part in params.modules():
+        for hook in part._forward_pre_hooks.values():
+            hook(part, ())
+
+
+def fx_proxies(arguments: Any) -> list[Any]:
+    """Lists the proxies of torch.fx.symbolic_trace, which stand for tensors, in the arguments of a call."""
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(arguments) if isinstance(leaf, fx.Proxy)]
+
+
+def check_no_proxy(value: Any) -> None:
+    """Raises `InputError` for a proxy of torch.fx.symbolic_trace, which a module gets if it is traced itself:
+    it has no operations of PyTorch for a graph.
+    """
+    if isinstance(value, fx.Proxy):
+        raise InputError(
+            "torch.fx.symbolic_trace cannot record a module of stepnet.torch itself, which has no operations "
+            "of PyTorch: trace a module that holds and calls it, such as torch.nn.Sequential(module), and it "
+            "is a leaf of the graph"
+        )
 
 
 def needs_torch_nn() -> bool:
@@ -61,6 +137,23 @@ def check_forward_mode() -> None:
             "torch.func.linearize makes such a graph: use torch.func.jvp of a function that runs the module "
             "itself"
         )
+
+
+def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
+    """Returns the positions of the tensors that require a gradient, which a call must compute."""
+    return tuple(place for place, tensor in enumerate(tensors) if tensor is not None and tensor.requires_grad)
+
+
+def is_differentiated(tensors: Sequence[Any]) -> bool:
+    """Tells whether autograd or a transform may differentiate what is computed of these tensors. Under a
+    transform that is not known: only the transform knows what requires a gradient.
+    """
+    return is_transformed() or (torch.is_grad_enabled() and bool(wanted_of(tensors)))
+
+
+def is_transformed() -> bool:
+    """Tells whether a torch.func transform or forward mode is active, so that PyTorch tracks all values."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_mode._current_level >= 0
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:

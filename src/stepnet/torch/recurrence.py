@@ -2,7 +2,10 @@
 
 import inspect
 from collections import OrderedDict
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 from uuid import uuid4
 
@@ -10,17 +13,36 @@ from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.reads import Latest, Reads
 from stepnet.compiler.values.arguments import unknown_argument
 from stepnet.compiler.values.once import put_latest
-from stepnet.compiler.values.structure import leaves, leaves_as, named_leaves, rebuild, skeleton, transform
+from stepnet.compiler.values.structure import (
+    arranged,
+    leaves,
+    leaves_as,
+    named_leaves,
+    rebuild,
+    skeleton,
+    transform,
+)
 from stepnet.errors import InputError
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.torch.bound import BOUND, DifferentiableLayers
+from stepnet.torch.decompositions import scan
+from stepnet.torch.keys import MODULES
 from stepnet.torch.loop import Turns, looped
-from stepnet.torch.operator import MODULES, in_graph
+from stepnet.torch.meta import parameters_with_numbers, with_numbers
+from stepnet.torch.operator import in_graph
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.reads import check_others, reads_of
-from stepnet.torch.recording import is_recorded, refuse_script, untraced
+from stepnet.torch.recording import (
+    called,
+    check_no_proxy,
+    is_recorded,
+    refuse_script,
+    run_pre_hooks,
+    untraced,
+)
 from stepnet.torch.sequences import (
     DTYPES,
     LENGTHS,
@@ -53,9 +75,7 @@ MEANT = {
 }
 """Advice for arguments that calls of other modules have, by their names."""
 dispatch: Any = pytorch("torch.utils._python_dispatch")
-fakes: Any = pytorch("torch._subclasses.fake_tensor")
 functorch: Any = pytorch("torch._functorch.pyfunctorch")
-stateless: Any = pytorch("torch.nn.utils.stateless")
 RUNNABLE = "_runnable"
 """Attribute in which a module keeps its compiled steps, by what each was traced for."""
 
@@ -96,6 +116,8 @@ class Recurrence(torch.nn.Module):
     """
 
     __prepare_scriptable__ = refuse_script
+    _call_impl = called
+    qconfig = Qconfig()
 
     def __init__(
         self,
@@ -114,14 +136,16 @@ class Recurrence(torch.nn.Module):
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint, self.engine = checked_checkpoint(checkpoint), checked_engine(engine)
-        trace(step, example, statics=statics, reverse=reverse)  # raises errors about the step
+        known, known_statics = transform(with_numbers, (example, statics))
+        with parameters_with_numbers(step):
+            trace(step, known, statics=known_statics, reverse=reverse)  # raises errors about the step
         check_example(step, example)
         if isinstance(step, torch.nn.Module):
             self.cell, self.step = step, None
         else:
             self.cell, self.step = None, step
         self.params = torch.nn.ParameterDict(example[2] if len(example) == 3 and example[2] else {})
-        self._example = transform(lambda tensor: tensor.detach().clone(), (*example[:2], statics))
+        self._example = transform(lambda tensor: tensor.detach().clone(), (*known[:2], known_statics))
         check_others(self.reads)
         self._output = self.enter().net.program.output
 
@@ -137,6 +161,7 @@ class Recurrence(torch.nn.Module):
         Returns the outputs, in the form of the sequences, and the last state. statics: values for all steps.
         Raises `ArgumentError` for an argument by another name.
         """
+        check_no_proxy(unknown)
         if unknown:
             raise unknown_argument("a call of a Recurrence", Recurrence.forward, unknown, MEANT)
         run_call = Recurrence.run_call
@@ -163,6 +188,11 @@ class Recurrence(torch.nn.Module):
                 [tensor.unsqueeze(0) for tensor in group] for group in (states, static_tensors)
             )
         sequences = ModuleSequences.of(value, self.batch_first)
+        if torch.is_autocast_enabled("cpu"):
+            sequences = replace(sequences, data=self.in_own_dtype(sequences.data))
+            states, static_tensors = (
+                [self.in_own_dtype(tensor) for tensor in group] for group in (states, static_tensors)
+            )
         if (states or static_tensors) and not alone and not sequences.place.tensors and not is_recorded():
             once = named_tensors("state", state) | named_tensors("statics", statics)
             check_axes("Recurrence", self.batch_first, sequences.data, once)
@@ -210,46 +240,88 @@ class Recurrence(torch.nn.Module):
         """
         _, memory, example_statics = self._example
         lead = sequences.place.lead
-        data = sequences.data.flatten(0, lead - 1)
-        called: Any = self.step or self.cell
-        if self.cell is None:
-            function, params, names = OfFunction(called), dict(self.params) or None, inspect.signature(called)
-        else:
-            function, params = OfModule(called, memory), self.tensors
-            names = inspect.signature(called.forward)
-
-        def step(x: Any, memory: Any, index: Any, **further: Any) -> tuple[Any, Any]:
-            """Calls the user's step, with the index if it has such a parameter."""
-            counted = {"index": index} if "index" in names.parameters else {}
-            return function(x, memory, params, **counted, **further)
-
         outputs, last = looped(
-            step,
+            self.step_on(self.tensors),
             Turns.of(sequences.place.positions(sequences.data), self.reverse),
-            data,
+            sequences.data.flatten(0, lead - 1),
             rebuild(memory, states or self.zeros(sequences)),
             {} if example_statics is None else {"statics": rebuild(example_statics, statics)},
         )
         lengths = sequences.data.shape[:lead]
         return [*(tensor.reshape(*lengths, *tensor.shape[1:]) for tensor in outputs), *last]
 
+    def scanned(self, training: bool, data: Any, inputs: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Runs the step by PyTorch's operator `scan`, in programs that run without stepnet; returns the
+        outputs [time, batch, ...] and the last states.
+
+        training: the mode in which the step runs. data: [time, batch, ...]. inputs: the initial states, which
+            are float32 in half precision too, the statics and the parameters, as lists in one.
+        """
+        _, memory, example_statics = self._example
+        count, own = len(leaves(memory)), len(inputs) - len(self.tensors)
+
+        def step(x: Any, memories: Any, constants: Any, *index: Any) -> tuple[list[Any], list[Any]]:
+            """Calls the user's step on lists of tensors."""
+            given = dict(zip(self.tensors, constants[own - count :], strict=True))
+            further = (
+                {}
+                if example_statics is None
+                else {"statics": rebuild(example_statics, constants[: own - count])}
+            )
+            counted = [number.expand(x.shape[0]) for number in index] or [None]
+            output, following = self.step_on(given)(x, rebuild(memory, memories), *counted, **further)
+            return leaves(output), leaves(arranged(following, memory))
+
+        with self.in_mode(training):
+            states = [self.in_own_dtype(tensor) for tensor in inputs[:count]]
+            outputs, last = scan(step, data, states, inputs[count:], self.reverse, counted=self.has_index)
+        return outputs, [made.to(given.dtype) for made, given in zip(last, inputs, strict=False)]
+
+    def step_on(self, tensors: dict[str, Any]) -> Callable[..., tuple[Any, Any]]:
+        """Returns the user's step as a function (x, memory, index, statics=) -> (output, memory) of tensors.
+
+        tensors: the parameters and buffers that it reads, by name.
+        """
+        if self.cell is None:
+            function, params = OfFunction(cast("Any", self.step)), tensors or None
+        else:
+            function, params = OfModule(self.cell, self._example[1]), tensors
+
+        def step(x: Any, memory: Any, index: Any, **further: Any) -> tuple[Any, Any]:
+            """Calls the user's step, with the index if it has such a parameter."""
+            counted = {"index": index} if self.has_index else {}
+            return function(x, memory, params, **counted, **further)
+
+        return step
+
+    @property
+    def has_index(self) -> bool:
+        """Presence of a parameter `index`, the number of the step, in the user's step."""
+        return "index" in inspect.signature(self.step or cast("Any", self.cell).forward).parameters
+
+    def in_own_dtype(self, tensor: Any) -> Any:
+        """Casts a floating-point tensor to the dtype of the parameters, as autocast may have changed it."""
+        return in_dtype_of(self.tensors.values(), tensor)
+
     def zeros(self, sequences: ModuleSequences) -> list[Any]:
         """Makes the initial states, zeros, for a call on sequences without a state. Floats have the dtype of
-        the data.
+        the data; where that is integers, such as words, the dtype of the parameters.
         """
-        memories = leaves(self._example[1])
-        kinds = [sequences.data.dtype if tensor.is_floating_point() else tensor.dtype for tensor in memories]
+        data, memories = sequences.data, [self.in_own_dtype(tensor) for tensor in leaves(self._example[1])]
+        both = data.is_floating_point()
+        kinds = [data.dtype if both and own.is_floating_point() else own.dtype for own in memories]
         pairs = zip(memories, kinds, strict=True)
-        return [
-            sequences.data.new_zeros(sequences.rows, *tensor.shape[1:], dtype=kind) for tensor, kind in pairs
-        ]
+        return [data.new_zeros(sequences.rows, *tensor.shape[1:], dtype=kind) for tensor, kind in pairs]
 
     @property
     def tensors(self) -> dict[str, Any]:
         """The tensors that the step of this recurrent module reads, by name: the parameters and buffers of a
         cell, or the parameters of a function.
         """
-        return dict(self.params if self.cell is None else tensors_of(self.cell))
+        if self.cell is not None:
+            return dict(tensors_of(self.cell))
+        run_pre_hooks(self.params)
+        return dict(self.params)
 
     @property
     def reads(self) -> Reads:
@@ -286,32 +358,29 @@ class Recurrence(torch.nn.Module):
             # A tracer that asks for shapes would replace the tensors of the example by ones without values,
             # and a transform of torch.func would wrap them.
             plain = functorch.temporarily_clear_interpreter_stack
-            with dispatch._disable_current_modes(), plain(), self.with_values():
+            with dispatch._disable_current_modes(), plain(), parameters_with_numbers(self):
                 put_latest(kept, key, self.traced(list(self.tensors.values()), sizes))
         return kept[key]
-
-    def with_values(self) -> AbstractContextManager[Any]:
-        """Returns a context in which the parameters and buffers have values, to trace the step.
-
-        In torch.export and in transforms of torch.func they have none; they are zeros then. A compiled step
-        gets its parameters in each call.
-        """
-        named = dict(tensors_of(self))
-        wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-        if not any(isinstance(tensor, fakes.FakeTensor) or wrapped(tensor) for tensor in named.values()):
-            return nullcontext()
-        zeros = {name: torch.zeros(tensor.shape, dtype=tensor.dtype) for name, tensor in named.items()}
-        return stateless._reparametrize_module(self, zeros)
 
     def runnable_in(self, training: bool) -> DifferentiableLayers:
         """Returns the compiled step for training or evaluation mode, for PyTorch's graphs, each of which was
         made in one mode. The mode that the module is in does not change.
         """
-        if training == self.training:
+        with self.in_mode(training):
             return self.enter()
+
+    @contextmanager
+    def in_mode(self, training: bool) -> Generator[None]:
+        """Returns a context in which the module is in training or in evaluation mode; all its modules have
+        their own modes again after it.
+        """
+        if training == self.training:
+            yield
+            return
         before = [(module, module.training) for module in self.modules()]
         try:
-            return self.train(training).enter()
+            self.train(training)
+            yield
         finally:
             for module, mode in before:
                 module.training = mode
@@ -322,15 +391,9 @@ class Recurrence(torch.nn.Module):
         tensors: the parameters and buffers; raises `InputError` for a floating dtype that is not in `DTYPES`.
         sizes: the features of the statics, values that each sequence has once; None for the example's.
         """
-        floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         if (why := dtypes_refused(tensor for tensor in tensors if tensor.is_floating_point())) is not None:
             raise InputError(f"a Recurrence cannot run: {why}; make them float32 with .float()")
-
-        def in_dtype(tensor: Any) -> Any:
-            """Casts a floating-point tensor of the example to the parameters' dtype."""
-            return tensor.to(floats[0]) if floats and tensor.is_floating_point() else tensor
-
-        x, memory, statics = transform(in_dtype, self._example)
+        x, memory, statics = transform(partial(in_dtype_of, tensors), self._example)
         if sizes is not None:
             pairs = zip(leaves(statics), sizes, strict=True)
             statics = rebuild(statics, [tensor.new_zeros(1, *shape) for tensor, shape in pairs])
@@ -388,6 +451,14 @@ class Recurrence(torch.nn.Module):
         """Restores a copy or a pickled module; it gets a new name in graphs."""
         super().__setstate__(state)  # type: ignore[misc]
         self.prepare()
+
+
+def in_dtype_of(parameters: Iterable[Any], tensor: Any) -> Any:
+    """Casts a floating-point tensor to the dtype of the first floating-point parameter; other tensors, and
+    all where there is no such parameter, are returned as they are.
+    """
+    floats = [each.dtype for each in parameters if each.is_floating_point()]
+    return tensor.to(floats[0]) if floats and tensor.is_floating_point() else tensor
 
 
 def tensors_of_argument(value: Any, example: Any, what: str) -> list[Any]:

@@ -7,13 +7,13 @@
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import Order, checked_engine, devices_of
+from stepnet.compiler.targets import checked_engine, devices_of
 from stepnet.compiler.values.arguments import flag, unknown_argument
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
@@ -22,9 +22,21 @@ from stepnet.model.differentiable import ModelNets
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
-from stepnet.torch.function import HALVES, array_of, in_dtypes, run_tensors
+from stepnet.torch.arrays import HALVES, array_of, in_dtypes
+from stepnet.torch.function import run_tensors
+from stepnet.torch.meta import META, is_meta, without_numbers
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import TRACES, check_forward_mode, makes_graph, refuse_script, untraced
+from stepnet.torch.quantizing import Qconfig
+from stepnet.torch.recording import (
+    TRACES,
+    called,
+    check_forward_mode,
+    check_no_proxy,
+    makes_graph,
+    refuse_script,
+    run_pre_hooks,
+    untraced,
+)
 from stepnet.torch.sequences import DTYPES as FLOATS
 from stepnet.torch.sequences import (
     LENGTHS,
@@ -33,7 +45,6 @@ from stepnet.torch.sequences import (
     PackedSequence,
     check_axes,
     named_tensors,
-    runs_on,
     text_of_engine,
     untracked,
 )
@@ -85,6 +96,8 @@ class Scan(torch.nn.Module):
     """
 
     __prepare_scriptable__ = refuse_script
+    _call_impl = called
+    qconfig = Qconfig()
 
     def __init__(
         self,
@@ -132,6 +145,7 @@ class Scan(torch.nn.Module):
                 the engine does not take, or are of other dtypes than float32, float64, int32, int64 and bool.
             RefusedError: If no engine of `engine` runs the recurrence.
         """
+        check_no_proxy(unknown)
         if unknown:
             raise unknown_argument("a call of a Scan", Scan.forward, unknown, MEANT)
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
@@ -145,12 +159,13 @@ class Scan(torch.nn.Module):
         """
         check_recorded()
         tensors, order = self.tensors, checked_engine(self.engine)
+        devices = (META,) if is_meta(x) else devices_of(order)
         x, initial, statics = (
-            checked_tensors(x, "x", order),
-            checked_tensors(initial, "initial", order),
-            checked_tensors(statics, "statics", order),
+            checked_tensors(x, "x", devices),
+            checked_tensors(initial, "initial", devices),
+            checked_tensors(statics, "statics", devices),
         )
-        checked_tensors(self.params_in_structure(tensors), "params", order)
+        checked_tensors(self.params_in_structure(tensors), "params", devices)
         given = (
             named_tensors("initial", initial)
             | named_tensors("statics", statics)
@@ -173,7 +188,10 @@ class Scan(torch.nn.Module):
             dtypes = [spec.dtype for spec in leaves(program.memory)]
             memories = in_dtypes(leaves(arranged(initial, program.memory)), dtypes)
         inputs = [tensor.flatten(0, 1) for tensor in leaves(x)] + memories + leaves(statics) + tensors
-        results = run_tensors(net, positions, inputs, order, checked_checkpoint(self.checkpoint))
+        if devices == (META,):
+            results = without_numbers(net, positions, inputs)
+        else:
+            results = run_tensors(net, positions, inputs, order, checked_checkpoint(self.checkpoint))
         outputs = [
             tensor.reshape(*lead, *tensor.shape[1:]) if levels else tensor
             for tensor, levels in zip(results[: net.outputs], program.levels, strict=True)
@@ -193,6 +211,7 @@ class Scan(torch.nn.Module):
     @property
     def tensors(self) -> list[Any]:
         """The module's parameters as a flat list, in the order of its recurrence's, which may be nested."""
+        run_pre_hooks(self.params)
         paths = (name.split(".") if name else [] for name, _ in named_leaves(self._rnn.params))
         return [reduce(lambda part, key: part[key], path, self.params) for path in paths]
 
@@ -256,15 +275,18 @@ def parameters_of(params: Any) -> Any:
         try:
             held[str(key)] = parameters_of(part)
         except KeyError as error:
-            raise InputError(f"a parameter is called {key!r}, and in PyTorch: {error.args[0]}") from error
+            advice = "; a module is trained as stepnet.torch.Recurrence(module, example)" * ("." in str(key))
+            raise InputError(
+                f"a parameter is called {key!r}, and in PyTorch: {error.args[0]}{advice}"
+            ) from error
     return held
 
 
-def checked_tensors(value: Any, what: str, engine: Order) -> Any:
+def checked_tensors(value: Any, what: str, devices: Collection[str]) -> Any:
     """Checks the tensors of an argument of a Scan, and returns them in their structure.
 
     Under autocast, half precision becomes float32. Raises `InputError` for tensors that a Scan cannot run on.
-    what: the argument's name, for messages. engine: the engines, which determine the devices.
+    what: the argument's name, for messages. devices: the types of devices that they may be on.
     """
     if what == "x" and isinstance(value, list):
         check_no_list(cast("list[Any]", value))
@@ -281,10 +303,10 @@ def checked_tensors(value: Any, what: str, engine: Order) -> Any:
         if tensor.dtype in HALVES and torch.is_autocast_enabled("cpu"):
             tensor = tensor.float()
         fits = tensor.dtype in DTYPES and tensor.layout == torch.strided
-        if not fits or not runs_on(tensor.device, engine):
+        if not fits or tensor.device.type not in devices:
             raise InputError(
                 f"{name} of a Scan is {tensor.dtype} on {tensor.device}, {tensor.layout}; it should be "
-                f"{', '.join(DTYPES.values())}, on {' or '.join(sorted(devices_of(engine)))}, torch.strided"
+                f"{', '.join(DTYPES.values())}, on {' or '.join(sorted(devices))}, torch.strided"
             )
         return tensor
 

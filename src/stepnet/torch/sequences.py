@@ -5,7 +5,7 @@ tensors, the dtype of all tensors, of which there is one, and the engines with t
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from stepnet.model.program import Asked
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 from stepnet.ragged.torch import packed_lengths
-from stepnet.torch.function import HALVES, array_of
+from stepnet.torch.arrays import HALVES, array_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import makes_graph
+from stepnet.torch.recording import check_no_proxy, makes_graph
 
 torch: Any = pytorch("torch")
 PackedSequence: Any = torch.nn.utils.rnn.PackedSequence
@@ -34,6 +34,10 @@ MAPPED_LENGTHS = (
     "{} cannot be mapped by torch.vmap, in which every entry has the same numbers of steps: map padded "
     "sequences without lengths, and in the loss multiply the outputs behind each last step by 0"
 )
+PACKED_IN_GRAPH = (
+    "a PackedSequence or a nested tensor cannot be exported where the model makes it, as PyTorch does not "
+    "know its shapes: give the packed sequences as an argument, or export the model for padded sequences"
+)
 NESTED_TRANSFORM = (
     "a jagged nested tensor cannot be used under the transforms of torch.func, in which PyTorch has no "
     "nested tensors: give a PackedSequence, or padded sequences"
@@ -48,6 +52,8 @@ TO_TENSORS = {
 }
 """Expressions that make sequences for PyTorch, by the class of `x`."""
 MOST_KEPT = 64
+PADDED = "time", "batch"
+"""The forms of sequences that lie in one tensor with an axis of time, and have no tensors of positions."""
 Array = np.ndarray
 
 
@@ -58,12 +64,23 @@ class SequencePlaces:
 
     form: "time" for data [time, batch, features...], "batch" for [batch, time, features...], "packed" and
         "jagged" for [total, features...].
-    tensors: for "packed" the batch sizes of a `PackedSequence`; for "jagged" the offsets of a nested tensor,
-        and its lengths if it has gaps.
+    tensors: for "packed" the batch sizes of a `PackedSequence`, and the caller's number of each sequence if
+        it is sorted; for "jagged" the offsets of a nested tensor, and its lengths if it has gaps.
     """
 
     form: str
     tensors: tuple[Any, ...] = ()
+
+    @classmethod
+    def of_operator(cls, form: str, place: Sequence[Any]) -> "SequencePlaces":
+        """Returns the places that `for_operator` turned into arguments of PyTorch's operator."""
+        return cls(form, () if form in PADDED else tuple(place))
+
+    def for_operator(self, data: Any) -> tuple[str, list[Any]]:
+        """Returns the form and the tensors as arguments of PyTorch's operator. data: that of the sequences,
+        which stands for no tensors, as AOTInductor does not pass empty lists.
+        """
+        return self.form, list(self.tensors) or [data]
 
     @property
     def lead(self) -> int:
@@ -165,11 +182,12 @@ def named_tensors(what: str, value: Any) -> dict[str, Any]:
 
 def data_of(value: Any) -> Any:
     """Returns the tensor with the data of sequences: that of a `PackedSequence`, else `value` itself. Raises
-    `InputError` for arrays of NumPy, lists and Raggeds.
+    `InputError` for arrays of NumPy, lists and Raggeds, and for proxies of torch.fx.symbolic_trace.
     """
     if isinstance(value, PackedSequence):
         return value.data
-    if not isinstance(value, torch.Tensor) and not hasattr(value, "new_zeros"):  # which a proxy has
+    if not isinstance(value, torch.Tensor):
+        check_no_proxy(value)
         kind = type(value).__name__
         remedy = TO_TENSORS.get(kind, "torch.from_numpy(x)")
         raise InputError(f"layers of stepnet.torch take tensors, not {kind}: give {remedy}")
@@ -193,26 +211,36 @@ def dense_positions(first: int, second: int, time_major: bool) -> Positions:
 
 def packed(value: Any) -> ModuleSequences:
     """Reads a `PackedSequence`: returns its data, in which the longest sequence comes first, the positions of
-    the sequences, and how to return outputs.
+    the sequences, and how to return outputs; raises `InputError` for batch sizes that are no list of whole
+    numbers, and in a graph of PyTorch for sequences that it packs itself.
     """
     data, sizes, order, back = value
+    if sizes.is_floating_point() and makes_graph():  # so PyTorch's tracer takes them, with a wrong shape
+        raise InputError(PACKED_IN_GRAPH)
+    if sizes.dim() != 1 or sizes.is_floating_point():
+        raise InputError(
+            f"the PackedSequence is damaged: batch_sizes is {sizes.dtype}{list(sizes.shape)}, and it should "
+            "be whole numbers along one axis"
+        )
     rows = int(sizes[0]) if order is None and len(sizes) else 0 if order is None else len(order)
 
     def form(outputs: Any) -> Any:
         """Makes a `PackedSequence` of outputs, in the caller's order."""
         return PackedSequence(outputs, sizes, order, back)
 
-    return ModuleSequences(data, SequencePlaces("packed", (sizes,)), rows, form, order, back)
+    # Numbers are for the messages of machine code, which runs on the CPU.
+    numbers = () if order is None or order.device.type != "cpu" else (order,)
+    return ModuleSequences(data, SequencePlaces("packed", (sizes, *numbers)), rows, form, order, back)
 
 
-def packed_positions(total: int, counts: Array) -> Positions:
+def packed_positions(total: int, counts: Array, numbers: Array | None = None) -> Positions:
     """Returns the positions of the steps of a `PackedSequence`, in which the first steps of all sequences
     come first, then the second steps, and so on. total: its number of steps. counts: how many sequences have
-    an n-th step.
+    an n-th step. numbers: the caller's number of each sequence; None if they are in the caller's order.
     """
     lengths = packed_lengths(counts, total)
     rows = np.arange(len(lengths), dtype=np.int64)
-    return Positions(rows, lengths, total, offsets_of(counts)[:-1])
+    return Positions(rows, lengths, total, offsets_of(counts)[:-1], numbers=numbers)
 
 
 def nested(value: Any) -> ModuleSequences:
@@ -276,8 +304,8 @@ def dtypes_refused(parameters: Iterable[Any]) -> str | None:
 def check_tensors(
     title: str, names: Sequence[str], parameters: Sequence[Any], data: Any, states: Sequence[Any]
 ) -> None:
-    """Raises `InputError` unless all tensors of a call are on the device of the data and have the same dtype,
-    one of `DTYPES`.
+    """Raises `InputError` unless all tensors of a call are dense, are on the device of the data, and have the
+    same dtype, one of `DTYPES`.
 
     title: the class name of the module. names: those of the parameters. data: the input of the call.
     states: h, and c of an LSTM; may be empty.
@@ -292,11 +320,25 @@ def check_tensors(
     of_states = ("hx[0]", "hx[1]") if len(states) > 1 else ("hx",)
     named = zip((*names, "the input", *of_states), (*parameters, data, *states), strict=False)
     for name, tensor in named:
+        if tensor.layout != torch.strided:
+            raise InputError(
+                f"{name} of {title} is {tensor.layout}; layers of stepnet.torch take dense tensors: give "
+                ".to_dense() of it"
+            )
         if tensor.dtype != dtype or tensor.device != device:
             raise InputError(
                 f"{name} of {title} is {tensor.dtype} on {tensor.device}, and {names[0]} is {dtype} on "
                 f"{device}; all tensors must be of one dtype on one device"
             )
+
+
+def has_own_functions(tensors: Iterable[Any]) -> bool:
+    """Tells whether a tensor is of a class that may replace PyTorch's functions, as the weights do of which
+    PyTorch computes a gradient for each sample. torch.nn's own functions must run on such tensors.
+    """
+    plain = torch._C._disabled_torch_function_impl
+    kinds = {cast("Any", type(tensor)) for tensor in tensors} - {torch.Tensor}
+    return any(getattr(kind, "__torch_function__", plain) is not plain for kind in kinds)
 
 
 # ---- the engines -------------------------------------------------------------------------------------------

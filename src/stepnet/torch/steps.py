@@ -10,16 +10,18 @@ from stepnet.compiler.targets import checked_engine
 from stepnet.importers.aten.cells import MODES, CellSizes
 from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
-from stepnet.torch.operator import in_graph, runnable_of_sizes
+from stepnet.torch.keys import runnable_of_sizes
+from stepnet.torch.operator import in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
-from stepnet.torch.recording import makes_graph, needs_torch_nn, refuse_script, untraced
+from stepnet.torch.recording import called, makes_graph, needs_torch_nn, refuse_script, untraced
 from stepnet.torch.sequences import (
     DTYPES,
     SequencePlaces,
     as_cast,
     check_tensors,
     data_of,
+    has_own_functions,
     runs_on,
     text_of_engine,
 )
@@ -38,6 +40,7 @@ class CellForward:
     engine: Asked = "auto"
     qconfig = Qconfig()
     __prepare_scriptable__ = refuse_script
+    _call_impl = called
 
     def __init__(self, *args: Any, engine: Asked = "auto", **kwargs: Any) -> None:
         """Creates the cell as torch.nn does. engine: an engine, or several in order of preference."""
@@ -53,7 +56,8 @@ class CellForward:
         mode = mode_of(self)
         states = states_of(self, mode, data_of(input), hx)
         fits = runs_on(input.device, self.engine) and has_step_shapes(self, mode, input, states)
-        if needs_torch_nn() or not fits:
+        own = not makes_graph() and has_own_functions([input, *states, *weights_of(self)])
+        if needs_torch_nn() or own or not fits:
             return theirs(input, hx)  # PyTorch raises its own errors; a trace needs torch.nn's operator
         run = next_states if makes_graph() else untraced(next_states)
         last = run(self, mode, input, states)
@@ -87,6 +91,11 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
     return list(hx) if mode == "LSTM" else [hx]
 
 
+def weights_of(module: Any) -> list[Any]:
+    """Lists the weights of a cell, and its biases if it has any, in the order of `NAMES`."""
+    return [getattr(module, name) for name in (NAMES if module.bias else NAMES[:2])]
+
+
 def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
     """Tells whether the input `value` and the states have the shapes of one step of a cell, and no size is
     zero, so that machine code can run it. mode: that of the cell; a mode without a net is False.
@@ -105,10 +114,9 @@ def next_states(module: Any, mode: str, value: Any, states: list[Any]) -> list[A
 
     mode: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU". value: the input. states: h, or h and c.
     """
-    names = NAMES if module.bias else NAMES[:2]
-    weights = [getattr(module, name) for name in names]
+    weights = weights_of(module)
     value, *states = as_cast(weights[0].dtype, value, *states)
-    check_tensors(type(module).__name__, names, weights, value, states)
+    check_tensors(type(module).__name__, NAMES[: len(weights)], weights, value, states)
     features, hidden = module.input_size, module.hidden_size
     sizes = CellSizes(mode, features, hidden, bias=module.bias, dtype=DTYPES[weights[0].dtype])
     data, memories = value.reshape(1, -1, features), [state.reshape(-1, hidden) for state in states]

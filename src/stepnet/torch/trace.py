@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.compiler.trace.step import ARGUMENTS, Spec
-from stepnet.compiler.values.arguments import array_of, check_signature
+from stepnet.compiler.values.arguments import argument_names, array_of, check_signature
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import arranged, leaves, skeleton, transform
 from stepnet.errors import InputError, StepError
 from stepnet.model.recurrence import RNN
-from stepnet.torch.function import array_of as numbers_of
+from stepnet.torch.arrays import array_of as numbers_of
+from stepnet.torch.lines import is_of_user
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import Unchanged
 from stepnet.torch.step import Function, TorchStep
@@ -217,8 +218,34 @@ class OfFunction:
     step: Function
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> Any:
-        """Calls the function; returns the output and the next memory. further: statics and index, if any."""
-        return self.step(x, memory, params, **further)
+        """Calls the function; returns the output and the next memory. further: statics and index, if any.
+
+        Raises `StepError`, in place of an error of the function's own lines that a name is not there, with
+        the names that are.
+        """
+        try:
+            return self.step(x, memory, params, **further)
+        except (KeyError, TypeError) as error:
+            is_name = isinstance(error, KeyError) or "indices must be integers" in str(error)
+            if not (is_name and is_of_user(error)):
+                raise
+            values = x, memory, params, further.get("statics")
+            pairs = zip((*argument_names(self.step, ARGUMENTS), "statics"), values, strict=True)
+            several = [pair for pair in pairs if isinstance(pair[1], dict | list | tuple)]
+            held = "".join(f"; {held_by(name, value)}" for name, value in several)
+            what = f"reads {error}, which is not there" if isinstance(error, KeyError) else f"fails: {error}"
+            missing = StepError(f"the step {what}{held}")
+            raise missing.with_traceback(error.__traceback__) from None
+
+
+def held_by(name: str, value: Any) -> str:
+    """Returns the text for what an argument of a step holds: the names in a dict, the count of a list.
+
+    name: the name of the argument.
+    """
+    if isinstance(value, dict):
+        return f"`{name}` has {', '.join(map(str, cast('dict[Any, Any]', value))) or 'none'}"
+    return f"`{name}` is {described(value)}, which is read by number, as {name}[0]"
 
 
 @dataclass(frozen=True)

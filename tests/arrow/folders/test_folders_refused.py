@@ -138,8 +138,17 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "token": (
         lambda f: {"inputs": file(f, "words.parquet", x=[[1, 4], [0, TOKENS], [2]]), "model": WORDS},
-        "{folder}/words.parquet, row 1: an integer is outside the rows of the parameter that it indexes; "
-        + BAD,
+        "{folder}/words.parquet, row 1: an integer is outside the rows of the parameter that it indexes: "
+        f"{TOKENS} at step 1, and `table` has {TOKENS} rows; " + BAD,
+    ),
+    "stdout": (
+        lambda f: {"inputs": file(f, id=[1], frames=frames([[[1, 2]]])) and f / "in", "output": "-"},
+        "results are written to a folder or a file, and not to stdout: output is a path",
+    ),
+    "a column without sequences": (
+        lambda f: file(f, id=[1, 2], frames=pa.nulls(2)),
+        "column `frames`: the Arrow array is null, and must be a list or large_list, one per sequence; one "
+        "without sequences is column.cast(pyarrow.list_(pyarrow.float32()))",
     ),
     "nan": (
         lambda f: file(f, id=[1, 2], frames=frames([[], [[0, 0], [1, NAN]]])) and {"refuse_nan": True},
@@ -603,8 +612,8 @@ def test_tokens_outside_are_set_aside(tmp_path: Path):
     outside = "an integer is outside the rows of the parameter that it indexes"
     bad = pq.read_table(tmp_path / "bad.parquet").to_pylist()
     assert [(each["row"], each["reason"], each["x"]) for each in bad] == [
-        (1, outside, rows[1]),
-        (5, outside, rows[5]),
+        (1, f"{outside}: {TOKENS} at step 0, and `table` has {TOKENS} rows", rows[1]),
+        (5, f"{outside}: {-TOKENS - 1} at step 1, and `table` has {TOKENS} rows", rows[5]),
     ]
     found = read(tmp_path / "out" / "words.parquet")["outputs"].to_pylist()
     table = WORDS.params["table"].astype("f8")

@@ -164,5 +164,7 @@ def test_widened_keeps_names_and_the_users_lines() -> None:
     assert [(node.name, node.source) for node in widened(net).nodes] == [
         (node.name, node.source) for node in net.nodes
     ]
-    with pytest.raises(InputError, match=r'index 7 is out of bounds.*\n  at m\.py:6: params\["E"\]\[x\]$'):
+    with pytest.raises(
+        InputError, match=r'an integer is outside the rows.*\n  at m\.py:6: params\["E"\]\[x\]$'
+    ):
         interpret(widened(net), [np.ones((3, 2)), np.array([7])], LevelSizes(1))

@@ -113,6 +113,16 @@ def of_the_last_memory(p: Parts) -> list[int]:
     return [p.add("exp", scores), p.add("contract", scores, p.last), p.outputs[1]]
 
 
+def of_each_sequence(p: Parts) -> list[int]:
+    """Sums of outer products over the steps of each sequence, and values that are computed from them."""
+    before, after = p.outputs
+    own = p.add("contract", before, after, extent=ROWS)
+    pairs = [p.add("reshape", one, rank=1, shape=(H, 1)) for one in p.outputs]
+    lead = p.add("contract", *pairs, extent=ROWS)
+    made = [p.add("tanh", own), p.add("transpose", own, order=(1, 0)), p.add("reduce", after, how="sum")]
+    return [own, p.last, own, lead, *made, p.add("contract", p.x, after, extent=ROWS)]
+
+
 def twice_and_views(p: Parts) -> list[int]:
     flipped = p.add("reshape", p.last, rank=1, shape=(H, 1))
     return [p.last, p.last, flipped, p.h0, p.s, p.W, p.add("tanh", p.s)]
@@ -143,6 +153,7 @@ NETS = (
     totals_alone,
     of_inputs,
     of_the_last_memory,
+    of_each_sequence,
     twice_and_views,
     reduced,
     of_constants,

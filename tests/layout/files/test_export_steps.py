@@ -82,6 +82,7 @@ def check(graph: Any, made: Any, steps: int) -> None:
         assert_close(np.asarray(graph(x_of(steps))), made(torch.tensor(x_of(steps))).numpy(), steps, 10)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_a_number_that_may_be_computed_is_for_the_steps_of_the_file(name: str, tmp_path: Path):
     forward, words = COMPUTED[name]
@@ -94,6 +95,7 @@ def test_a_number_that_may_be_computed_is_for_the_steps_of_the_file(name: str, t
     assert sn.load(path, steps="any")(x_of(5)) is not None
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", FREE)
 def test_weights_and_settings_are_for_any_number_of_steps(name: str, tmp_path: Path):
     graph, made = sn.load(saved(tmp_path / "m.pt2", model(FREE[name]))), model(FREE[name])
@@ -141,7 +143,7 @@ def test_each_sequence_is_checked(tmp_path: Path):
 def test_other_words_and_other_files_are_refused(tmp_path: Path):
     with pytest.raises(InputError, match="steps='all': there is only 'any'"):
         sn.load(tmp_path / "m.pt2", steps="all")
-    with pytest.raises(InputError, match=r"m.npz: steps= is for files of .onnx, .* programs of PaddlePaddle"):
+    with pytest.raises(InputError, match=r"m.npz: --steps any .* is for files of .*PaddlePaddle"):
         sn.load(tmp_path / "m.npz", steps="any")
 
 
@@ -240,6 +242,32 @@ def test_a_file_for_few_steps_is_for_these_alone(steps: int, tmp_path: Path):
         check(sn.load(path), made, 5)
         return
     with pytest.raises(
-        InputError, match=rf"for {steps} {words}, and sequence 0 has 5; any number in it, even 0 or 1, may de"
+        InputError,
+        match=rf"for {steps} {words}, and sequence 0 has 5; any number in it, even 0 or 1, may de",
     ):
         sn.load(path)(x_of(5))
+
+
+ONE_LEFT = {
+    "squeeze": lambda s, x: F.max_pool1d(x.transpose(1, 2), STEPS).squeeze(-1),
+    "squeeze ahead": lambda s, x: F.conv1d(x.transpose(1, 2), s.long).permute(2, 0, 1).squeeze(0),
+    "squeeze, softmax": lambda s, x: (
+        F.max_pool1d(x.transpose(1, 2), 10).transpose(1, 2).squeeze(1).softmax(1)
+    ),
+    "flatten": lambda s, x: s.out(F.avg_pool1d(x.transpose(1, 2), STEPS).flatten(1)),
+    "reshape": lambda s, x: F.conv1d(x.transpose(1, 2), s.long).reshape(-1, 2, 2),
+}
+"""Modules that make a feature of the one step which windows leave."""
+
+
+@pytest.mark.parametrize("name", ONE_LEFT)
+def test_the_one_step_that_windows_leave_becomes_a_feature(name: str, tmp_path: Path):
+    made = model(ONE_LEFT[name])
+    path = saved(tmp_path / "m.pt2", made)
+    graph = sn.load(path)
+    check(graph, made, STEPS)
+    with pytest.raises(InputError, match="was written for 13 steps, and sequence 0 has 26"):
+        graph(x_of(26))
+    anyway = sn.load(path, steps="any")
+    for steps in (5, 26):
+        assert np.isnan(np.asarray(anyway(x_of(steps)))).all()

@@ -585,7 +585,7 @@ def test_numbers_that_are_no_floats_are_refused_by_name(tmp_path: Path, dtype: s
     savez(source, prefixed("rnn.", WRONG[dtype]))
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "out.npz")
     assert said == (
-        f"{source}: rnn.: weight_ih_l0 holds {dtype}; "
+        f"{source}: rnn: weight_ih_l0 holds {dtype}; "
         "weights are one of float16, bfloat16, float32, float64: cast them"
     )
     assert files(tmp_path) == ["source.npz"]

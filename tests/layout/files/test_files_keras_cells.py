@@ -192,6 +192,7 @@ NAMED = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("version", "file"), [*TOLD, *ALONE])
 def test_layers_of_the_programs_own_hold_layers(made: Callable[[str], Path], version: str, file: str):
     folder = made(version)

@@ -14,9 +14,10 @@ from tolerance import assert_close
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 from command_line import stepnet as command
+from linux_alone import skip_elsewhere
 
 import stepnet as sn
-import stepnet.paddle
+from stepnet.build import build
 from stepnet.errors import InputError, StepnetError
 from tests.layout.files.data.make_fixed_steps import COMPUTED, FEATURES, FREE, OTHERS, STEPS
 
@@ -44,11 +45,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def load(kind: str, path: Path, **stated: Any) -> Any:
-    """Returns the graph of a file. A program of Paddle without weights has its own door."""
-    return (stepnet.paddle.load if kind == "paddle" else sn.load)(path, **stated)
-
-
 def check_steps(graph: Any, arrays: Any, name: str, steps: int) -> None:
     """Asserts that a graph gives what the framework gives for a number of steps."""
     found = np.asarray(graph(arrays[f"x/{steps}"]))
@@ -59,7 +55,7 @@ def check_only_own(graph: Any, arrays: Any, name: str) -> None:
     """Asserts that a graph is right for its own number of steps, and refuses others with the number."""
     check_steps(graph, arrays, name, STEPS)
     with pytest.raises(
-        InputError, match=rf"was written for 13 steps, and sequence 0 has {OTHERS}; the number"
+        InputError, match=rf"was written for 13 steps, and the sequence has {OTHERS}; the number"
     ):
         graph(arrays[f"x/{OTHERS}"])
 
@@ -72,9 +68,9 @@ def test_a_number_that_was_computed_is_for_the_steps_of_the_file(kind: str, name
     arrays = np.load(folder / kind / "arrays.npz")
     if name in NOT_READ[kind]:
         with pytest.raises(StepnetError):
-            load(kind, path)
+            sn.load(path)
         return
-    graph = load(kind, path)
+    graph = sn.load(path)
     if name in COMPUTED:
         check_only_own(graph, arrays, name)
     else:
@@ -97,8 +93,8 @@ def test_steps_any_says_that_no_number_depends_on_them(kind: str, number: str, f
         rf"the number {number}(.|\n)* depend on it: (save|convert) .* open number",
     )
     with pytest.raises(InputError, match=said):
-        load(kind, path)(x)
-    assert_close(np.asarray(load(kind, path, steps="any")(x)), x.sum(1) / STEPS, STEPS, 10)
+        sn.load(path)(x)
+    assert_close(np.asarray(sn.load(path, steps="any")(x)), x.sum(1) / STEPS, STEPS, 10)
 
 
 OPENVINO_MAXIMUM = """<net name="m" version="11"><layers>
@@ -131,7 +127,9 @@ def test_a_maximum_of_all_steps_of_openvino_is_for_the_steps_of_the_file(tmp_pat
     x = np.random.default_rng(0).normal(size=(2, STEPS, FEATURES)).astype("float32")
     found = np.asarray(graph(x))
     assert_close(found, x.max(1).reshape(found.shape), STEPS)
-    with pytest.raises(InputError, match=r"13 steps, and sequence 0 has 26; the number 13 of .* \(MaxPool\)"):
+    with pytest.raises(
+        InputError, match=r"13 steps, and sequence 0 has 26; the number 13 of .* \(MaxPool\)"
+    ):
         graph(np.concatenate([x, x], 1))
 
 
@@ -162,6 +160,10 @@ KERAS_COMPUTED: dict[str, tuple[Any, str]] = {
     ),
     "as many steps": (
         lambda x: layers.GRU(3)(layers.RepeatVector(x.shape[1])(layers.GRU(3)(x))),
+        r"13 of .* \(RepeatVector\)",
+    ),
+    "a vector beside each step": (
+        lambda x: layers.Concatenate()([x, layers.RepeatVector(x.shape[1])(layers.GRU(3)(x))]),
         r"13 of .* \(RepeatVector\)",
     ),
     "as many features": (
@@ -200,12 +202,13 @@ def test_a_number_in_a_keras_model_is_for_the_steps_of_its_input(name: str, tmp_
     graph = sn.load(path)
     check_steps(graph, arrays, "y", STEPS)
     x = np.zeros((1, OTHERS, FEATURES), "float32")
-    said = rf"m.keras was written for 13 steps, and sequence 0 has 5; the number {words}"
+    said = rf"m.keras was written for 13 steps, and the sequence has 5; the number {words}"
     with pytest.raises(
         InputError, match=said + r"(.|\n)*: save a model whose Input has an open number of steps"
     ):
         graph(x)
-    assert sn.load(path, steps="any")(x) is not None
+    if name != "a vector beside each step":  # for any number, these are not the steps of x
+        assert sn.load(path, steps="any")(x) is not None
 
 
 def test_a_stream_of_a_model_for_one_number_of_steps_says_why_not(tmp_path: Path):
@@ -214,6 +217,16 @@ def test_a_stream_of_a_model_for_one_number_of_steps_says_why_not(tmp_path: Path
     with pytest.raises(InputError, match="written for 13 steps, and a stream has any number of them; the nu"):
         sn.load(path).stream(1)
     assert sn.load(path, steps="any").stream(1) is not None
+
+
+def test_a_library_of_a_model_for_one_number_of_steps_says_so_in_its_header(tmp_path: Path):
+    skip_elsewhere()
+    path = tmp_path / "m.keras"
+    keras_of(lambda x: layers.GRU(3)(x) * 0.5, STEPS).save(path)
+    with pytest.raises(InputError, match="written for 13 steps, and a stream has any number of them; the nu"):
+        build(sn.load(path), tmp_path, stream=True)
+    header = build(sn.load(path), tmp_path / "c").header.read_text()
+    assert "a sequence has 13 of them. The results of" in " ".join(header.split())
 
 
 def test_a_model_for_one_number_of_steps_is_converted_with_a_note_and_verified_at_it(tmp_path: Path):
@@ -229,6 +242,16 @@ def test_a_model_for_one_number_of_steps_is_converted_with_a_note_and_verified_a
     code, said, stderr = command("verify", path, saved)
     assert code == 0, stderr
     assert f", {5 * STEPS} steps)" in " ".join(said.split())
+
+
+def test_a_model_that_makes_features_of_steps_is_converted_with_a_note(tmp_path: Path):
+    path = tmp_path / "m.keras"
+    keras_of(lambda x: layers.Dense(2)(layers.Flatten()(x)), STEPS).save(path)
+    code, said, stderr = command("convert", path, tmp_path / "m.stepnet")
+    assert code == 0, stderr
+    words = " ".join(f"{said} {stderr}".split())
+    assert "makes features: results for sequences of other lengths may be NaN" in words
+    assert "NaN is in" not in words
 
 
 @pytest.mark.parametrize("name", KERAS_FREE)

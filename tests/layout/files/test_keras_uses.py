@@ -367,12 +367,13 @@ def test_a_model_whose_only_recurrent_layer_has_no_layout_is_refused_by_its_clas
 ):
     entrance = keras.Input((TIME, 3, 3, 3, INPUTS))
     path = tmp_path / f"model{ending}"
-    keras.Model(entrance, layers.ConvLSTM3D(2, 3, name="waves")(entrance)).save(path)
-    for command in ("explain", "show"):
-        said = refusal(command, path)
-        assert said.startswith(
-            f"{path}: no recurrent layer of a known layout is here: the file has waves (ConvLSTM3D)"
-        )
+    keras.Model(
+        entrance, layers.ConvLSTM3D(2, 3, name="waves")(layers.Dense(3, name="dense")(entrance))
+    ).save(path)
+    no_layout = "no recurrent layer of a known layout is here: the file has dense (Dense), waves (ConvLSTM3D)"
+    said = {"explain": "it has waves (ConvLSTM3D), which stepnet does not run", "show": no_layout}
+    for command, words in said.items():
+        assert refusal(command, path).startswith(f"{path}: {words}")
 
 
 def test_a_layer_over_a_last_output_is_no_layer_of_a_stack(tmp_path: Path):

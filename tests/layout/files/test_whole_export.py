@@ -285,14 +285,14 @@ def pairs_of(found: Any, right: Any) -> list[tuple[Any, Any]]:
     return [(found, right)]
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_program_with_fixed_sizes_is_read_whole(name: str, tmp_path: Path):
     model = MODELS[name]
     check_same(saved(tmp_path / "m.pt2", model), model)
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_program_with_any_number_of_sequences_is_read_whole(name: str, tmp_path: Path):
     model = MODELS[name]
@@ -483,6 +483,16 @@ def test_the_number_of_sequences_is_no_value(tmp_path: Path):
 def test_a_learned_state_is_read_if_the_number_of_sequences_is_not_fixed(tmp_path: Path):
     model = REFUSED["a learned state for each sequence"][0]
     check_same(saved(tmp_path / "m.pt2", model, {0: ROWS}), model)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_states_of_one_number_are_for_any_number_of_sequences(number: int, tmp_path: Path):
+    def forward(s: Any, x: Any) -> Any:
+        state = torch.full((1, x.size(0), 5), float(number))
+        return s.lstm(x, (state, s.rnn(x)[1]))[0]
+
+    model = Code(forward, rnn=gru(), lstm=nn.LSTM(4, 5, batch_first=True))
+    check_same(saved(tmp_path / "m.pt2", model), model)
 
 
 def test_one_step_is_not_all_steps(tmp_path: Path):

@@ -60,6 +60,7 @@ IN_BOTH = ("concat", "heads", "grouped")
 FILES = [*((name, ".keras") for name in LAYERS), *((name, ".h5") for name in IN_BOTH)]
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("name", "ending"), FILES)
 def test_each_sequence_attends_as_keras_computes_it_alone(tmp_path: Path, name: str, ending: str):
     made = two_layers(LAYERS[name])
@@ -74,6 +75,7 @@ ACROSS = ("dot", "concat", "additive", "heads", "grouped")
 """The layers above whose keys and values are of one sequence."""
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", ACROSS)
 def test_queries_and_values_of_different_lengths(tmp_path: Path, name: str):
     """Words that an Embedding masks are no keys."""
@@ -99,6 +101,7 @@ MASKED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MASKED)
 def test_masks_leave_out_keys(tmp_path: Path, name: str):
     """Steps that an Embedding masks are no keys, nor do they count in the mean of the results."""

@@ -55,6 +55,7 @@ INTEGERS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_are_promoted_as_in_keras(name: str, tmp_path: Path) -> None:
     a, b = entrance(dtype="int32", name="a"), entrance(name="b")

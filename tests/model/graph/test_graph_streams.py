@@ -43,6 +43,12 @@ def values_so_far(words: Any, params: Any) -> Any:
     return {"last": sn.reduce(h, "last") @ params["W"], "final": np.tanh(final)}
 
 
+def values_before_steps(words: Any, params: Any) -> Any:
+    """Outputs that a sequence has once, and after them one with a value per step."""
+    h, final = GRU(params["table"][words])
+    return {"last": sn.reduce(2 * h, "last"), "final": np.tanh(final), "each": h}
+
+
 def with_beginning(words: Any, params: Any, statics: Any) -> Any:
     """A recurrence that begins with a value of the statics."""
     return GRU(params["table"][words], initial=np.tanh(statics @ params["V"]))[0] @ params["W"]
@@ -91,6 +97,7 @@ def from_negative_zero(words: Any, params: Any, statics: Any) -> Any:
 MODELS: dict[str, tuple[Model, bool]] = {
     "two layers": (two_layers, False),
     "values so far": (values_so_far, False),
+    "values before steps": (values_before_steps, False),
     "with beginning": (with_beginning, True),
     "with context": (with_context, True),
     "side by side": (side_by_side, False),

@@ -22,7 +22,7 @@ from stepnet.errors import InputError, RefusedError, StepError
 RANDOM = np.random.default_rng(0)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def alone() -> Any:
     """One thread: OpenMP's wait for those of other processes."""
     if reason := missing_onednn():
@@ -75,11 +75,22 @@ BOTH = "onednn", "llvm"
 """oneDNN for the cells that it has in fewer bits, and llvm for all others."""
 
 
+@pytest.fixture(scope="module")
+def graph() -> sn.Graph:
+    """A model in float32."""
+    return model()
+
+
+@pytest.fixture(scope="module")
+def in_int8(graph: sn.Graph) -> Any:
+    """The same model in int8, on both engines, which tests look at and run; to make it takes a second."""
+    return sn.quantize(graph, SAMPLES, "int8", engine=BOTH)
+
+
 @pytest.mark.long(every=2)
 @pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
-def test_each_recurrence_gets_the_fewest_bits_that_do(engine: Any) -> None:
+def test_each_recurrence_gets_the_fewest_bits_that_do(engine: Any, graph: sn.Graph) -> None:
     needs("bfloat16")
-    graph = model()
     made = sn.quantize(graph, SAMPLES, within=0.2, engine=engine)
     assert [row.dtype for row in made.report.recurrences] == ["int8"] * 3
     bound = max(error.relative for error in made.report.outputs) / 2
@@ -91,15 +102,14 @@ def test_each_recurrence_gets_the_fewest_bits_that_do(engine: Any) -> None:
     assert "an output is then more than 0.0001% away" in str(exact.report)
 
 
-def test_each_engine_runs_what_it_has() -> None:
-    made = sn.quantize(model(), SAMPLES, "int8", engine=BOTH)
-    whats = [row.what for row in made.report.recurrences]
+def test_each_engine_runs_what_it_has(graph: sn.Graph, in_int8: Any) -> None:
+    whats = [row.what for row in in_int8.report.recurrences]
     assert whats == [
         "onednn, lstm (6 inputs, 8 units, int8, left2right)",
         "llvm, 195 weights in its products",
         "llvm, 15 weights in its products",
     ]
-    alone = sn.quantize(model(), SAMPLES, "int8")
+    alone = sn.quantize(graph, SAMPLES, "int8")
     assert [row.what.split(",")[0] for row in alone.report.recurrences] == ["llvm"] * 3
     assert [row.precision.scale for row in alone.report.recurrences if row.precision] == [None] * 3
 
@@ -112,15 +122,13 @@ def test_int8_of_onednn_needs_the_scale_of_its_inputs() -> None:
         made(SAMPLES[0], engine="onednn")
 
 
-def test_errors_are_those_of_the_samples() -> None:
-    graph = model()
-    made = sn.quantize(graph, SAMPLES, "int8", engine=BOTH)
-    for error in made.report.outputs:
+def test_errors_are_those_of_the_samples(graph: sn.Graph, in_int8: Any) -> None:
+    for error in in_int8.report.outputs:
         both = [
             np.concatenate(
                 [np.ravel(getattr(each[error.name], "values", each[error.name])) for each in outputs]
             )
-            for outputs in ([run(x, engine=("onednn", "llvm")) for x in SAMPLES] for run in (made, graph))
+            for outputs in ([run(x, engine=("onednn", "llvm")) for x in SAMPLES] for run in (in_int8, graph))
         ]
         away = both[0].astype("f8") - both[1]
         assert error.largest == np.abs(away).max() > 1e-4
@@ -128,32 +136,29 @@ def test_errors_are_those_of_the_samples() -> None:
         assert error.scale == pytest.approx(np.sqrt(np.mean(both[1].astype("f8") ** 2)))
 
 
-def test_scales_cover_the_inputs_of_each_recurrence() -> None:
-    made = sn.quantize(model(), SAMPLES, "int8", engine=BOTH)
-    precision = made.report.recurrences[0].precision
+def test_scales_cover_the_inputs_of_each_recurrence(graph: sn.Graph, in_int8: Any) -> None:
+    precision = in_int8.report.recurrences[0].precision
     largest = max(np.exp(x.values).max() for x in SAMPLES)
     assert precision is not None
     assert precision.scale == pytest.approx(127 / largest)
     assert precision.shift == 128
-    assert f"precision=int8/{precision.scale:.4g}+128" in str(made.net)
-    finer = sn.quantize(model(), SAMPLES, "int8", keep=0.9, engine=BOTH).report.recurrences[0].precision
+    assert f"precision=int8/{precision.scale:.4g}+128" in str(in_int8.net)
+    finer = sn.quantize(graph, SAMPLES, "int8", keep=0.9, engine=BOTH).report.recurrences[0].precision
     assert finer is not None
     assert precision.scale is not None
     assert finer.scale is not None
     assert finer.scale > precision.scale
 
 
-def test_it_is_no_part_of_another_model() -> None:
-    made = sn.quantize(model(), SAMPLES, "int8")
+def test_it_is_no_part_of_another_model(in_int8: Any) -> None:
     with pytest.raises(StepError, match="a quantized graph is no part of a model: put the graph there"):
-        sn.Graph(lambda x, params: made(x))(SAMPLES[0])
+        sn.Graph(lambda x, params: in_int8(x))(SAMPLES[0])
 
 
 @pytest.mark.long(every=2)
 @pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
-def test_it_is_a_graph_in_all_else(engine: Any) -> None:
-    graph = model()
-    made = sn.quantize(graph, SAMPLES, "int8", engine=engine)
+def test_it_is_a_graph_in_all_else(engine: Any, graph: sn.Graph, in_int8: Any) -> None:
+    made = in_int8 if engine == BOTH else sn.quantize(graph, SAMPLES, "int8", engine=engine)
     x = samples(4, 2, seed=3)
     right = made(x)
     np.testing.assert_array_equal(made(x, engine=("onednn", "auto"))["end"], made(x, engine=BOTH)["end"])
@@ -191,9 +196,8 @@ def test_other_parameters_have_scales_of_their_own(engine: Any) -> None:
     assert np.abs(away).max() < 0.1
 
 
-def test_the_report_prints() -> None:
-    made = sn.quantize(model(), SAMPLES, "int8", engine=BOTH)
-    lines = str(made.report).splitlines()
+def test_the_report_prints(in_int8: Any) -> None:
+    lines = str(in_int8.report).splitlines()
     assert lines[0] == "2 samples of 21 steps, no bound"
     assert lines[1] == "recurrence 0 in int8: onednn, lstm (6 inputs, 8 units, int8, left2right)"
     assert lines[-2].startswith("output steps: at most ")
@@ -211,13 +215,13 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG.values(), ids=WRONG)
-def test_wrong_samples(wrong: Any, message: str) -> None:
-    graph = sn.Graph(Layers(), matrix(8, 8)) if message.endswith("dtypes") else model()
+def test_wrong_samples(graph: sn.Graph, wrong: Any, message: str) -> None:
+    graph = sn.Graph(Layers(), matrix(8, 8)) if message.endswith("dtypes") else graph
     with pytest.raises(InputError, match=message):
         sn.quantize(graph, wrong)
 
 
-def test_other_wrong_arguments() -> None:
+def test_other_wrong_arguments(graph: sn.Graph, in_int8: Any) -> None:
     wrong: Any
     for options, message in (
         ({"dtype": "int4"}, "dtype is one of int8, bfloat16, auto"),
@@ -232,15 +236,15 @@ def test_other_wrong_arguments() -> None:
     ):
         wrong = options
         with pytest.raises(InputError, match=message):
-            sn.quantize(model(), SAMPLES, **wrong)
-    quantized: Any = sn.quantize(model(), SAMPLES, "int8"), sn.quantize(rnn_of("gru", 6, 4), SAMPLES, "int8")
+            sn.quantize(graph, SAMPLES, **wrong)
+    quantized: Any = in_int8, sn.quantize(rnn_of("gru", 6, 4), SAMPLES, "int8")
     for wrong in (*quantized, sn.Stack([quantized[1]]), lambda x: x):
         with pytest.raises(
             InputError, match="model is a Graph, an RNN, a Stack or a Bidirectional that is not"
         ):
             sn.quantize(wrong, SAMPLES)
     with pytest.raises(InputError, match="no engine is called 'cudnn'"):
-        sn.quantize(model(), SAMPLES, engine="cudnn")
+        sn.quantize(graph, SAMPLES, engine="cudnn")
 
 
 def test_a_model_without_such_recurrences_is_refused_with_all_reasons() -> None:
@@ -345,8 +349,8 @@ def test_onednn_runs_them(speakers: sn.Graph) -> None:
     assert onednn.counters()["primitives"].misses > 0
 
 
-def test_a_drawing_shows_which_engine_runs_which_recurrence() -> None:
+def test_a_drawing_shows_which_engine_runs_which_recurrence(graph: sn.Graph) -> None:
     needs("bfloat16")
-    drawn = sn.quantize(model(), [samples(3, 5)], "bfloat16", engine=("onednn", "llvm")).draw()
+    drawn = sn.quantize(graph, [samples(3, 5)], "bfloat16", engine=("onednn", "llvm")).draw()
     lines = [line for line in drawn.splitlines() if " units " in line or line.startswith("recurrence")]
     assert [line.rpartition("  ")[2] for line in lines] == ["(onednn)", "(onednn)", "(llvm)"]

@@ -30,6 +30,7 @@ def again(model: sn.Model, folder: Path, name: str = "m") -> Any:
     return sn.load(path)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_gives_the_same_bits(name: str, tmp_path: Path):
     case = CASES[name]()
@@ -78,6 +79,7 @@ def test_a_stream_gives_the_same_bits(name: str, tmp_path: Path):
     assert_same_bits(*(stream.state for stream in streams))
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(
     "name", ["gru", "structures", "attention", "stack", "graph", "bfloat16", "early_ends"]
 )

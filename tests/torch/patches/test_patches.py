@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,47 @@ def test_the_report_on_a_model_without_layers_names_all_patches(installed: Path)
     assert "no layer of transformers that runs over steps, no layer Sum in evaluation; a recurrence" in str(
         stepnet.torch.accelerate(torch.nn.Linear(2, 3))
     )
+
+
+class Foreign(torch.nn.Module):
+    """A layer from elsewhere, whose forward calls a kernel."""
+
+    def forward(self, x: Any) -> Any:
+        return chunk_rwkv7(x)
+
+
+def chunk_rwkv7(x: Any) -> Any:
+    return x
+
+
+class Hybrid(torch.nn.Module):
+    """A model with a configuration as those of transformers."""
+
+    def __init__(self, *layers: Any) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(layer_types=["linear_attention", "full_attention", "linear_attention"])
+        self.layers = torch.nn.ModuleList(layers)
+
+
+def test_layers_that_only_their_code_or_the_configuration_calls_recurrent_are_reported() -> None:
+    attention = torch.nn.Linear(2, 2)
+    done = stepnet.torch.accelerate(Hybrid(torch.nn.Linear(2, 2), attention, Foreign()))
+    assert str(done).splitlines() == [
+        "layers.0: left, the configuration says 'linear_attention', and stepnet knows none of its parts",
+        "layers.2: left, it calls chunk_rwkv7, which is no function of transformers",
+    ]
+    known = Hybrid(torch.nn.GRU(2, 2), attention, torch.nn.Sequential(torch.nn.LSTM(2, 2)))
+    assert str(stepnet.torch.accelerate(known)).splitlines() == ["layers.0: GRU", "layers.2.0: LSTM"]
+    assert str(stepnet.torch.accelerate(known)).splitlines() == [
+        "layers.0: left, it is stepnet's already",
+        "layers.2.0: left, it is stepnet's already",
+    ]
+
+
+def test_layers_of_a_configuration_may_have_names() -> None:
+    model = Hybrid()
+    model.add_module("layers", torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2)}))
+    assert list(stepnet.torch.accelerate(model).left) == ["layers.first"]
 
 
 def test_a_patch_that_cannot_be_imported(installed: Path) -> None:

@@ -1,7 +1,7 @@
 """Arguments of `run`, checked, and the jobs that follow from them."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from stepnet.arrow.predictor import (
     runnable_of,
 )
 from stepnet.arrow.runnable import OUTPUTS
+from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.values.arguments import choice, flag, instance, local_path
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError, named, printable
 from stepnet.layout.options import option
 from stepnet.model.program import Asked
-from stepnet.ragged.arrow import pyarrow_module
+from stepnet.ragged.arrow import lists_from, pyarrow_module
 
 FORMATS = {"parquet": ".parquet", "arrow": ".arrow"}
 
@@ -65,6 +66,8 @@ class Destination:
         found: the inputs; if they are a single file, the output may be a file.
         """
         path = local_path(output, "output", HERE)
+        if str(output) == "-":
+            raise InputError("results are written to a folder or a file, and not to stdout: output is a path")
         resume, force, alone = flag(resume, "resume"), flag(force, "force"), is_file(found, output, path)
         single = len(found.files) == 1 and not found.folders
         if single and not alone and os.path.lexists(path) and not path.is_dir():
@@ -126,6 +129,7 @@ class RunRequest:
 
         found: the inputs. target: the output. The other arguments are those of `run`.
         """
+        checked_engine(engine)
         choice(result, "result is 'last' or 'outputs'", OUTPUTS)
         if column is not None:
             instance(column, str, "column is the name of the list column")
@@ -220,13 +224,13 @@ def list_column(schema: Any, asked: str | None) -> str:
         if field not in lists:
             raise InputError(
                 f"column `{printable(asked)}` holds {field.type}; the column of sequences holds lists"
-                f"{''.join(lists_from([field]))}"
+                f"{''.join(lists_from([field.type]))}"
             )
         return asked
     found = [field.name for field in lists if holds_numbers(field.type)]
     if not found:
         held = printable(", ".join(f"{field.name} ({field.type})" for field in schema)) or "none"
-        advice = "".join(lists_from(field for field in schema if holds_numbers(field.type)))
+        advice = "".join(lists_from(field.type for field in schema if holds_numbers(field.type)))
         raise InputError(f"there is no list column of numbers; there are {held}{advice}")
     if len(set(found)) > 1:
         raise InputError(
@@ -235,19 +239,6 @@ def list_column(schema: Any, asked: str | None) -> str:
         )
     check_columns(schema, found[:1])
     return found[0]
-
-
-def lists_from(fields: Iterable[Any]) -> Iterator[str]:
-    """Yields, for messages, how the columns of Arrow fields whose rows are sequences, but no lists, are made
-    lists, once for each way: tensors, fixed-size lists and list views. Other fields are skipped.
-    """
-    pyarrow, types = pyarrow_module("pyarrow", FILES), pyarrow_module("pyarrow.types", FILES)
-    kinds = [field.type for field in fields]
-    if any(map(types.is_fixed_size_list, kinds)) or any(map(types.is_list_view, kinds)):
-        yield "; column.cast(pyarrow.list_(column.type.value_type)) makes lists"
-    if any(isinstance(kind, pyarrow.FixedShapeTensorType) for kind in kinds):
-        arrays = "column.combine_chunks().to_numpy_ndarray()"
-        yield f"; stepnet.Ragged.from_list([*{arrays}]).to_arrow() makes lists"
 
 
 def holds_numbers(type_: Any) -> bool:

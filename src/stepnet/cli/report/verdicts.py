@@ -23,7 +23,7 @@ from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Sizes, shape_of
 from stepnet.layout.verify import Verdict
-from stepnet.model.file import FileModel, is_graph, read_model
+from stepnet.model.file import FileModel, is_graph, may_fix_steps, read_model
 from stepnet.model.stored import ENDING
 from stepnet.model.verdict import verify_models
 from stepnet.ragged import Ragged
@@ -54,6 +54,7 @@ def compare_sides(
     advance: Callable[[int], None] = lambda _: None,
     dtype: str | None = None,
     recurrent_only: bool = False,
+    any_steps: bool = False,
 ) -> Comparison:
     """Compares the weights or models of two sides, each a file or the name of a layout (the arrangement of
     weights of one framework). choice: how to read files, and which layers. seed: that of random sequences and
@@ -63,7 +64,8 @@ def compare_sides(
     recurrent layers if they correspond. Of other files, modules of equal names are compared, or else all in
     order. Of a file and a layout, each module is compared with its conversion to the layout, in a dtype. Of
     two layouts, random weights of the first are compared with their conversion to the second. advance: called
-    with the number of modules just done.
+    with the number of modules just done. any_steps: whether no number in the files depends on the number of
+    steps that they fix.
     """
     sides = [name in records() for name in (first, second)]
     if sides == [True, False]:
@@ -78,7 +80,7 @@ def compare_sides(
         return Comparison(
             compare_with_layout((random_module(record(first), choice, seed),), second, dtype, advance)
         )
-    return compare_files((first, second), choice, seed, advance, recurrent_only)
+    return compare_files((first, second), choice, seed, advance, recurrent_only, any_steps)
 
 
 def compare_with_layout(
@@ -105,16 +107,18 @@ def compare_files(
     seed: int,
     advance: Callable[[int], None],
     recurrent_only: bool,
+    any_steps: bool,
 ) -> Comparison:
     """Compares two files for `stepnet verify`: whole models if possible, and their recurrent layers. If only
     whole models correspond, the layers are left out; without whole models, unequal numbers of layers are an
     error.
 
     choice: the layers to compare, and how to read them. seed: the seed of the random sequences. advance:
-    called with 1 after each module. recurrent_only: compare no whole models.
+    called with 1 after each module. recurrent_only: compare no whole models. any_steps: whether no number in
+    the files depends on the number of steps that they fix.
     """
     layers_only = recurrent_only or choice.module is not None or bool(choice.order)
-    whole_models = [] if layers_only else [whole_model(file, choice) for file in files]
+    whole_models = [] if layers_only else [whole_model(file, choice, any_steps) for file in files]
     loaded = [model for model in whole_models if isinstance(model, FileModel)]
     reasons = [model for model in whole_models if isinstance(model, str)]
     whole, unverified = None, "; ".join(reasons) if None not in whole_models else ""
@@ -134,6 +138,7 @@ def compare_files(
         return Comparison({}, (), whole, unverified)
     if len(chosen[0]) != len(chosen[1]):
         raise LayoutError(
+            f"{unverified and f'the whole models were not compared: {unverified}; '}"
             f"{files[0]} has {len(chosen[0])} recurrent modules, and {files[1]} has {len(chosen[1])}: "
             f"choose one layer of each with {option('module')}"
         )
@@ -151,51 +156,63 @@ def compare_on_data(
     column: str | None,
     advance: Callable[[int], None] = lambda _: None,
     recurrent_only: bool = False,
+    any_steps: bool = False,
 ) -> Comparison:
     """Compares the models of two files over the sequences of Parquet and Arrow files.
 
     Each model is run as by `stepnet run`. With `recurrent_only`, with a chosen module, or if one file holds
     only weights, the recurrent layers of both are run, as stacks. choice: the user's statements about the
     files. inputs: paths, folders or globs. column: the list column in them; None for the only one. advance:
-    called with the number of sequences just run.
+    called with the number of sequences just run. any_steps: whether no number in the files depends on the
+    number of steps that they fix.
     """
     layouts = [name for name in files if name in records()]
     if layouts:
         raise LayoutError(f"--inputs needs two model files, and {layouts[0]} is a layout")
     layers_only = recurrent_only or choice.module is not None or any(map(is_weights, files, repeat(choice)))
     try:
-        loaded = [data_model(file, choice, layers_only) for file in files]
+        loaded = [data_model(file, choice, layers_only, any_steps) for file in files]
     except (LayoutError, ModelError) as error:
         return Comparison({}, unverified=str(error))
 
-    def samples() -> Iterator[Ragged]:
-        """Yields the sequences on which two models are compared, in batches; after each it reports their
-        number to `advance`.
-        """
-        for sequences in sequences_of(inputs, loaded[0], column):
-            yield sequences
-            advance(len(sequences))
-
     try:
-        verdict = verify_models(loaded[0], loaded[1], samples())
+        verdict = verify_models(loaded[0], loaded[1], samples_of(inputs, loaded[0], column, advance))
     except LayoutError as error:
         return Comparison({}, unverified=str(error))
     names = tuple(dict.fromkeys(name for model in loaded for name in model.left_out))
     return Comparison({"recurrent layers": verdict}, names) if layers_only else Comparison({}, whole=verdict)
 
 
-def data_model(file: str, choice: LayoutChoice, recurrent_only: bool) -> FileModel:
+def samples_of(
+    inputs: Sequence[str],
+    model: FileModel,
+    column: str | None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Iterator[Ragged]:
+    """Yields the sequences of Parquet and Arrow files on which a model is compared with another, in batches.
+
+    inputs, column: paths, folders or globs, and the list column in them; None for the only one. advance:
+    called with the number of sequences of each batch after it.
+    """
+    for sequences in sequences_of(inputs, model, column):
+        yield sequences
+        advance(len(sequences))
+
+
+def data_model(file: str, choice: LayoutChoice, recurrent_only: bool, any_steps: bool) -> FileModel:
     """Reads the model of a file to run it over data.
 
     choice: the user's statements about the file. recurrent_only: whether to read only the recurrent layers; a
-    module that the user chose is then ignored if the file has only one.
+    module that the user chose is then ignored if the file has only one. any_steps: whether no number in the
+    file depends on the number of steps, if it fixes one.
     """
     path, own = Path(file), choice
     if recurrent_only:
         model = read(path, choice.layout, choice.layouts)
         if len(model.modules) + len(model.unread()) < 2:
             own = replace(choice, module=None, order=())
-    return read_model(path, own, recurrent_only=recurrent_only)
+    any_steps = any_steps and may_fix_steps(path)
+    return read_model(path, own, recurrent_only=recurrent_only, any_steps=any_steps)
 
 
 def is_weights(file: str, choice: LayoutChoice) -> bool:
@@ -208,14 +225,16 @@ def is_weights(file: str, choice: LayoutChoice) -> bool:
     )
 
 
-def whole_model(file: str, choice: LayoutChoice) -> FileModel | str | None:
+def whole_model(file: str, choice: LayoutChoice, any_steps: bool) -> FileModel | str | None:
     """Reads the whole model of a file, to compare it with another one (for `stepnet verify`). Returns the
     reason, as text, if the model cannot be run, and None for a file of weights.
+
+    any_steps: whether no number in the file depends on the number of steps, if it fixes one.
     """
     if is_weights(file, choice):
         return None
     try:
-        return read_model(file, choice)
+        return read_model(file, choice, any_steps=any_steps and may_fix_steps(Path(file)))
     except (LayoutError, ModelError) as error:
         return str(error)
 

@@ -2,6 +2,7 @@
 
 from stepnet.compiler.grad.gradient import vjp
 from stepnet.compiler.grad.halves import Halves, halves
+from stepnet.compiler.grad.per_sequence import per_sequence
 from stepnet.compiler.grad.tangent_net import jvp
 
-__all__ = ["Halves", "halves", "jvp", "vjp"]
+__all__ = ["Halves", "halves", "jvp", "per_sequence", "vjp"]

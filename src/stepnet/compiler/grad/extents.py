@@ -134,9 +134,17 @@ def scatter(node: Node, d: Value, y: Value, index: Value, values: Value) -> Cota
 
 def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
     """Returns the cotangents of the operands of `contract`, the sum over all rows of outer products of left
-    and right: the other operand times the cotangent d of the result y.
+    and right, or over the steps of each row: the other operand times the cotangent d of the result y.
     """
+    if d.type.extent != CONST:
+        matrix = d.at(left.type.extent)
+        return times(right, matrix.transposed), times(left, matrix)
     return right.apply("matmul", d.transposed), left.apply("matmul", d)
+
+
+def times(vectors: Value, matrix: Value) -> Value:
+    """Multiplies vectors [..., k] with a matrix [k, n] that is no parameter: each entry has its own."""
+    return (vectors.reshape(*vectors.type.shape, 1) * matrix).sum(-2)
 
 
 # ---- extents -----------------------------------------------------------------------------------------------

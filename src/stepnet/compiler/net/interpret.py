@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.ir import Builder, Net, Node
-from stepnet.compiler.net.meanings import REDUCTIONS, vectors
+from stepnet.compiler.net.meanings import OUTSIDE, REDUCTIONS, vectors
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
 from stepnet.compiler.net.pairs import PairPlaces, is_causal, keys_of, queries_of
 from stepnet.compiler.net.type_rules import recur_extent
@@ -32,7 +32,7 @@ from stepnet.compiler.net.types import (
     is_static_extent,
 )
 from stepnet.compiler.net.windows import Window, derived_offsets
-from stepnet.errors import InputError
+from stepnet.errors import IndexOutsideError, InputError
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
@@ -135,12 +135,12 @@ def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> 
 
 def within(node: Node, operands: list[Array]) -> Any:
     """Computes a node that needs no lengths of sequences, by the NumPy function of its operation. Raises
-    `InputError` with the user's line for an index outside of its table.
+    `IndexOutsideError` with the user's line for an index outside of its table.
     """
     try:
         return node.row.meaning(*operands, **node.attributes)
-    except IndexError as error:
-        raise InputError(f"{error}\n  at {node.source}") from None
+    except IndexError:
+        raise IndexOutsideError(OUTSIDE, f"  at {node.source}") from None
 
 
 def materialised(net: Net, number: int, value: Array, segments: LevelSizes) -> Array:
@@ -301,12 +301,20 @@ def arranged_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
 
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
     """Computes a `contract` node: the sum over all rows and steps of outer products of two vectors, which are
-    rounded to bfloat16 first if the attribute `weights` names an encoding. segments: not read here.
+    rounded to bfloat16 first if the attribute `weights` names an encoding. If the node's value has one matrix
+    per row, it is the sum over the steps of each.
+
+    segments: the numbers of rows, steps and deeper entries.
     """
-    left, right = map(vectors, operands)
     if node.attributes.get("weights") is not None:
-        left, right = rounded(left), rounded(right)
-    return left.T @ right
+        operands = [rounded(operand) for operand in operands]
+    if node.type.extent == CONST:
+        left, right = map(vectors, operands)
+        return left.T @ right
+    pairs = pairwise(segments.into(net.type_of(node.inputs[0]).extent))
+    pieces = [[vectors(operand[start:stop]) for operand in operands] for start, stop in pairs]
+    made = [left.T @ right for left, right in pieces]
+    return np.array(made, node.type.dtype).reshape(-1, *node.type.shape)
 
 
 def result(net: Net, node: Node, operands: list[Any], segments: LevelSizes) -> Array:

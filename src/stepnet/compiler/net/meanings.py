@@ -12,6 +12,8 @@ from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.errors import NetError
 
 Array = np.ndarray
+OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
+"""The message for an index outside of its table, on all engines; a call adds the number and the place."""
 
 
 def sigmoid(x: Array) -> Array:

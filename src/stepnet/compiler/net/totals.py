@@ -55,7 +55,7 @@ def total_of(node: Node, operands: list[Array]) -> Array:
     """
     with np.errstate(all="ignore"):
         if node.operation == "contract":
-            return contract(*operands, **node.attributes)
+            return contract(*operands, weights=node.attributes.get("weights"))
         return (
             total(node.attributes["how"], *operands) if node.operation == "reduce" else within(node, operands)
         )

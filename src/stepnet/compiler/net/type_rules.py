@@ -33,7 +33,8 @@ Array = np.ndarray
 ENDS = ("first", "last")
 """The single steps of a sequence to which `expand` can write; by default it writes to all."""
 TOTALS = ("contract", "scatter", "reduce")
-"""Operations that reduce over all rows. A `reduce` does so only if its operand has one value per row."""
+"""Operations that reduce over all rows. A `reduce` does so only if its operand has one value per row, and a
+`contract` unless its result has one."""
 BETWEEN_STEPS = (*WINDOWED, *PAIRED, "arrange")
 """Operations that read other steps of a sequence than that of their result."""
 Attributes = Mapping[str, Any]
@@ -376,17 +377,23 @@ def arrange_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
 
 def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """Returns the result type of contract: [..., k] and [..., n] of one extent (one per row or per step) give
-    a constant [k, n], the sum of outer products. The attributes are not read. Raises `NetError` for other
-    operands.
+    a constant [k, n], the sum of outer products. With the attribute `extent`, which is rows, the sum is over
+    the steps of each row, and the result has one matrix for each row. Raises `NetError` for other operands.
     """
     left, right = operands
+    extent: Extent = attributes.get("extent", CONST)
+    if extent not in (CONST, ROWS) or (extent == ROWS and len(left.extent) != len(STEPS)):
+        raise NetError(
+            "contract sums over all rows or, with extent=rows, over the steps of each row, and cannot make "
+            f"{extent_text(extent)} of {left}"
+        )
     alike = left.extent == right.extent and left.shape[:-1] == right.shape[:-1]
     if not alike or not left.extent or not left.shape or not right.shape:
         raise NetError(
             f"contract takes two values of the same extent and leading feature axes, not {left} and {right}"
         )
     shape = (left.shape[-1], right.shape[-1])
-    return (Type(CONST, shape, np.result_type(left.dtype, right.dtype).name),)
+    return (Type(extent, shape, np.result_type(left.dtype, right.dtype).name),)
 
 
 def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:

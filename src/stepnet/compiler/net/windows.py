@@ -124,8 +124,10 @@ def derived_axis(axis: str, lengths: Lengths) -> str:
 
 def can_join(first: Lengths, second: Lengths) -> bool:
     """Tells whether two changes of lengths (as by two strides), one after the other, are the same as a single
-    division, whatever the lengths are. `first` is applied before `second`.
+    one, whatever the lengths are. `first` is applied before `second`.
     """
+    if first.multiplies and not second.multiplies:  # some results of a transposed convolution are left out
+        return second.factor == 1 and second.more <= 0
     if first.multiplies or second.multiplies:
         return False
     return max(first.more, second.more) <= 0 or (first.factor == 1 and first.more >= 0)
@@ -137,7 +139,9 @@ def is_large(lengths: Lengths) -> bool:
 
 
 def together(first: Lengths, second: Lengths) -> Lengths:
-    """Returns the lengths that two divisions one after the other give, which `can_join`."""
+    """Returns the lengths that two changes one after the other give, which `can_join`."""
+    if first.multiplies:
+        return Lengths(first.more + second.more, first.factor, multiplies=True)
     return Lengths(first.more + second.more * first.factor, first.factor * second.factor)
 
 

@@ -22,7 +22,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.compiler.plan.fibers import Fibers, fibers
 from stepnet.compiler.plan.load import CostModel, FiberCosts
 from stepnet.compiler.plan.passes import Pipeline, optimised
-from stepnet.compiler.plan.passes.when import When, when
+from stepnet.compiler.plan.passes.when import When, is_of_steps, when
 from stepnet.compiler.plan.phases import phases, units_are_alone
 from stepnet.compiler.plan.views import without_reshape
 from stepnet.compiler.values.once import computed_once
@@ -183,7 +183,7 @@ def plan(traced: Net, planning: Planning) -> Plan:
     for number, node in enumerate(net.nodes):
         if node.operation in ("input", "recur") or picks(net, number, recur):
             continue
-        if is_of_steps(net, number):
+        if is_of_steps(node):
             reduced.append(number)
         else:
             stages[stage(node, known[number])].append(number)
@@ -324,9 +324,3 @@ def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
 def picks(net: Net, number: int, recur: int) -> bool:
     """Tells whether node `number` is a `result` node that picks a result of the recurrence `recur`."""
     return net.nodes[number].operation == "result" and net.nodes[number].inputs[0] == recur
-
-
-def is_of_steps(net: Net, number: int) -> bool:
-    """Tells whether a node reduces the values of all steps of a sequence to one value per row."""
-    node = net.nodes[number]
-    return node.operation == "reduce" and node.type.extent == ROWS

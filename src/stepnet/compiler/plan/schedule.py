@@ -270,6 +270,8 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
         return Part("across", group.reads, (group.result,), node=node, body=group.body)
     if is_plain(node):
         return plain_part(net, numbers, groups, plans.planning)
+    if node.operation == "contract":
+        return contract_part(net, numbers[0], plans.planning)
     if node.operation != "recur":
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
@@ -401,6 +403,30 @@ def plain_part(net: Net, numbers: list[int], groups: Groups, planning: Planning)
         len(rows),
         parameters,
     )
+
+
+def contract_part(net: Net, number: int, planning: Planning) -> Part:
+    """Makes the part of a schedule for a contract (a sum of outer products) over the steps of each sequence:
+    a recurrence over these that computes nothing, whose memory is a number that nothing reads, and the
+    contract of its sequences behind it.
+
+    number: the node of the contract. planning: the passes and costs of the engine for which the part is
+        planned.
+    """
+    node, inside, outer = net.nodes[number], Builder(), Builder()
+    reads = tuple(dict.fromkeys(node.inputs))
+    copy_of = dict[int, int]()
+    for operand in reads:
+        type_, name = net.type_of(operand), name_of(net, operand)
+        inside.input(type_.at(ROWS), name)
+        copy_of[operand] = outer.input(type_.at(STEPS), name)
+    none = Type(ROWS, (), "float32")
+    body = inside.net([inside.input(none, "none")])
+    operands = [*copy_of.values(), outer.input(none, "none")]
+    _, final = Recur(body, len(reads), 1).add_results(outer, operands)
+    made = outer.copy(node, [copy_of[operand] for operand in node.inputs])
+    whole = plan(outer.net([*final, made]), planning)
+    return Part("recurrence", (*reads, -1), (-1, number), net.type_of(reads[0]).extent, whole, 1)
 
 
 def net_of_recurrence(builder: Builder, operands: list[int], recur: Recur) -> Net:

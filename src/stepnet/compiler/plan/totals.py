@@ -23,7 +23,7 @@ def totals_by_recurrence(
     some.
 
     Their other operands are known before the recurrence. Sums per row are only found if one of the sums over
-    all rows reads them.
+    all rows reads them, or if there is a contract per row beside them, as in gradients of each sequence.
 
     once: the constants that are known when parameters are bound.
     recurrences: the recurrences to look at: without sequences inside a step, and with all outputs needed.
@@ -42,9 +42,10 @@ def totals_by_recurrence(
     totals: dict[int, tuple[int, ...]] = {}
     for recurrence in recurrences:
         own = [n for n in owner if owner[n] == recurrence and net.nodes[n].operation != "result"]
-        needed = set[int]()
+        needed, nodes = set[int](), [net.nodes[number] for number in own]
+        each = any(node.operation == "contract" and node.type.extent == ROWS for node in nodes)
         for number in reversed(own):
-            if net.type_of(number).extent == CONST or number in needed:
+            if each or net.type_of(number).extent == CONST or number in needed:
                 needed |= {number, *net.nodes[number].inputs}
         if needed:
             totals[recurrence] = tuple(number for number in own if number in needed)

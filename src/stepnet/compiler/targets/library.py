@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import Engine
@@ -27,7 +28,7 @@ ERRORS = {
     "OFFSETS": "the offsets do not begin at 0, or one of them is smaller than the one before it",
     "TOO_LARGE": "there are more sequences or steps than memory can hold",
     "MEMORY": "there is not enough memory",
-    "INDEX": "an integer is outside the rows of the parameter that it indexes",
+    "INDEX": OUTSIDE,
     "OTHER_WEIGHTS": "the weights are of another model or processor, or no whole file of weights",
     "DAMAGED_WEIGHTS": "the weights are damaged",
     "FILE": "the file of weights cannot be read",

@@ -36,6 +36,17 @@ def indexed(x: Traced, index: Any) -> Traced:
         )
     if x.is_constant and len(items) == 1 and isinstance(items[0], Traced):
         return apply("gather", x, items[0])
+    if (
+        x.ndim == 1
+        and not x.is_constant
+        and sum(item is not None and item is not Ellipsis for item in items) > 1
+    ):
+        raise misfit(
+            "a value of one number in each row has no axis of features to index: read it whole, or give an "
+            "input a last axis, x[..., None], and a memory features, memory=1",
+            x.builder,
+            [x.number],
+        )
     items = without_ellipsis(items, x.ndim)
     if not x.is_constant:
         if not isinstance(items[0], slice) or items[0] != slice(None):
@@ -130,7 +141,8 @@ def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
         return checked_indices(item, size)
     if isinstance(item, Traced):
         raise refuse(
-            "features cannot be indexed by a value of the step; use np.where, or a one-hot vector and a sum"
+            "features cannot be indexed by a value of the step; use np.where, or "
+            "stepnet.one_hot(index, size), a product and a sum"
         )
     raise refuse(f"a step's value cannot be indexed by {item!r}")
 

@@ -72,9 +72,16 @@ from stepnet.compiler.values.dtypes import kind_of_dtype
 numpy: Any = np
 
 
-def where(condition: Any, chosen: Any, other: Any) -> Traced:
-    """Computes np.where in a step: one of two values, by a condition. Operands may be arrays and numbers."""
-    values = tuple(value_or_number(value) for value in (chosen, other))
+def where(condition: Any, *choices: Any) -> Traced:
+    """Computes np.where in a step: one of two values, by a condition. Operands may be arrays and numbers.
+    Raises `StepError` for a condition alone.
+    """
+    if len(choices) != 2:
+        raise refuse(
+            "np.where of a condition alone gives another number of places in each row: write "
+            "np.where(condition, x, y)"
+        )
+    values = tuple(value_or_number(value) for value in choices)
     dtype = np.result_type(*(value if is_weak(value) else kind_of(value) for value in values))
     builder = builder_of((condition, *values))
     numbers = [Traced(builder, lifted(builder, value, values)).astype(dtype) for value in values]

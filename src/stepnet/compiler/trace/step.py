@@ -5,7 +5,7 @@ then the next value of each memory.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NoReturn, cast
@@ -326,9 +326,10 @@ class NamedValues(dict[str, Any]):
 
     @classmethod
     def of(cls, structure: Any, what: str, argument: str) -> Any:
-        """Makes the values of a dict, and returns any other structure as it is."""
-        is_dict = type(structure) is dict
-        return cls(cast("dict[str, Any]", structure), what, argument) if is_dict else structure
+        """Makes the values of a dict, a list or a tuple, and returns any other structure as it is."""
+        kinds: dict[Any, Any] = {dict: cls, list: ListedValues, tuple: TupledValues}
+        kind = kinds.get(cast("Any", type(structure)))
+        return structure if kind is None else kind(structure, what, argument)
 
     def __missing__(self, name: Any) -> None:
         """Raises `StepError` with the names that there are, in place of `KeyError`."""
@@ -349,6 +350,59 @@ class NamedValues(dict[str, Any]):
         raise not_one(self, self.argument)
 
     __array_function__ = __array_ufunc__
+
+
+class ListedValues(list[Any]):
+    """Values that a step reads by their places in a list: refuses a place that is not there, and a name.
+
+    what, argument: the word for such a value, and the name of the step's argument that holds the values.
+    """
+
+    def __init__(self, values: list[Any], what: str, argument: str) -> None:
+        """Copies the values."""
+        super().__init__(values)
+        self.what, self.argument = what, argument
+
+    def __getitem__(self, place: Any) -> Any:
+        """Returns a value, or several for a slice; raises `StepError` for a place that is not there."""
+        check_place(self, place, self.what, self.argument)
+        return super().__getitem__(place)
+
+
+class TupledValues(tuple[Any, ...]):
+    """Values that a step reads by their places in a tuple: refuses a place that is not there, and a name.
+
+    what, argument: the word for such a value, and the name of the step's argument that holds the values.
+    """
+
+    what: str
+    argument: str
+
+    def __new__(cls, values: tuple[Any, ...], what: str, argument: str) -> "TupledValues":
+        """Makes the tuple of the values."""
+        made = super().__new__(cls, values)
+        made.what, made.argument = what, argument
+        return made
+
+    def __getitem__(self, place: Any) -> Any:
+        """Returns a value, or several for a slice; raises `StepError` for a place that is not there."""
+        check_place(self, place, self.what, self.argument)
+        return super().__getitem__(place)
+
+
+def check_place(values: Sequence[Any], place: Any, what: str, argument: str) -> None:
+    """Raises `StepError` for a place that a list or tuple of values does not have, and for a name.
+
+    what, argument: the word for such a value, and the name of the step's argument that holds the values.
+    """
+    count = len(values)
+    held = f"`{argument}` is a {'list' if isinstance(values, list) else 'tuple'} of {count}"
+    last = f", to {argument}[{count - 1}]" if count > 1 else ""
+    read = f": {argument}[0]{last}" if count else ""
+    if isinstance(place, str):
+        raise refuse(f"{held}, and has no {place!r}, as a dict has{read}")
+    if is_integer(place) and not -count <= place < count:
+        raise refuse(f"there is no {what} {place} in `{argument}`; {held}{read}")
 
 
 UNNAMED = {"input": "x", "memory": "memory", "static": "static", "parameter": "param"}

@@ -67,6 +67,10 @@ class Rows:
     __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __rmatmul__ = refused
 
 
+IN_PLACE = (
+    "a step's values never change in place: write a = a + b for a += b, and a = np.add(b, c) for out=a; "
+    "where some features change, join the parts by np.concatenate"
+)
 ROWS_AXIS = Rows()
 
 
@@ -150,7 +154,7 @@ class Traced(NDArrayOperatorsMixin):
         if method != "__call__":
             raise unknown(f"np.{ufunc.__name__}.{method}")
         if "out" in options:
-            raise refuse("a step's values never change in place: write a = a + b for a += b")
+            raise refuse(IN_PLACE)
         if options:
             raise refuse(f"np.{ufunc.__name__} takes no {', '.join(options)} in a step")
         rule = self.rules.ufuncs.get(ufunc)

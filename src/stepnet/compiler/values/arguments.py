@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
@@ -147,8 +146,11 @@ def unknown_argument(
     """
     name = next(iter(unknown))
     parameters = [*inspect.signature(function).parameters.values()]
-    known = [each.name for each in parameters if each.kind not in (each.VAR_KEYWORD, each.POSITIONAL_ONLY)]
+    unnamed = {"VAR_KEYWORD", "VAR_POSITIONAL", "POSITIONAL_ONLY"}
+    known = [each.name for each in parameters if each.kind.name not in unnamed]
     known = [each for each in (*known, *further) if each != "self"]
+    from difflib import get_close_matches
+
     near = get_close_matches(name, known, 1)
     others = f"did you mean {near[0]}=?" if near else f"its arguments are {', '.join(known)}"
     return ArgumentError(f"{what} has no argument {name}=: {meant.get(name, others)}")

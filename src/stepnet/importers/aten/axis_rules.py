@@ -7,6 +7,7 @@ used.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -46,7 +47,14 @@ from stepnet.importers.placed import Placed
 from stepnet.importers.products import product
 from stepnet.importers.reductions import reduce
 from stepnet.importers.selecting import concatenate, cut, step_at
-from stepnet.importers.shaping import broadcast_axis, broadcast_to, expand, step_numbers, transpose
+from stepnet.importers.shaping import (
+    beside_one_step,
+    broadcast_axis,
+    broadcast_to,
+    expand,
+    step_numbers,
+    transpose,
+)
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import deepest, first_feature
 
@@ -74,6 +82,18 @@ def viewed(call: ReplayedNode) -> Placed:
         return joined
     sizes = call.sizes(call.tensors[0].shape)
     return x.shaped(regrouped(x.axes, sizes) if stated is None else fixed_regrouped(x.axes, sizes, stated))
+
+
+def squeezed(call: ReplayedNode) -> Placed:
+    """Evaluates a `squeeze`, `flatten` or `reshape` node of a PyTorch graph as `viewed` does. Where a file
+    states so many steps that one is left of them, as after a pooling over all, the node may make a feature of
+    it.
+    """
+    (x,), stated = call.operands, call.replay.stated
+    if stated is None:
+        return viewed(call)
+    known = beside_one_step(replace(x, stated=tuple(stated.items())), call.sizes(call.tensors[0].shape))
+    return viewed(replace(call, arguments={**call.arguments, "self": replace(known, stated=x.stated)}))
 
 
 def permuted(call: ReplayedNode) -> Placed:

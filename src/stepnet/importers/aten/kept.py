@@ -367,9 +367,9 @@ ROWS: Mapping[str, Callable[[ReplayedNode], Any]] = {
     "unbind.int": unbound,
     "narrow.default": narrowed,
     **dict.fromkeys(
-        ("reshape.default", "flatten.using_ints", "unflatten.int", "squeeze.default", "squeeze.dim"),
-        axis_rules.viewed,
+        ("reshape.default", "flatten.using_ints", "squeeze.default", "squeeze.dim"), axis_rules.squeezed
     ),
+    "unflatten.int": axis_rules.viewed,
     "view_as.default": lambda call: axis_rules.viewed(
         replace(call, arguments={"self": call.arguments["self"]})
     ),

@@ -8,7 +8,7 @@ from stepnet.compiler.trace.traced import refuse
 from stepnet.importers.aten.cells import CellSizes
 from stepnet.importers.aten.module_sequences import run, source_of
 from stepnet.importers.aten.replay import ReplayedNode
-from stepnet.importers.axes import ONE, is_rows
+from stepnet.importers.axes import ONE, is_feature, is_rows
 from stepnet.importers.placed import Placed, ReversedSteps, reversed_steps
 from stepnet.importers.selecting import concatenate
 from stepnet.importers.shaping import as_turned
@@ -31,6 +31,7 @@ def recurrent(name: str, call: ReplayedNode) -> list[Placed]:
     states = arguments["hx"] if name == "lstm" else [arguments["hx"]]
     sizes = sizes_of(name.upper(), weights, layers, arguments["has_biases"], arguments["bidirectional"])
     count = layers * sizes.directions
+    states = [of_one_sequence(state) for state in states]
     first = [] if all(map(is_zeros, states)) else [own for place in range(count) for own in at(states, place)]
     data: Placed = as_turned(arguments["input"]) if sizes.bidirectional else arguments["input"]
     backwards = data.value if isinstance(data.value, ReversedSteps) else None
@@ -63,8 +64,26 @@ def sizes_of(mode: str, weights: Sequence[Placed], layers: int, bias: bool, bidi
 
 def is_zeros(state: Placed) -> bool:
     """Tells whether an initial state is known to be zeros."""
+    return only_number(state) == 0
+
+
+def only_number(state: Placed) -> float | None:
+    """Returns the number that an initial state is known to consist of; None for other states."""
     node = state.value.builder.nodes[source_of(state.value)]
-    return node.operation == "constant" and not np.any(node.attributes["value"].value)
+    if node.operation != "constant":
+        return None
+    array: np.ndarray = node.attributes["value"].value
+    first = array.flat[0] if array.size else 0
+    return float(first) if np.all(array == first) else None
+
+
+def of_one_sequence(state: Placed) -> Placed:
+    """Returns an initial state with one entry for all sequences if the file fixes their number and their
+    states are one number, as zeros; other states as they are.
+    """
+    if len(state.axes) != 3 or not is_feature(state.axes[1]) or only_number(state) is None:
+        return state
+    return state.with_value(part_of(state.value, 1, slice(0, 1)), (state.axes[0], ONE, state.axes[2]))
 
 
 def at(states: Sequence[Placed], place: int) -> list[Placed]:

@@ -104,8 +104,8 @@ def packed(call: ReplayedNode) -> list[Any]:
     x, lengths = call.operands
     if source_of(lengths.value) != source_of(call.replay.lengths):
         raise refuse(
-            "sequences are packed with other lengths than their own, which are the argument `lengths`; "
-            "lengths='NAME' names another argument that has them"
+            "sequences are packed with other lengths than their own, which are the argument `lengths`: "
+            "lengths='NAME' is the name of another argument of forward that has them"
         )
     axes, rows = sequences_of(x, call.arguments["time"])
     if lengths.axes != ((rows,),):

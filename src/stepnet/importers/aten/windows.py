@@ -6,8 +6,11 @@ from functools import partial
 from stepnet.compiler.net.windows import Window
 from stepnet.compiler.trace.traced import Traced
 from stepnet.importers.aten.replay import ReplayedNode
-from stepnet.importers.convolving import convolve, convolve_transposed, pool
+from stepnet.importers.axes import is_feature
+from stepnet.importers.convolving import convolve, convolve_transposed, pool, repeated
 from stepnet.importers.placed import Placed
+from stepnet.importers.selecting import cut
+from stepnet.importers.shaping import transpose
 from stepnet.model.convolution import windowed_max, windowed_mean
 
 
@@ -45,3 +48,17 @@ def pooled(call: ReplayedNode) -> Placed:
     """Evaluates a `pooled` node of a PyTorch graph on values with named axes."""
     x, how, window = call.arguments.values()
     return pool(x, lambda value: POOLINGS[how](value, window_from(window)))
+
+
+def cut_off(call: ReplayedNode) -> Placed:
+    """Evaluates a `cut` node of a PyTorch graph: leaves steps out at both ends."""
+    return cut(*call.arguments.values())
+
+
+def repeated_steps(call: ReplayedNode) -> Placed:
+    """Evaluates a `repeated` node of a PyTorch graph: repeats each step."""
+    x, dim, count = call.arguments.values()
+    first = next((place for place in range(dim) if is_feature(x.axes[place])), dim)
+    order = [*range(first), dim, *(place for place in range(first, len(x.axes)) if place != dim)]
+    made = repeated(transpose(x, order), first, count)
+    return transpose(made, [order.index(place) for place in range(len(order))])

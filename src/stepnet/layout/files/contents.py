@@ -3,6 +3,7 @@ a PyTorch checkpoint may end in .pt, .pth.tar, .th, .ckpt, .model or nothing.
 """
 
 import os
+import re
 from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
@@ -15,6 +16,8 @@ from stepnet.layout.files.pickles import torch_legacy
 from stepnet.layout.files.safetensors import begins_as_safetensors
 
 HEAD = 512  # bytes that are enough to recognise every kind
+PIR = re.compile(rb'\s*{\s*"base_code"\s*:\s*{[^}]*"magic"\s*:\s*"pir"')
+"""The first bytes of a program of Paddle 3."""
 MXNET = 0x112  # the magic number of a list of arrays (src/ndarray/ndarray.cc: kMXAPINDArrayListMagic)
 
 # Tests for the first bytes of a file, by the title of its kind in `formats.FORMATS`.
@@ -60,10 +63,17 @@ def title_of(path: Path) -> str | None:
 
 
 def is_paddle_program(path: Path) -> bool:
-    """Returns True if a file is a program of PaddlePaddle, by its name and the file of parameters beside
-    it.
+    """Returns True if a file is a program of PaddlePaddle, by its name, and by the file of parameters beside
+    it or, as a program may have none, its first bytes.
     """
-    return path.suffix == ".pdmodel" or (path.suffix == ".json" and path.with_suffix(".pdiparams").exists())
+    if path.suffix != ".json":
+        return path.suffix == ".pdmodel"
+    if path.with_suffix(".pdiparams").exists():
+        return True
+    if not path.is_file():
+        return False
+    with opened(path) as (stream, _):
+        return bool(PIR.match(stream.read(HEAD)))
 
 
 def is_in(folder: Path, name: str) -> bool:

@@ -109,7 +109,7 @@ def convert_file(
             check_order(modules, output, file_format)
         conversions: list[tuple[Module, Conversion]] = []
         for module in modules:
-            with named(module.name or "the weights"):
+            with named(bare(module.name) or "the weights"):
                 conversions.append((module, converted(module, target, exact, dtype)))
             advance(1)
         new_modules = tuple(converted_module(module, conversion) for module, conversion in conversions)

@@ -14,6 +14,11 @@ from stepnet.compiler.values.renaming import IN_USE, MAPPED, replace_file
 from stepnet.errors import FileError, pip_command
 from stepnet.layout.options import option
 
+SAVED_PRETRAINED = (
+    "; a model of transformers is loaded there, by from_pretrained, and stepnet.torch.accelerate(model) runs "
+    "its layers"
+)
+"""The advice for a folder that `save_pretrained` of transformers wrote."""
 NAME = 220  # the most bytes of a new file's name: the temporary name is longer, up to 255
 
 
@@ -29,7 +34,9 @@ def existing(path: str | Path) -> Path:
     if not os.path.exists(path):  # Path.exists raises for some paths, such as too long ones
         raise FileError(f"{path}: there is no such file")
     if not os.path.isfile(path):
-        raise FileError(f"{path}: this is a {'folder' if path.is_dir() else 'device'}, not a file")
+        kind = "folder" if path.is_dir() else "device"
+        advice = SAVED_PRETRAINED if os.path.isfile(path / "config.json") else ""
+        raise FileError(f"{path}: this is a {kind}, not a file{advice}")
     return path
 
 

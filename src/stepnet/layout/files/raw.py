@@ -131,14 +131,9 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 def description(path: Path) -> dict[str, Any]:
     """Reads the .json file that describes a raw buffer of weights; raises `FileError` for a JSON of anything
-    else, such as a program of PaddlePaddle.
+    else.
     """
     described = jsons.read(path)
-    if "program" in described:
-        raise FileError(
-            f"{path}: it is a program of PaddlePaddle, and its parameters {path.stem}.pdiparams do not lie "
-            "beside it"
-        )
     if described.get("format") != FORMAT:
         raise FileError(f'{path}: this is not a description of a raw buffer: it has no "format": "{FORMAT}"')
     return described

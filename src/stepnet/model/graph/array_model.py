@@ -25,6 +25,7 @@ from stepnet.importers.padding import MISFITS
 from stepnet.importers.placed import LENGTHS, Placed, Unusable, check_apart
 from stepnet.importers.shaping import as_turned
 from stepnet.importers.sizes import STEPS
+from stepnet.layout.options import option
 from stepnet.model.graph.dtypes import check_dtypes
 from stepnet.model.graph.graph import Graph
 from stepnet.ragged.positions import Positions
@@ -204,7 +205,7 @@ class ArrayModel:
     def advice(self) -> str:
         """The number that may depend on the number of steps, and what the user can do, for messages."""
         return (
-            f"{self.numbers[0]} may depend on it: {self.open_steps}, or load it in Python with steps='any' "
+            f"{self.numbers[0]} may depend on it: {self.open_steps}, or say {option('steps')} "
             "if no number in it depends on the steps"
         )
 
@@ -226,8 +227,9 @@ class ArrayModel:
             lengths = called.get(own_name(own_axis(each.name)), positions.lengths)
             others = np.flatnonzero(lengths != count)
             if len(others):
+                which = f"sequence {others[0]}" if len(lengths) > 1 else "the sequence"
                 raise InputError(
-                    f"{self.path} was written for {of_steps(count)}, and sequence {others[0]} has "
+                    f"{self.path} was written for {of_steps(count)}, and {which} has "
                     f"{lengths[others[0]]}; {self.advice}"
                 )
 

@@ -17,7 +17,7 @@ from stepnet.compiler.values.dtypes import computed
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError, named
-from stepnet.model.batch import LENGTHS_ADVICE, Batch, Statics
+from stepnet.model.batch import LENGTHS_ADVICE, Batch, Statics, is_lengths
 from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.declared import check_masked
 from stepnet.model.executables import Form
@@ -27,10 +27,11 @@ from stepnet.model.graph.trace import ModelFunction
 from stepnet.model.model import Declaration, Model
 from stepnet.model.nested import is_traced
 from stepnet.model.own_steps import check_axes
-from stepnet.model.program import own_parameters, same_parameters
+from stepnet.model.program import Asked, own_parameters, same_parameters
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
+    from stepnet.model.graph.chunk_stream import ChunkStream
     from stepnet.model.graph.stream import GraphStep
     from stepnet.model.scopes import Scopes
     from stepnet.model.streams.layers import StreamedRecurrence
@@ -200,6 +201,18 @@ class Graph(Model):
         """
         return self.programs.check_model if hasattr(self.model, "check_unchanged") else None
 
+    @property
+    def only_steps(self) -> int | None:
+        """The number of steps that the file of the model is for alone; None for a model of any number."""
+        return getattr(self.model, "only_steps", None)
+
+    def check_any_steps(self) -> None:
+        """Raises `InputError` if the file of the model is for one number of steps alone, as a stream has any
+        number of them.
+        """
+        if (check := getattr(self.model, "check_any_steps", None)) is not None:
+            check()
+
     def for_stream(self, engine: Order) -> "StreamedRecurrence":
         """Returns the whole model as one recurrence, for a stream; raises `InputError` if it has no stream.
 
@@ -209,11 +222,42 @@ class Graph(Model):
             from stepnet.model.streams.composed import check_stream
             from stepnet.model.streams.layers import StreamedRecurrence
 
-        if (check := getattr(self.model, "check_any_steps", None)) is not None:
-            check()
+        self.check_any_steps()
         if (known := self.programs.latest) is not None:
             check_stream(known.net)
         return StreamedRecurrence(self.step_for(engine))
+
+    def stream_chunks(self, rows: int = 1, statics: Any = None, engine: Asked = "auto") -> "ChunkStream":
+        """Returns a stream of chunks of steps: `stream.chunk(x)` gives the outputs that are ready.
+
+        It is for models with strides, transposed convolutions and convolutions that read later steps, too:
+        their outputs are ready later, or of another number than the steps. `stream` has less work for a
+        single step, where each step has an output.
+
+        Args:
+            rows: The number of sequences that are advanced together, from 0 on; see `ChunkStream.add`.
+            statics: Values that each row has once, arrays [rows, features...].
+            engine: An engine, or several in order of preference.
+
+        Returns:
+            A `ChunkStream`. Its outputs have the same bits as those of a call over the whole sequences.
+
+        Raises:
+            InputError: For arguments that do not fit, and at the first chunk for a model that needs a whole
+                sequence, with the line: a recurrence from the last step, a mean over the steps, attention
+                over them, or a final memory that is read at each step.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> stream = sn.Graph(lambda x, params: sn.avg_pool1d(x, 2)).stream_chunks()
+        >>> stream.chunk(np.float32([[[1], [3], [5]]])).tolist(), stream.chunk(np.float32([[[7]]])).tolist()
+        ([[[2.0]]], [[[6.0]]])
+        """
+        with IMPORTS:  # late: few processes have streams
+            from stepnet.model.graph.chunk_stream import ChunkStream
+
+        self.check_any_steps()
+        return ChunkStream(self.programs, rows, statics, self.engine_order(engine))
 
     def trace_steps(
         self,
@@ -346,7 +390,7 @@ def lengths_advised(initial: Any) -> Generator[None]:
     try:
         yield
     except InputError as error:
-        if len(getattr(initial, "shape", ())) != 1 or np.asarray(initial).dtype.kind not in "iu":
+        if not is_lengths(initial):
             raise
         raise InputError(f"{LENGTHS_ADVICE}; {error}") from error
 

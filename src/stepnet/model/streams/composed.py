@@ -41,6 +41,7 @@ from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 AT_EACH_STEP = "; a stream has one step at a time"
+IN_CHUNKS = "; graph.stream_chunks() takes chunks of steps, and gives the outputs that are ready"
 
 
 def check_stream(net: Net) -> None:
@@ -49,18 +50,25 @@ def check_stream(net: Net) -> None:
         raise InputError(f"this model has no stream: {reason}")
 
 
-def stream_refusal(net: Net) -> str | None:
+def stream_refusal(net: Net, in_chunks: bool = False) -> str | None:
     """Returns the reason why a stream, which runs one step at a time, cannot run a model, with the user's
     line: an operation that needs other steps, or a step that reads a value of the whole sequence. None if it
     can.
+
+    in_chunks: whether the stream takes chunks of steps, and gives outputs when they are ready.
     """
     so_far = set[int]()  # the values that a sequence has once, after its last step
     for number, node in enumerate(net.nodes):
         reason, reads_end = wrong_operation(net, node), not so_far.isdisjoint(node.inputs)
-        if reason is None and reads_end and (node.operation == "recur" or node.type.extent == STEPS):
+        later, advice = later_steps(node), "" if in_chunks else AT_EACH_STEP
+        if reason is None and reads_end and (node.operation == "recur" or node.type.extent != ROWS):
             reason = "its steps read a value of the whole sequence, as a final memory or a last output"
+        if reason is None and in_chunks and node.operation == "windows" and node.attributes.get("same"):
+            reason = "the zeros around a sequence depend on its length, as with a stride and padding 'same'"
+        if reason is None and later is not None and not in_chunks:
+            reason, advice = later, IN_CHUNKS
         if reason is not None:
-            return f"{reason} (at {node.source or node_text(net, number)}){AT_EACH_STEP}"
+            return f"{reason} (at {node.source or node_text(net, number)}){advice}"
         if (reads_end or node.operation in ("reduce", "result")) and node.type.extent == ROWS:
             so_far.add(number)
     return None
@@ -89,20 +97,28 @@ def wrong_operation(net: Net, node: Node) -> str | None:
         return "it has the steps of a sequence last first" if node.attributes["reverse"] else in_order
     if any(is_own_axis(type_.extent[-1]) for type_ in node.types if type_.extent):
         return "an input has steps of its own"
-    if any(is_derived(type_.extent) for type_ in node.types):
-        return "it has other numbers of steps than its inputs, as after a stride"
-    if any(type_.extent not in (CONST, ROWS, STEPS) for type_ in node.types):
+    extents = (type_.extent for type_ in node.types)
+    if any(extent not in (CONST, ROWS, STEPS) and not is_derived(extent) for extent in extents):
         return "it has inner sequences"
     if node.operation == "recur" and node.recur.reverse:
         return "a recurrence of it begins at a sequence's last step"
-    if node.operation == "overlap":
-        return "it adds up windows of steps"
-    if node.operation == "windows" and (after := Window.of(node.attributes).after):
-        return f"a convolution of it reads {after} later step{'s' if after > 1 else ''}"
     if node.operation == "reduce" and node.attributes["how"] != "last":
         if is_length(net, node):
             return "it reads the number of steps of a sequence"
         return f"it takes the {node.attributes['how']} over all steps of a sequence"
+    return None
+
+
+def later_steps(node: Node) -> str | None:
+    """Returns the reason why an operation has no result at each step, though none needs a whole sequence, so
+    that only a stream of chunks runs it; None if it has one.
+    """
+    if any(is_derived(type_.extent) for type_ in node.types):
+        return "it has other numbers of steps than its inputs, as after a stride"
+    if node.operation == "overlap":
+        return "it adds up windows of steps"
+    if node.operation == "windows" and (after := Window.of(node.attributes).after):
+        return f"a convolution of it reads {after} later step{'s' if after > 1 else ''}"
     return None
 
 
@@ -235,9 +251,10 @@ class Composition:
         # The memory of a plain part is a dummy, which is the last result of its plan.
         new = [] if part.kind == "plain" else [builder.input(node.type, node.name) for node in kept]
         step = OneStep(builder, plan, index, {}, new or None, self.repeats, self.has_barriers)
-        results = step.results(self.operands(part, plan))
-        results = results if new else results[: len(part.results)]
-        made = dict(zip(part.results, results, strict=True))
+        results, ends = step.results(self.operands(part, plan)), plan.ends
+        by_kind = [results[place] for place in (*ends.steps, *ends.rows, *ends.totals)]
+        by_kind = by_kind if new else by_kind[: len(part.results)]
+        made = dict(zip(part.results, by_kind, strict=True))
         # A result that is an input of the model is there already.
         self.values |= {n: made[n] for n in made if n >= 0 and n not in self.net.inputs}
         if new:

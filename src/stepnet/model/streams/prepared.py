@@ -8,8 +8,9 @@ import numpy as np
 
 from stepnet.compiler.targets import Bound, Call, Results
 from stepnet.compiler.trace.step import TracedStep
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import arranged, leaves, rebuild, skeleton, titled_leaves
-from stepnet.errors import InputError
+from stepnet.errors import IndexOutsideError, InputError
 from stepnet.model.batch import checked_array
 from stepnet.model.program import Beginning
 from stepnet.model.streams.memories import Memories
@@ -172,7 +173,10 @@ class PreparedStep:
             one[...] = x
         else:
             self.take(x, chosen.inputs, len(slots), some)
-        chosen.run()
+        try:
+            chosen.run()
+        except IndexOutsideError as error:
+            raise self.located(error, chosen.inputs, slots) from None
         if self.counts:
             before, after = self.memories.begun[side], self.memories.begun[1 - side]
             if len(slots) == len(after):
@@ -182,6 +186,19 @@ class PreparedStep:
         if self.plain:
             return chosen.outputs[0].copy()
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
+
+    def located(self, error: IndexOutsideError, inputs: list[Array], slots: Array) -> IndexOutsideError:
+        """Returns an error of a step with the integer that is outside of a parameter, and its row.
+
+        inputs: the inputs of the step. slots: the positions of its rows in the arrays.
+        """
+        with IMPORTS:  # late: only errors need it
+            from stepnet.model.outside import located
+
+        traced = self.kind.traced
+        memories = [None] * traced.counts[1]
+        arrays = [*inputs, *memories, *self.statics_of(slots), *leaves(traced.params)]
+        return located(error, traced.net(False, 1), arrays, lambda _, row: f" in row {row}")
 
     def choose(self, slots: Array, side: int) -> Chosen:
         """Prepares a step of some rows (sequences) of a stream, to be run several times; caches it and

@@ -1,5 +1,6 @@
 """The contract kernel: the sum of outer products, against float64, for every processor, layout and thread."""
 
+from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
@@ -143,6 +144,29 @@ def test_more_rows_than_are_done_at_once(constants: Constants) -> None:
     expected = module.contract(a, b, PROCESSORS[0])
     constants(module, AT_ONCE=2 * totals.BLOCK * 4 * 20)
     np.testing.assert_array_equal(module.contract(a, b, PROCESSORS[0]), expected, strict=True)
+
+
+@pytest.mark.parametrize("at_once", [module.AT_ONCE, 2 * totals.BLOCK * 9 * 20])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_sum_of_each_sequence_is_that_of_its_rows_alone(
+    threads: int, at_once: int, constants: Constants
+) -> None:
+    """Also of a sequence without rows, of one with more than are done at once, and of none at all."""
+    lengths = [3, 0, 2 * totals.BLOCK + 5, 1, 7]
+    offsets, processor = np.cumsum([0, *lengths]), PROCESSORS[0]
+    a, b = vectors(offsets[-1] + 4, 9, 20)
+    places = np.random.default_rng(3).permutation(len(a))[: offsets[-1]]
+    pieces = [places[first:last] for first, last in pairwise(offsets)]
+    expected = np.array([module.contract(a[piece], b[piece], processor) for piece in pieces])
+    sn.set_threads(threads)
+    constants(module, AT_ONCE=at_once, SHARED=0)
+    for own, right_ones in ((offsets, expected), (offsets[:1], expected[:0])):
+        work = module.Contract(9, 20, "float32", places[: own[-1]], processor, offsets=own)
+        result = np.full(right_ones.shape, np.nan, "float32")
+        work.point(*(array.ctypes.data for array in (a, b, result)))
+        work()
+        work.release()
+        np.testing.assert_array_equal(result, right_ones, strict=True)
 
 
 @pytest.mark.parametrize("how", ["threads", "pieces"])

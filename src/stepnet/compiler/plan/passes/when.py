@@ -86,8 +86,13 @@ def time_of_operation(node: Node) -> When:
     AFTER (the loop) if its operation needs all steps, as a recurrence or a reduction of steps, otherwise
     ONCE.
     """
-    ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
+    ends = node.operation == "recur" or is_of_steps(node)
     return When.AFTER if ends else When.ONCE
+
+
+def is_of_steps(node: Node) -> bool:
+    """Tells whether a node reduces the values of all steps of a sequence to one value per row."""
+    return node.operation in ("reduce", "contract") and node.type.extent == ROWS
 
 
 def known_times(net: Net, earliest: list[When]) -> list[When]:

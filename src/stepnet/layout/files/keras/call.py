@@ -32,6 +32,7 @@ class KerasCall:
     keys: arguments that are neither tensors nor numbers, such as an index.
     version: the major version of Keras that wrote the file, "2" or "3".
     masks: for each operand its mask, a bool per step; None for one without a mask.
+    steps: the number of steps that the file states, on which its numbers may depend; None for no such number.
     """
 
     config: Config
@@ -40,6 +41,7 @@ class KerasCall:
     keys: tuple[Any, ...] = ()
     version: str = "3"
     masks: tuple[Placed | None, ...] = ()
+    steps: int | None = None
 
     @property
     def mask(self) -> Placed | None:

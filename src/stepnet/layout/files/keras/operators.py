@@ -20,7 +20,7 @@ import numpy as np
 from stepnet.compiler.net.windows import LARGEST, Lengths, derived_axis
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise, reductions, selecting, shaping
-from stepnet.importers.axes import features_of, is_time, stated_number, text_of, time_of
+from stepnet.importers.axes import TIME, features_of, is_time, stated_number, text_of, time_of
 from stepnet.importers.convolving import join_steps, repeated, split_steps, steps_as_feature
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
@@ -165,8 +165,9 @@ def repeat_vector(call: KerasCall) -> Placed:
     """Computes the result of Keras' RepeatVector, which repeats a vector n times.
 
     A vector per sequence [sequences, features] becomes a sequence of n steps [sequences, n, features]; a
-    sequence without steps in the inputs gets none here either. One number per step [sequences, steps] becomes
-    [sequences, n, steps], with n as an axis of features. Raises `ModelError` for other operands.
+    sequence without steps in the inputs gets none here either. An n that is the number of steps of the file
+    stands for the steps of the sequence. One number per step [sequences, steps] becomes [sequences, n,
+    steps], with n as an axis of features. Raises `ModelError` for other operands.
     """
     (count,) = call.wholes("n", 1)
     if not 0 < count <= LARGEST:
@@ -176,7 +177,7 @@ def repeat_vector(call: KerasCall) -> Placed:
     if call.x.letters != "N_":
         raise ModelError(f"it repeats {text_of(call.x.axes)}, which is no vector per sequence")
     one = derived_axis(STEPS, Lengths(0, LARGEST))
-    axis = (derived_axis(one, Lengths(0, count, multiplies=True)),)
+    axis = TIME if count == call.steps else (derived_axis(one, Lengths(0, count, multiplies=True)),)
     return shaping.broadcast_to(shaping.unsqueeze(call.x, [1]), (call.x.axes[0], axis, call.x.axes[1]))
 
 

@@ -343,7 +343,7 @@ class KerasModel(ArrayModel):
         operands, backwards = order_of_steps(row, operands, config)
         values, masks = [each.placed for each in operands], tuple(each.mask for each in operands)
         values = tuple(aligned(values) if row in COMBINING else values)
-        call = KerasCall(config, values, self.arrays.get(name, {}), keys, self.version, masks)
+        call = KerasCall(config, values, self.arrays.get(name, {}), keys, self.version, masks, self.steps)
         made, mask = SEVERAL[row](call) if row in SEVERAL else [KERAS[row](call)], mask_after(row, call)
         self.note(f"{name} ({class_name})", lambda: numbers_of(row, call, made))
         return [MaskedValue(each, mask, backwards=backwards) for each in made]

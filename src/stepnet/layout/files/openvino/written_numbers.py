@@ -26,7 +26,7 @@ from stepnet.layout.files.openvino.operators import slices_of, strided
 
 SETTINGS = {
     "CumSum", "Gather", "HardSigmoid", "MVN", "PReLU", "ReduceMax", "ReduceMean", "ReduceMin",
-    "ReduceSum", "Selu", "Split", "Squeeze", "Transpose", "Unsqueeze", "VariadicSplit",
+    "ReduceSum", "Selu", "Split", "Transpose", "Unsqueeze", "VariadicSplit",
 }  # fmt: skip
 """The operators whose constants are settings of layers, axes, or places of features."""
 LAYERS = {"Convolution", "ConvolutionBackpropData", "GroupConvolution", *OPERATORS}
@@ -71,7 +71,9 @@ NUMBERS = NumberRules[OpenVinoCall](
     rules={
         "Broadcast": lambda call, axes: of_copies(call.x, axes),
         "Pad": of_pad,
-        "Reshape": lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x)),
+        **dict.fromkeys(
+            ("Reshape", "Squeeze"), lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x))
+        ),
         "Slice": lambda call, axes: of_slices(call.x, slices_of(call), stated_steps(call.x)),
         "StridedSlice": of_strided_slice,
         "Tile": lambda call, axes: of_copies(call.x, axes),

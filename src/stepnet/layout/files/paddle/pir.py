@@ -250,7 +250,9 @@ def as_older(
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}
     slots = dict(zip(older.inputs, inputs, strict=False))
-    return PaddleOperation(older.type, slots, dict(zip(older.outputs, outputs, strict=False)), renamed, index)
+    more = () if kind in OLDER else (f"Out{place}" for place in range(2, len(outputs) + 1))
+    results = dict(zip((*older.outputs, *more), outputs, strict=False))
+    return PaddleOperation(older.type, slots, results, renamed, index)
 
 
 def variable(name: str, kind: Any) -> Variable:

@@ -187,6 +187,16 @@ def rowed(spaced: SpacedSteps) -> Placed:
     return made.with_value(replace(spaced, source=made))
 
 
+def squeeze(call: TfliteCall) -> Placed:
+    """Computes the result of TFLite's SQUEEZE: the operand without axes of size one, those in the operator's
+    options or all.
+    """
+    if isinstance(call.x.value, SpacedSteps):
+        return rowed(call.x.value)
+    rank = len(call.x.axes)
+    return shaping.squeeze(usable(call.x), [axis % rank for axis in call.listed()] or None)
+
+
 def expand_dims(call: TfliteCall) -> Placed:
     """Computes the result of TFLite's EXPAND_DIMS: the operand with a new axis of size one."""
     return shaping.unsqueeze(call.x, call.numbers(1))
@@ -380,6 +390,7 @@ TFLITE: Mapping[str, Rule] = {
     "SPLIT": split,
     "SPLIT_V": parts,
     "SQRT": elementwise("sqrt"),
+    "SQUEEZE": squeeze,
     "SQUARE": elementwise("square"),
     "SQUARED_DIFFERENCE": elementwise("squared_difference"),
     "STRIDED_SLICE": strided_slice,
@@ -398,6 +409,7 @@ PLACEHOLDERS = {
     "CONV_2D",
     "RESHAPE",
     "REVERSE_V2",
+    "SQUEEZE",
     "STRIDED_SLICE",
     "TRANSPOSE",
     "UNIDIRECTIONAL_SEQUENCE_LSTM",

@@ -76,7 +76,9 @@ NUMBERS = NumberRules[TfliteCall](
     rules={
         "PAD": of_pad,
         "PADV2": of_pad,
-        "RESHAPE": lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x)),
+        **dict.fromkeys(
+            ("RESHAPE", "SQUEEZE"), lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x))
+        ),
         "SLICE": of_slice,
         "STRIDED_SLICE": of_strided_slice,
     },

@@ -10,5 +10,6 @@ scan, single             run a step over tensors; run one prepared step
 adjoints                 gradients of recurrences whose state is a matrix
 tokens                   runs one token through a whole layer as a single step
 lengths                  reads lengths from attention masks
+states                   finds other layers that run over steps, for reports
 rebind                   copies methods with other globals
 """

@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepnet.cells.keyed import read, written
-from stepnet.torch.function import is_transformed, wanted_of
 from stepnet.torch.patches.transformers.scan import (
     ENGINE,
     LENGTHS,
@@ -37,6 +36,7 @@ from stepnet.torch.patches.transformers.scan import (
     scan_in,
 )
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_transformed, wanted_of
 
 torch: Any = pytorch("torch")
 
@@ -243,15 +243,18 @@ class Decayed(torch.autograd.Function):
         u and B, y = h C: those of g, u, B, C and the first h, from those (`cotangents`) of y and the last h.
         ctx: has the values that the forward pass saved.
 
-        The two recurrences whose terms are summed to that of g run in float64, as these terms cancel.
+        The two recurrences whose terms are summed to that of g run in float64, as these terms cancel; if g
+        needs no gradient, in the dtype of the others.
         """
         dy, dlast = cotangents
         g, u, B, C, first = ctx.saved_tensors
-        a = g.exp()
+        a, wide = g.exp(), torch.float64 if ctx.needs_input_grad[0] else first.dtype
         with on_engine(ctx.engine):
             du, _, dfirst = run_step(decayed_back, dlast, reverse=True, a=a, u=dy, B=C, C=B, z=u)
-            dB, back, _ = run_step(decayed_back, dlast.mT.double(), reverse=True, a=a, u=C, B=dy, C=u, z=B)
-            dC, again, last = run_step(decayed_again, first.mT.double(), a=a, u=B, B=u, C=dy, z=C)
+            dB, back, _ = run_step(decayed_back, dlast.mT.to(wide), reverse=True, a=a, u=C, B=dy, C=u, z=B)
+            dC, again, last = run_step(decayed_again, first.mT.to(wide), a=a, u=B, B=u, C=dy, z=C)
+        if not ctx.needs_input_grad[0]:
+            return None, du, dB, dC, dfirst
         dg = sum_to_end(again - back, (dlast.mT * last).sum((-2, -1)))
         return dg.to(g.dtype), du, dB, dC, dfirst
 

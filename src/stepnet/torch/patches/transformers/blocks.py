@@ -83,12 +83,21 @@ def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
 def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
     """Computes a causal convolution over time, and the activation silu, for one step.
 
-    u: the new inputs [rows, channels]. window: the last inputs [rows, channels, kernel]. params: conv,
-        conv_bias. Returns the outputs [rows, channels], and the window with the new inputs.
+    The arguments and results are those of `windowed`.
+    """
+    u, window = windowed(u, window, params)
+    return silu(u), window
+
+
+def windowed(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
+    """Computes a causal convolution over time for one step.
+
+    u: the new inputs [rows, channels]. window: the last inputs [rows, channels, kernel]. params: conv, and
+        perhaps conv_bias. Returns the outputs [rows, channels], and the window with the new inputs.
     """
     window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
     u = (window * params["conv"][:, 0]).sum(-1)
-    return silu(u + params["conv_bias"] if "conv_bias" in params else u), window
+    return (u + params["conv_bias"] if "conv_bias" in params else u), window
 
 
 def root_mean_square_normed(x: Any, eps: float) -> Any:

@@ -17,12 +17,14 @@ from stepnet.compiler.net.tolerance import tolerance
 from stepnet.torch.patches.transformers.records import FunctionPatch
 from stepnet.torch.patches.transformers.scan import LENGTHS, on_engine
 from stepnet.torch.patches.transformers.table import LAYERS
-from stepnet.torch.patches.transformers.tokens import Token
+from stepnet.torch.patches.transformers.tokens import CACHES, Token
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
 SIZES = {"b": 2, "t": 3, "c": 4, "n": 3, "h": 4, "g": 2, "p": 3, "k": 3, "v": 2, "1": 1}
 """The size of the axis of each letter."""
+ENDINGS = ("Mixer", "Block", "Backend", "GatedDeltaNet", "LightningAttention", "ShortConv")
+"""The endings of names of layers, in whose place names of configurations have Config."""
 NEGATIVE = ("A", "g")
 """The tensors whose numbers are negative."""
 
@@ -40,16 +42,30 @@ def difference(theirs: Callable[..., Any], patch: FunctionPatch, owner: Any) -> 
     names, ours = (argument_names(function) for function in (theirs, patch.ours))
     if names != ours:
         return f"it takes the arguments {', '.join(names)}, and stepnet knows {', '.join(ours)}"
-    first = () if owner is None else (owner(config_of(owner, patch.config)) if patch.config else None,)
-    given, known = (tensors(patch) for _ in range(2))
-    with torch.no_grad(), on_engine("interpret"):
-        token = LENGTHS.set(None)
-        try:
-            results = flat(theirs(*first, **given)), flat(patch.ours(*first, **known))
-        finally:
-            LENGTHS.reset(token)
-    number = first_apart([*results[0], *flat(given)], [*results[1], *flat(known)], SIZES["k"])
-    return None if number is None else f"its result {number} differs from stepnet's for the same inputs"
+    first = () if owner is None else (small_layer(owner, patch),)
+    for variant in patch.variants:
+        given, known = (tensors(patch) | dict(variant) for _ in range(2))
+        with torch.no_grad(), on_engine("interpret"):
+            token = LENGTHS.set(None)
+            try:
+                results = flat(theirs(*first, **given)), flat(patch.ours(*first, **known))
+            finally:
+                LENGTHS.reset(token)
+        number = first_apart([*results[0], *flat(given)], [*results[1], *flat(known)], SIZES["k"])
+        if number is not None:
+            return f"its result {number} differs from stepnet's for the same inputs"
+    return None
+
+
+def small_layer(owner: Any, patch: FunctionPatch) -> Any:
+    """Makes the layer with which a method is compared, of random weights; None for a method that does not
+    read its layer. owner: the class of the layer. patch: the method's table entry.
+    """
+    if not patch.config:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return owner(config_of(owner, patch.config), **dict(patch.arguments))
 
 
 @lru_cache
@@ -66,15 +82,17 @@ def layer_difference(kind: Any) -> str | None:
         words = torch.randn(2, 4, config.hidden_size)
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape) / 2)
-        cache = files.DynamicCache(config=config)
-        module(words[:, :3], cache_params=cache)
-        states = cache.get_conv_state(0, state_idx=0), cache.get_recurrent_state(0, state_idx=0)
-        before = [state.clone() for state in states]
+        cache = layer.states.cache(files, config)
+        cached = {next(name for name in argument_names(kind.forward) if name in CACHES): cache}
+        others = dict.fromkeys(("position_embeddings", "attention_mask") if layer.returns_state else ())
+        module(words[:, :3], **others, **cached)
+        before = [state.clone() for state in layer.states.of(cache, 0)]
         with on_engine("interpret"):
             token = Token(layer, module, before)
             token.bind_to(before)
             ours = token(words[:, 3:], before)
-        theirs = module(words[:, 3:], cache_params=cache)
+        theirs = flat(module(words[:, 3:], **others, **cached))[0]
+    states = layer.states.of(cache, 0)
     if first_apart((theirs, *states), (ours, *before), config.hidden_size) is None:
         return None
     return "this version of transformers has a different layer: its result for a token differs from stepnet's"
@@ -99,7 +117,7 @@ def config_of(kind: Any, options: Any) -> Any:
     stepnet's. options: the configuration's arguments. Its class is found by the name of `kind` with another
     ending: MambaConfig for MambaMixer.
     """
-    name = re.sub("(Mixer|Block|Backend|GatedDeltaNet)$", "Config", kind.__name__)
+    name = re.sub(f"({'|'.join(ENDINGS)})$", "Config", kind.__name__)
     return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
 

@@ -196,9 +196,13 @@ GATED = "query:btgk key:btgk value:bthv g:bth beta:bth initial_state:bhkv"
 KIMI = "query:bthk key:bthk value:bthv g:bthk beta:bth initial_state:bhkv"
 FUNCTIONS = {
     "torch_chunk_gated_delta_rule": FunctionPatch(torch_chunk_gated_delta_rule, GATED, CHUNKS),
-    "torch_recurrent_gated_delta_rule": FunctionPatch(torch_recurrent_gated_delta_rule, GATED, OPTIONS),
+    "torch_recurrent_gated_delta_rule": FunctionPatch(
+        torch_recurrent_gated_delta_rule, GATED, OPTIONS, is_token=True
+    ),
     "chunk_kimi_delta_attention": FunctionPatch(torch_chunk_gated_delta_rule, KIMI, CHUNKS),
-    "recurrent_kimi_delta_attention": FunctionPatch(torch_recurrent_gated_delta_rule, KIMI, OPTIONS),
+    "recurrent_kimi_delta_attention": FunctionPatch(
+        torch_recurrent_gated_delta_rule, KIMI, OPTIONS, is_token=True
+    ),
 }
 MIXERS = {
     "Qwen3NextGatedDeltaNet": TokenLayer(

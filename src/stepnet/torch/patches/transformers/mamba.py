@@ -357,6 +357,7 @@ FUNCTIONS = {
         selective_state_update,
         "state:bcn hidden_states:bc dt:bc A:cn B:bn C:bn D:c z:bc dt_bias:c",
         (("dt_softplus", True),),
+        is_token=True,
     ),
     "mamba2_chunk_scan": FunctionPatch(
         mamba2_chunk_scan,
@@ -368,6 +369,7 @@ FUNCTIONS = {
         "state:bhpn hidden_states:bhp dt:bhP A:hPN B:bgn C:bgn D:hP dt_bias:hP",
         (("dt_softplus", True),),
         is_per_head,
+        is_token=True,
     ),
 }
 MAMBA_NAMES = {

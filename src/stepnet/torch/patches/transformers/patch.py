@@ -10,14 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepnet.torch.function import HALVES
+from stepnet.torch.arrays import HALVES
 from stepnet.torch.patches import Origin, Patch, Patched
 from stepnet.torch.patches.transformers.check import argument_names, difference, layer_difference
 from stepnet.torch.patches.transformers.lengths import with_lengths
 from stepnet.torch.patches.transformers.rebind import globals_read, innermost, is_rebindable, rebound
 from stepnet.torch.patches.transformers.records import FILES, FunctionPatch
 from stepnet.torch.patches.transformers.scan import ENGINE, on_engine
-from stepnet.torch.patches.transformers.table import FUNCTIONS, LAYERS, LEFT, METHODS, STATES, WHOLE
+from stepnet.torch.patches.transformers.states import unknown_layers, without_functions
+from stepnet.torch.patches.transformers.table import FUNCTIONS, LAYERS, LEFT, METHODS, WHOLE
 from stepnet.torch.patches.transformers.tokens import TOKEN, with_tokens
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded, untraced
@@ -53,7 +54,8 @@ class ClassPatch:
 
 def patched(module: Any, holder: Any) -> Patched | None:
     """Returns how `accelerate` is to replace a layer: by which class, and why functions are left unchanged.
-    None for a layer that does not run over steps (of time).
+    None for a layer that does not run over steps (of time). For a model, the layers of which only its
+    configuration says that they run over steps.
 
     holder: the module that contains the layer. Its parameters count for a layer without parameters.
     """
@@ -61,15 +63,17 @@ def patched(module: Any, holder: Any) -> Patched | None:
     known = class_patch(kind)
     if not known:
         why = None if known.left else without_functions(kind)
-        left = known.left if why is None else {"": why}
+        left = (known.left if why is None else {"": why}) or unknown_layers(module, is_known)
         return Patched(None, left) if left else None
     parameters = list(module.parameters()) or list(holder.parameters())
     if (why := refusal(parameters)) is not None:
         return Patched(None, {"": why})
     if any(tensor.dtype in HALVES for tensor in parameters):
-        is_left = not all(row.is_half_refused for row in known.run.values())
+        is_left = not known.run or not all(row.is_half_refused for row in known.run.values())
         left = {**known.left, "forward": HALF_TOKENS} if is_left else known.left
-        return Patched(accelerated(kind, is_half=True), left) if known.run else None
+        if not known.run:  # a block around a layer has no reasons of its own
+            return Patched(None, left) if known.left else None
+        return Patched(accelerated(kind, is_half=True), left)
     left, why = known.left, LAYERS[kind.__name__].refusal(module) if known.tokens else None
     return Patched(accelerated(kind), left if why is None else left | {"forward": f"{PART_BY_PART}, {why}"})
 
@@ -88,7 +92,7 @@ def class_patch(kind: Any) -> ClassPatch:
     """
     if not any(base.__module__.startswith(FILES) for base in kind.__mro__):
         return ClassPatch()
-    readers = [base for base in kind.__mro__ if reads(base.__dict__.get("forward"))]
+    readers = [base for base in kind.__mro__ if is_replaced(base)]
     if readers and readers[0].__dict__["forward"] is not kind.forward:
         why = f"it overrides the forward of {readers[0].__name__}, and may compute something else"
         return ClassPatch({}, {kind.__name__: why})
@@ -108,6 +112,14 @@ def class_patch(kind: Any) -> ClassPatch:
         left["forward"] = f"{PART_BY_PART}, {why}"
         has_tokens = False
     return ClassPatch(run, left, has_tokens)
+
+
+def is_replaced(base: Any) -> bool:
+    """Tells whether a class defines a `forward` that stepnet replaces, or that calls functions which it
+    replaces.
+    """
+    forward = base.__dict__.get("forward")
+    return forward is not None and (f"{base.__name__}.forward" in METHODS or bool(reads(forward)))
 
 
 def reads(function: Any) -> set[str]:
@@ -145,22 +157,14 @@ def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
     ]
 
 
-def without_functions(kind: Any) -> str | None:
-    """Explains why a class of layers (`kind`) without functions that stepnet replaces is left as it is
-    although it runs over steps. Returns the reason, found by the first method of a cache in `STATES` that its
-    code calls; None if it calls none.
+def is_known(kind: Any) -> bool:
+    """Tells whether stepnet knows a class of layers as one that runs over steps: it replaces the class, did
+    so before, or says why not.
     """
-    members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
-    every = {name for member in members for name in names_in_code(member)}
-    return next((why for name, why in STATES.items() if name in every), None)
-
-
-def names_in_code(member: Any) -> tuple[str, ...]:
-    """Returns the names that a method's code uses, to find out which methods it calls; empty for other
-    members.
-    """
-    code = getattr(innermost(member), "__code__", None)
-    return () if code is None else code.co_names
+    if hasattr(kind, "stepnets") or issubclass(kind, torch.nn.RNNBase | torch.nn.RNNCellBase):
+        return True
+    known = class_patch(kind)
+    return bool(known) or bool(known.left) or without_functions(kind) is not None
 
 
 def refusal(parameters: list[Any]) -> str | None:
@@ -185,27 +189,25 @@ def accelerated(kind: Any, is_half: bool = False) -> Any:
     functions in place of those of transformers. A call with a single token runs as one step of the whole
     layer if the table `LAYERS` lists the class.
 
-    kind: the class of transformers, such as `MambaMixer`. is_half: whether the layer is a 16-bit one, in
-        which the functions for single tokens remain those of transformers.
+    kind: the class of transformers, such as `MambaMixer`. is_half: whether the report is that of a 16-bit
+        layer, whose single tokens run in transformers' functions until it is converted to float32.
     """
     known = class_patch(kind)
-    if is_half:
-        known = ClassPatch({name: row for name, row in known.run.items() if steps_of(row) is not None})
     own = innermost(kind.forward).__globals__
     names_read = reads(kind.forward)
     others = {name: in_place(row, own[name]) for name, row in known.run.items() if name in names_read}
     others |= {name: without_kernel(own[name]) for name in names_read & WHOLE}
-    members: dict[str, Any] = {
-        name: with_engine(in_place(row, getattr(kind, name)), getattr(kind, name))
-        for name, row in known.run.items()
-        if name not in names_read
+    ours: dict[str, Any] = {
+        name: in_place(row, getattr(kind, name)) for name, row in known.run.items() if name not in names_read
     }
-    if others or known.tokens:
-        forward = with_lengths(rebound(kind.forward, others)) if others else kind.forward
-        forward = with_tokens(kind.__name__, forward) if known.tokens else forward
-        members["forward"] = with_engine(forward, kind.forward)
+    if others:
+        ours["forward"] = with_lengths(rebound(kind.forward, others))
+    if known.tokens:
+        ours["forward"] = with_tokens(kind.__name__, ours.get("forward", kind.forward))
+    members = {name: with_engine(method, getattr(kind, name)) for name, method in ours.items()}
     members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    origin = Origin(kind, (*known.run, *["tokens"] * known.tokens), (TOKEN,))
+    runs = [name for name, row in known.run.items() if not (is_half and row.is_token)]
+    origin = Origin(kind, (*runs, *["tokens"] * (known.tokens and not is_half)), (TOKEN,))
     own = {"__reduce_ex__": reduced, "stepnets": origin, "engine": "auto"}
     return type(kind.__name__, (kind,), members | own)
 
@@ -264,9 +266,9 @@ def in_place(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
         """Calls stepnet's function in place of that of transformers, with the arguments that it takes, or
         transformers' own where stepnet's cannot run or takes more time.
         """
-        if is_elsewhere(args, kwargs) or not (row.runs is None or row.runs(*args, **kwargs)):
+        if is_half_token(row, args, kwargs) or is_elsewhere(args, kwargs):
             return theirs(*args, **kwargs)
-        if is_half_token(row, args, kwargs):
+        if row.runs is not None and not row.runs(*args, **kwargs):
             return theirs(*args, **kwargs)
         names = argument_names(row.ours)
         return untraced(row.ours)(*args, **{name: value for name, value in kwargs.items() if name in names})
@@ -274,28 +276,31 @@ def in_place(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
     return called
 
 
-def steps_of(row: FunctionPatch) -> tuple[str, int] | None:
-    """Finds the number of steps of a call: the name of an argument and its axis of steps, from the table
-    entry of the function; None for a function that runs a single step.
+@functools.cache
+def steps_of(row: FunctionPatch) -> tuple[int, str, int] | None:
+    """Finds the number of steps of a call: the place and name of an argument and its axis of steps, from the
+    table entry of the function; None for a function that runs single tokens alone.
     """
-    for word in row.sizes.split():
-        name, _, letters = word.rpartition(":")
-        if TIME in letters:
-            return name, letters.index(TIME)
-    return None
+    words = () if row.is_token else (word.rpartition(":") for word in row.sizes.split())
+    names = argument_names(row.ours)
+    places = ((names.index(name), name, letters.index(TIME)) for name, _, letters in words if TIME in letters)
+    return next(places, None)
 
 
 def is_half_token(row: FunctionPatch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Tells whether a call has 16-bit tensors and a single step, for which transformers' own function takes
     less time: stepnet would cast all tensors. row: the table entry of the function.
     """
-    if row.is_half_refused:
+    values = (*args, *kwargs.values())
+    if row.is_half_refused or not any(
+        isinstance(value, torch.Tensor) and value.dtype in HALVES for value in values
+    ):
         return False
-    values = dict(zip(argument_names(row.ours), args, strict=False)) | kwargs
-    if not any(isinstance(value, torch.Tensor) and value.dtype in HALVES for value in values.values()):
-        return False
-    place = steps_of(row)
-    return place is None or values[place[0]].shape[place[1]] == 1
+    steps = steps_of(row)
+    if steps is None:
+        return True
+    place, name, axis = steps
+    return (args[place] if place < len(args) else kwargs[name]).shape[axis] == 1
 
 
 def without_kernel(theirs: Callable[..., Any]) -> Any:

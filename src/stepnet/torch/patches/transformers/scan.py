@@ -23,9 +23,10 @@ from stepnet.model.differentiable import ModelNet
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.ragged.positions import Positions
-from stepnet.torch.function import is_transformed, run_tensors
+from stepnet.torch.function import run_tensors
 from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_transformed
 from stepnet.torch.sequences import MOST_KEPT, dense_positions
 
 torch: Any = pytorch("torch")

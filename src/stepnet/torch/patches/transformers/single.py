@@ -9,7 +9,10 @@ from typing import Any
 
 from stepnet.compiler.targets import Order
 from stepnet.model.differentiable import ModelNet, SingleStep
-from stepnet.torch.function import tensor_of, view_of
+from stepnet.torch.arrays import tensor_of, view_of
+from stepnet.torch.pytorch import pytorch
+
+torch: Any = pytorch("torch")
 
 
 class Single:
@@ -30,8 +33,9 @@ class Single:
         """
         self.step, self.params = SingleStep(net, rows), params
         x, before, outputs, after = self.step.arrays
-        self.inputs = [*(tensor_of(array)[:, None] for array in x), *map(tensor_of, before)]
-        self.results = [*(tensor_of(array)[:, None] for array in outputs), *map(tensor_of, after)]
+        with torch.inference_mode(False):  # tensors made in this mode could not be written outside it
+            self.inputs = [*(tensor_of(array)[:, None] for array in x), *map(tensor_of, before)]
+            self.results = [*(tensor_of(array)[:, None] for array in outputs), *map(tensor_of, after)]
 
     def bind(self, engine: Order) -> None:
         """Binds the machine code of the prepared step to the parameters as they now are, so that a call only

@@ -4,13 +4,21 @@ The entries are in the files of their families. `check` has compared a function 
 replaced.
 """
 
-from stepnet.torch.patches.transformers import delta_rule, mamba, recurrent_gemma, rwkv, xlstm
+from stepnet.torch.patches.transformers import (
+    delta_rule,
+    lightning,
+    mamba,
+    recurrent_gemma,
+    rwkv,
+    short_convolution,
+    xlstm,
+)
 
 FUNCTIONS = mamba.FUNCTIONS | delta_rule.FUNCTIONS | rwkv.FUNCTIONS
 """Functions that a `forward` reads as globals of its file."""
-METHODS = recurrent_gemma.METHODS | xlstm.METHODS
+METHODS = recurrent_gemma.METHODS | xlstm.METHODS | lightning.METHODS
 """Methods of layers, as class.method."""
-MIXERS = mamba.MIXERS | delta_rule.MIXERS
+MIXERS = mamba.MIXERS | delta_rule.MIXERS | short_convolution.MIXERS | lightning.MIXERS
 """Layers whose tokens are one step."""
 LAYERS = MIXERS | mamba.BLOCKS
 """Layers, and the blocks around them, whose tokens are one step."""
@@ -22,6 +30,7 @@ and the layer runs its parts one by one; stepnet's replacement is None too.
 
 OWN = "its recurrence is written inside its class, not as a function that stepnet can replace"
 SLOWER = "PyTorch's own convolution takes less time"
+WINDOW = "it remembers only its last inputs, which needs no recurrence"
 LEFT = {"causal_conv1d_fn": SLOWER, "causal_conv1d_update": SLOWER}
 """Functions that are not replaced, each with the reason."""
 
@@ -29,8 +38,10 @@ STATES = {
     "update_recurrent_state": OWN,
     "set_linear_cache": OWN,
     "update_ssm_state": OWN,
-    "update_conv_state": SLOWER,
+    "update_conv_state": WINDOW,
+    "conv1d_state": WINDOW,
+    "time_shift": WINDOW,
 }
-"""Methods of caches whose use shows that a layer runs over steps, each with the reason why a layer without a
-function of a table is not replaced.
+"""Methods of caches, and attributes of layers, whose use shows that a layer runs over steps, each with the
+reason why a layer without a function of a table is not replaced.
 """

@@ -11,24 +11,26 @@ packed for a new cache, and again for another cache or when PyTorch counts a cha
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from operator import attrgetter, is_
 from typing import Any
 from weakref import ref
 
-from stepnet.torch.function import is_transformed
-from stepnet.torch.patches.transformers.records import HOOKS, TokenLayer, class_of, part_of
+from stepnet.torch.patches.transformers.records import HOOKS, TokenLayer, class_of, holder_of, part_of
 from stepnet.torch.patches.transformers.scan import ENGINE, ScanKey, scan_of
 from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.patches.transformers.table import LAYERS
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import is_recorded
+from stepnet.torch.recording import is_recorded, is_transformed
 from stepnet.torch.sequences import COMPUTED, runs_on
 
 torch: Any = pytorch("torch")
 VERSION = attrgetter("_version")
 TOKEN = "_stepnets_token"
 """Attribute in which a layer keeps its prepared step for tokens. It is neither copied nor pickled."""
+CACHES = ("cache_params", "past_key_values")
+"""The names of the argument of a layer that is the cache."""
 get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
 
 
@@ -59,7 +61,7 @@ class Seen:
         for name in layer.parts:
             parent, _, last = name.rpartition(".")
             places.append((part_of(module, parent)._modules, last))
-        places += [(part_of(module, part)._parameters, name) for part, name in layer.names.values()]
+        places += [(holder_of(module, part, name), name) for part, name in layer.names.values()]
         self.mappings: list[dict[str, Any]] = [mapping for mapping, _ in places]
         self.keys = [key for _, key in places]
         self.values = [mapping.get(key) for mapping, key in places]
@@ -163,8 +165,8 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
         return None
     layer = LAYERS[name]
     index = part_of(module, layer.cached).layer_idx
-    states = cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0)
-    if any(state is None for state in states) or cache.is_recording_past(index):
+    states = layer.states.of(cache, index)
+    if any(state is None for state in states):
         return None
     if has_global_hooks():
         return None
@@ -179,7 +181,7 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
         token.bind_to(states)
     output = token(x, states)
     module.__dict__[TOKEN] = token
-    return output
+    return (output, states[0].clone()) if layer.returns_state else output
 
 
 def has_global_hooks() -> bool:
@@ -201,19 +203,21 @@ def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a layer's forward so that a single token with a cache runs as one step. name: the layer's key in
     `LAYERS`.
     """
+    _, _, *names = inspect.signature(forward).parameters
+    cached = next(name for name in names if name in CACHES)
 
     @functools.wraps(forward)
-    def stepped(
-        self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
-    ) -> Any:
+    def stepped(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs a single token with a cache, without a mask or packed sequences, as one step, if that is
         possible; calls the layer's forward otherwise.
         """
-        is_plain = attention_mask is None and kwargs.get("cu_seq_lens_q") is None
-        if is_plain and cache_params is not None and hidden_states.shape[1] == 1:
-            output = token_of(name, self, hidden_states, cache_params)
-            if output is not None:
-                return output
-        return forward(self, hidden_states, cache_params, attention_mask, **kwargs)
+        if hidden_states.shape[1] == 1:
+            given = dict(zip(names, args, strict=False)) | kwargs
+            cache, others = given.get(cached), map(given.get, ("attention_mask", "cu_seq_lens_q"))
+            if cache is not None and all(other is None for other in others):
+                output = token_of(name, self, hidden_states, cache)
+                if output is not None:
+                    return output
+        return forward(self, hidden_states, *args, **kwargs)
 
     return stepped

@@ -106,7 +106,7 @@ def test_a_processor_without_the_instructions_is_an_error(tmp_path: Path, monkey
     needs = ("xop", "tbm", "fma4", "avx512f")
     monkeypatch.setitem(FIXED, "x86-64-v3", replace(FIXED["x86-64-v3"], needs=needs))
     with pytest.raises(
-        LibraryError, match="this processor lacks instructions that the library was built for"
+        LibraryError, match=r"lacks instructions that the library was built for: (xop|avx512f)$"
     ):
         library_of(MODEL, tmp_path, inputs=8, target="x86-64-v3")
 

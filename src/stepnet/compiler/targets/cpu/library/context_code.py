@@ -17,12 +17,13 @@ from stepnet.compiler.targets.cpu.library.call_block import LibraryBlock
 from stepnet.compiler.targets.cpu.library.library_code import LibraryCode, function
 from stepnet.compiler.targets.cpu.library.objects import OWN
 from stepnet.compiler.targets.cpu.library.platforms import Platform
-from stepnet.compiler.targets.cpu.library.processor_code import write_fits
+from stepnet.compiler.targets.cpu.library.processor_code import write_missing
 from stepnet.compiler.targets.cpu.library.recipe import Recipe
 from stepnet.compiler.targets.cpu.library.workspaces import CONTEXT
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.library import CODES, ERRORS
+from stepnet.compiler.values.once import computed_once
 
 MAGIC = b"stepnet\x01"
 HEAD = struct.Struct("<8sQQQ32x")
@@ -90,15 +91,33 @@ class ContextCode:
         self.write_new(make, check)
         self.write_open(make, check)
 
+    @computed_once
+    def missing(self) -> tuple[ir.Function, tuple[str, ...]] | None:
+        """The function that finds what the processor lacks, with its texts; None where nothing is checked."""
+        if not self.platform.needs:
+            return None
+        name, prefix = f"{self.name}_missing", f"{self.name}{OWN}"
+        return write_missing(self.module, self.platform.base, name, prefix, self.platform.needs)
+
     def write_error(self) -> None:
         """Generates the C function name_error(code), which returns the text of an error code. A number that
-        is no error code has a text too.
+        is no error code has a text too, and that for another processor says what this one lacks.
         """
         _, code = function(self.module, self.platform.base, f"{self.name}_error", POINTER, [I32], public=True)
         code_argument = code.function.args[0]
-        for number, text in enumerate(ERRORS.values()):
-            code.return_when(code.icmp_signed("==", code_argument, ir.Constant(I32, number)), code.text(text))
-        code.ret(code.text("this is not an error code"))
+        for number, (name, text) in enumerate(ERRORS.items()):
+            if name != "PROCESSOR":
+                is_code = code.icmp_signed("==", code_argument, ir.Constant(I32, number))
+                code.return_when(is_code, code.text(text))
+        is_other = code.icmp_signed("!=", code_argument, ir.Constant(I32, CODES["PROCESSOR"]))
+        code.return_when(is_other, code.text("this is not an error code"))
+        if self.missing is not None:
+            lacks, texts = self.missing
+            missing = code.call(lacks, [])
+            for number, text in enumerate(texts, 1):
+                is_missing = code.icmp_signed("==", missing, ir.Constant(I32, number))
+                code.return_when(is_missing, code.text(f"{ERRORS['PROCESSOR']}: {text}"))
+        code.ret(code.text(ERRORS["PROCESSOR"]))
 
     def write_free(self) -> None:
         """Generates the C function name_free(context), which frees a context (the memory of calls). NULL is
@@ -124,11 +143,9 @@ class ContextCode:
         weights, own, out = ir_function.args
         code.fail_when(code.is_null(out), "NULL")
         code.write(ir.Constant(POINTER, None), out, 8)
-        if self.platform.needs:
-            fits = write_fits(
-                self.module, base, f"{self.name}_fits", f"{self.name}{OWN}", self.platform.needs
-            )
-            code.fail_when(code.not_(code.call(fits, [])), "PROCESSOR")
+        if self.missing is not None:
+            number = code.call(self.missing[0], [])
+            code.fail_when(code.icmp_signed("!=", number, ir.Constant(I32, 0)), "PROCESSOR")
         size = code.number(self.block.contexts.bytes)
         context = code.system("aligned_alloc", POINTER, code.number(LINE), size)
         code.fail_when(code.is_null(context), "MEMORY")

@@ -73,26 +73,26 @@ INSTRUCTIONS = {
 """Machine code of cpuid(leaf, subleaf, answer) and xgetbv(), which LLVM's text cannot express."""
 SAVED = 1, 0, 2, 27
 """The bit that says that xgetbv may be used: leaf, subleaf, register and bit."""
+SAVING = "a system that saves its vector registers"
+"""The text for what is missing where the system does not save the registers that the code uses."""
 VECTORS, WIDE = 0b110, 0b11100110
 """The bits of xgetbv for registers of 256 and of 512 bits."""
 
 
-def write_fits(
+def write_missing(
     module: ir.Module, processor: Processor, name: str, prefix: str, needs: tuple[str, ...]
-) -> ir.Function:
-    """Generates a function that returns true if the processor at run time has all of some features, and the
-    system saves its vector registers; returns it. name: the name of the function. needs: the features, by
-    LLVM's names; those that are not in `BITS` are skipped. prefix: put before the names of the functions in
-    `INSTRUCTIONS`, which it calls.
+) -> tuple[ir.Function, tuple[str, ...]]:
+    """Generates a function that returns 0 if the processor at run time has all of some features, and the
+    system saves its vector registers; else the number of the text for what is missing, from 1 on.
+
+    name: the name of the function. needs: the features, by LLVM's names; those that are not in `BITS` are
+    skipped. prefix: put before the names of the functions in `INSTRUCTIONS`, which it calls. Returns the
+    function, and the texts.
     """
-    ir_function, code = function(module, processor, name, ir.IntType(1), [], public=False)
-    false = ir.Constant(ir.IntType(1), 0)
-    masks = {
-        index: sum(1 << bits[feature] for feature in needs if feature in bits) for index, bits in BITS.items()
-    }
-    masks[SAVED[:3]] |= 1 << SAVED[3]
-    required = {index: mask for index, mask in masks.items() if mask} if needs else {}
-    answer = code.alloca(I32, ir.Constant(I32, 4))
+    ir_function, code = function(module, processor, name, I32, [], public=False)
+    texts, answer = [SAVING], code.alloca(I32, ir.Constant(I32, 4))
+    asked = {index: [each for each in bits if each in needs] for index, bits in BITS.items()}
+    required = {index: features for index, features in asked.items() if features or index == SAVED[:3]}
 
     def cpuid_register(leaf: int, subleaf: int, register: int) -> ir.Value:
         """Writes a call of cpuid for a leaf and a subleaf (the numbers of a question); returns one of its
@@ -102,16 +102,22 @@ def write_fits(
         code.function_call(f"{prefix}cpuid", ir.VoidType(), arguments)
         return code.read(I32, code.at(answer, 4 * register), 4)
 
-    for first in sorted({leaf & 0x80000000 for leaf, _, _ in required}):
-        most = max(leaf for leaf, _, _ in required if leaf & 0x80000000 == first)
-        highest = cpuid_register(first, 0, 0)
-        code.return_when(code.icmp_unsigned("<", highest, ir.Constant(I32, most)), false)
-    for (leaf, subleaf, register), mask in required.items():
-        has = code.and_(cpuid_register(leaf, subleaf, register), ir.Constant(I32, mask))
-        code.return_when(code.icmp_unsigned("!=", has, ir.Constant(I32, mask)), false)
-    if required:
-        saved = ir.Constant(I32, VECTORS | (WIDE if "avx512f" in needs else 0))
-        low = code.and_(code.function_call(f"{prefix}xgetbv", I32, []), saved)
-        code.return_when(code.icmp_unsigned("!=", low, saved), false)
-    code.ret(ir.Constant(ir.IntType(1), 1))
-    return ir_function
+    def return_without(register: ir.Value, bits: int, number: int) -> None:
+        """Writes code that returns the number of a text unless a register has all of some bits."""
+        has = code.and_(register, ir.Constant(I32, bits))
+        code.return_when(code.icmp_unsigned("!=", has, ir.Constant(I32, bits)), ir.Constant(I32, number))
+
+    for (leaf, subleaf, number), features in required.items():
+        # A processor that does not know a leaf answers with that of another one.
+        highest = cpuid_register(leaf & 0x80000000, 0, 0)
+        unknown = code.icmp_unsigned("<", highest, ir.Constant(I32, leaf))
+        register = code.select(unknown, ir.Constant(I32, 0), cpuid_register(leaf, subleaf, number))
+        for feature in features:
+            texts.append(feature)
+            return_without(register, 1 << BITS[leaf, subleaf, number][feature], len(texts))
+        if (leaf, subleaf, number) == SAVED[:3]:
+            return_without(register, 1 << SAVED[3], 1)
+    saved = VECTORS | (WIDE if "avx512f" in needs else 0)
+    return_without(code.function_call(f"{prefix}xgetbv", I32, []), saved, 1)
+    code.ret(ir.Constant(I32, 0))
+    return ir_function, tuple(texts)

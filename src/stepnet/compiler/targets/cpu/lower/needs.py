@@ -59,7 +59,10 @@ class Needs:
             for number in last
         )
         final_places = {slot.index for slot in finals if slot is not None}
-        results = [Slot(number, index) for index, number in enumerate(rows) if index not in final_places]
+        own = {rows.index(number) for number in direct(plan)}
+        results = [
+            Slot(number, index) for index, number in enumerate(rows) if index not in final_places | own
+        ]
         read = {n for n in plan.read_in_the_end if net.nodes[n].operation != "input"}
         stored = {*last, *plan.reduced, *rows}
         hidden = [n for n in sorted(read) if net.type_of(n).extent == ROWS and n not in stored]
@@ -76,6 +79,16 @@ class Needs:
         no values of all steps are kept for it, and it has no results per sequence.
         """
         return not (self.kept or self.reduced or self.ended)
+
+
+def direct(plan: Plan) -> dict[int, int]:
+    """Finds the contracts (sums of outer products) over the steps of each sequence that are results of a
+    plan. Their values are large, so they are computed in the arrays of the results, not copied there. Returns
+    for each node its position among the results per row.
+    """
+    rows = plan.results(plan.ends.rows)
+    contracts = (number for number in plan.reduced if plan.net.nodes[number].operation == "contract")
+    return {number: rows.index(number) for number in contracts if number in rows}
 
 
 def has_code(how: str, dtype: str) -> bool:

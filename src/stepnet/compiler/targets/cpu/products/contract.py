@@ -1,6 +1,6 @@
 """The contract kernel: the sum over all rows of the outer products of two vectors, as a product of matrices.
 
-    left [rows, m], right [rows, n]   ->   left.T @ right, [m, n]
+    left [rows, m], right [rows, n]   ->   left.T @ right, [m, n]; or such a matrix for each sequence of rows
 
     rows 0..255     pack left    [column group][row][8 columns]
                     pack right   [unit block][row][element]
@@ -37,8 +37,10 @@ ARGUMENTS = (
     "left",
     "right",
     "result",
-    "first_row",
-    "last_row",
+    "first_piece",
+    "last_piece",
+    "pieces",
+    "result_stride",
     "left_stride",
     "right_stride",
     "places",
@@ -55,6 +57,8 @@ ARGUMENTS = (
 )
 """The 64-bit words that describe the work of one thread. Those that change from call to call come first.
 
+pieces: the pointer to the positions at which pieces of rows begin and end in the list of row indices.
+result_stride: the bytes from the result of a piece to that of the next one; 0 if all pieces are added up.
 padded: the pointer to memory for the sum in whole groups and units, which is then copied to the result; 0 if
 the result has no others.
 total_stride: the bytes from row to row of the memory in which the sum is computed.
@@ -154,7 +158,8 @@ def contract(left: Array, right: Array, processor: Processor, *, weights: str | 
 class Contract(ParallelCalls):
     """Prepared sum of outer products of rows, for operands of fixed shapes and dtype, with its memory.
 
-    Its arrays, which are C-contiguous, are both operands, [all rows, m] and [all rows, n], and the result.
+    Its arrays, which are C-contiguous, are both operands, [all rows, m] and [all rows, n], and the result,
+    [m, n] or [sequences, m, n].
     """
 
     def __init__(
@@ -165,6 +170,7 @@ class Contract(ParallelCalls):
         indices: Array,
         processor: Processor,
         weights: str | None = None,
+        offsets: Array | None = None,
     ) -> None:
         """Allocates memory for the sums of outer products of rows, and divides the work among threads.
 
@@ -172,6 +178,8 @@ class Contract(ParallelCalls):
         dtype: the dtype of both operands and of the result.
         indices: those of the rows to be summed, in order.
         weights: "bfloat16" to round both operands to it; None for no rounding.
+        offsets: where the rows of each sequence begin among `indices`, and the end, for a sum for each
+            sequence; None for one sum of all rows.
         """
         self.columns = left, right
         self.indices = np.ascontiguousarray(indices, np.int64)
@@ -181,7 +189,12 @@ class Contract(ParallelCalls):
         self.total_columns = padded[1]
         self.padded = None if padded == self.columns else np.zeros(padded, dtype)
         count = threads() if len(indices) * left * right >= SHARED else 1
-        self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
+        at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
+        self.is_split, rows = offsets is not None, len(indices)
+        if offsets is None:
+            offsets = np.append(np.arange(0, max(1, rows), at_once), rows)
+        self.pieces = np.ascontiguousarray(offsets, np.int64)
+        self.runs = runs_of(self.pieces, at_once)
         self.packed_memory: list[Array] = []
         arguments = np.stack(
             [self.thread_arguments(*thread_range) for thread_range in thread_ranges(groups, units, count)]
@@ -202,7 +215,9 @@ class Contract(ParallelCalls):
         self.packed_memory += packed
         arguments = np.zeros(len(ARGUMENTS), np.int64)
         values = {
-            "last_row": len(self.indices),
+            "last_piece": self.runs[0][1],
+            "pieces": pointer(self.pieces),
+            "result_stride": self.columns[0] * self.columns[1] * sizes.itemsize * self.is_split,
             "left_stride": self.columns[0] * sizes.itemsize,
             "right_stride": self.columns[1] * sizes.itemsize,
             "places": pointer(self.indices),
@@ -226,21 +241,36 @@ class Contract(ParallelCalls):
         """Tells whether one run of the machine code computes a contract (a sum over rows of outer products),
         because there are so few rows that they take about `AT_ONCE` (2**31) multiply-adds at most.
         """
-        return len(self.indices) <= self.rows_at_once
+        return len(self.runs) == 1
 
     def __call__(self) -> None:
-        """Computes the sum of the outer products of the rows, into the result that the arguments point to.
-        After each `AT_ONCE` (2**31) multiply-adds or so, Python handles signals.
+        """Computes the sums of the outer products of the rows, into the result that the arguments point to.
+        After each `AT_ONCE` (2**31) multiply-adds or so, or a sequence that has more, Python handles signals.
         """
-        first, rows = ARGUMENT_INDEX["first_row"], len(self.indices)
-        for begin in range(0, max(1, rows), self.rows_at_once):
-            self.arguments[:, first : first + 2] = begin, min(rows, begin + self.rows_at_once)
+        first = ARGUMENT_INDEX["first_piece"]
+        for run in self.runs:
+            self.arguments[:, first : first + 2] = run
             super().__call__()
 
     def release(self) -> None:
         """Gives the memory for packed operands back to the pool. The contract may not be called again."""
         POOL.give_back(*self.packed_memory)
         self.packed_memory = []
+
+
+def runs_of(pieces: Array, at_once: int) -> list[tuple[int, int]]:
+    """Divides pieces of rows into runs of one piece or of several that have at most `at_once` rows together.
+    Returns the numbers (first, end) of the pieces of each run; pieces are given by where they begin and end.
+
+    >>> runs_of(np.array([0, 2, 4, 9, 10]), 4)
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    first, runs = 0, list[tuple[int, int]]()
+    while first < len(pieces) - 1:
+        end = int(np.searchsorted(pieces, int(pieces[first]) + at_once, "right")) - 1
+        runs.append((first, max(first + 1, end)))
+        first = runs[-1][1]
+    return runs or [(0, 0)]
 
 
 def thread_ranges(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:

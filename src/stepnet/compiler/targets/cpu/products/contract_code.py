@@ -47,14 +47,19 @@ class OperandPacking:
 
 
 class ContractCode:
-    """Writer of the code that computes one thread's part of a sum of outer products of rows."""
+    """Writer of the code that computes one thread's part of sums of outer products of rows.
+
+    result, total: the pointers to the result of a piece of rows, and to the memory in which it accumulates.
+    """
+
+    result: ir.Value
+    total: ir.Value
 
     def __init__(self, code: Code, sizes: BlockSizes, arguments: ir.Value) -> None:
         """Prepares to write a sum of outer products. arguments: the pointer to a thread's `ARGUMENTS`."""
         self.code, self.sizes, self.arguments = code, sizes, arguments
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.processor)
         self.is_padded = code.icmp_signed("!=", self.argument("padded"), code.number(0))
-        self.total = code.select(self.is_padded, self.pointer("padded"), self.pointer("result"))
 
     def argument(self, name: str) -> ir.Value:
         """Writes a load of an argument of the thread, by its name in `ARGUMENTS`, as an integer."""
@@ -65,20 +70,37 @@ class ContractCode:
         return self.code.inttoptr(self.argument(name), POINTER)
 
     def write(self) -> None:
-        """Writes the function's body: the total begins with zeros; for each block of rows, both operands are
-        packed and their product is added; a padded total is copied to the result.
+        """Writes the function's body: a loop over the pieces of rows, which have a result each or one
+        together.
+        """
+        code, pieces, zero = self.code, self.pointer("pieces"), self.code.number(0)
+        stride = self.argument("result_stride")
+        with code.loop(self.argument("first_piece"), self.argument("last_piece")) as piece:
+            self.result = code.at(self.pointer("result"), code.mul(piece, stride))
+            self.total = code.select(self.is_padded, self.pointer("padded"), self.result)
+            begins = code.or_(code.icmp_signed("==", piece, zero), code.icmp_signed("!=", stride, zero))
+            first = code.read_number(pieces, piece)
+            self.write_piece(first, code.read_number(pieces, code.add(piece, code.number(1))), begins)
+        code.ret(zero)
+
+    def write_piece(self, begin: ir.Value, last: ir.Value, begins: ir.Value) -> None:
+        """Writes the code for one piece of the rows: if a total begins with it, this is set to zeros; for
+        each block of rows, both operands are packed and their product is added; a padded total is copied to
+        the result.
 
         Zeros pad the packed words of a block to a multiple of `UNROLLED` (4), as the microkernel (the inner
         loop of the product) requires.
+
+        begin, last: where the piece begins and ends in the list of row indices. begins: whether a total
+            begins.
         """
         code, sizes, kind = self.code, self.sizes, self.kind
         left = OperandPacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
         right = OperandPacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
-        last = self.argument("last_row")
-        with code.when(code.icmp_signed("==", self.argument("first_row"), code.number(0))):
+        with code.when(begins):
             for total, _, size in self.each_row():
                 code.zero_bytes(total, size)
-        with code.loop(self.argument("first_row"), last, BLOCK) as first:
+        with code.loop(begin, last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
             word_count = self.quotient(count, kind.terms)
             padded = code.mul(self.quotient(word_count, UNROLLED), code.number(UNROLLED))
@@ -88,7 +110,6 @@ class ContractCode:
         with code.when(self.is_padded):
             for total, result, size in self.each_row():
                 code.copy_bytes(result, total, size)
-        code.ret(code.number(0))
 
     def each_row(self) -> Iterator[tuple[ir.Value, ir.Value, ir.Value]]:
         """Writes a loop over the rows of the result that the thread computes. Yields, for the caller to write
@@ -100,7 +121,7 @@ class ContractCode:
         end = code.smaller(code.mul(self.argument("last_group"), group), self.argument("left_columns"))
         begin, stride = code.mul(self.argument("first_unit"), unit), self.argument("right_stride")
         size = code.sub(code.smaller(code.mul(self.argument("last_unit"), unit), stride), begin)
-        result = code.at(self.pointer("result"), begin)
+        result = code.at(self.result, begin)
         with code.loop(code.mul(self.argument("first_group"), group), end) as row:
             yield self.total_at(row, begin), code.at(result, code.mul(row, stride)), size
 

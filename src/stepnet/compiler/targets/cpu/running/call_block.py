@@ -19,15 +19,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import data_offset, pointer, view
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE, Reach
+from stepnet.compiler.targets.cpu.running.prepared_tasks import Reach
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, ParallelCalls, TaskGroup
 from stepnet.compiler.targets.watching import watching
-from stepnet.errors import InputError
+from stepnet.errors import IndexOutsideError
 
 Array = np.ndarray
 HEAD = (
@@ -125,7 +126,7 @@ class CallBlock:
         """Runs the call on these arrays, and reports its progress at every pause to the user's function, if
         there is one. Returns False, and runs nothing, if one is not exactly of the type `numpy.ndarray`.
 
-        Raises `InputError` if an index is outside its table.
+        Raises `IndexOutsideError` if an index is outside its table.
         """
         self.pack(self.words, 8 * NEXT, FRESH, *map(id, arrays))
         self.reach.begun = time.perf_counter()
@@ -134,7 +135,8 @@ class CallBlock:
 
     def go_on(self, result: int) -> bool:
         """Runs what is left of a call after a pause, and reports its progress. Returns False if nothing was
-        run; raises `InputError` if an index is outside its table. result: that of the machine code so far.
+        run; raises `IndexOutsideError` if an index is outside its table. result: that of the machine code so
+        far.
         """
         if result == NO_ARRAY:
             return False
@@ -144,7 +146,7 @@ class CallBlock:
                 watch(self.reach.progress(self.turns[self.words[NEXT]].wave, False))
             result = self.resume()
         if result == INDEX_OUTSIDE:
-            raise InputError(OUTSIDE)
+            raise IndexOutsideError(OUTSIDE)
         if watch is not None:
             watch(self.reach.progress(len(self.reach.waves) - 1, True))
         return True

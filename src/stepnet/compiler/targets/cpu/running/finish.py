@@ -11,6 +11,7 @@ sequence and step by step. So results do not depend on the layout of the call, i
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,7 +23,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
-from stepnet.compiler.targets.cpu.lower.needs import FLOATS, tasks_of
+from stepnet.compiler.targets.cpu.lower.needs import FLOATS, direct, tasks_of
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape, aligned, pointer
@@ -146,7 +147,8 @@ class FinishCall:
         }
         self.shapes = list[Shape]()
         self.final = [self.slot(each.number, each.index) for each in needs.finals if each is not None]
-        self.others = [self.slot(number) for number in (*needs.kept, *needs.reduced)]
+        places = direct(self.plan)
+        self.others = [self.slot(number, places.get(number, -1)) for number in (*needs.kept, *needs.reduced)]
         self.others += [self.slot(each.number, each.index) for each in needs.ended]
         totals = [*enumerate(self.plan.results(ends.totals))]
         for place, number in totals:
@@ -196,8 +198,9 @@ class FinishCall:
         """
         types = [self.plan.net.type_of(number) for number in node.inputs]
         places = self.places if types[0].extent == STEPS else np.arange(self.positions.rows)
-        if node.type.extent == CONST:
-            return total_task(node, types, places, self.processor)
+        if node.type.extent == CONST or node.operation == "contract":
+            offsets = self.offsets if node.type.extent == ROWS else None
+            return total_task(node, types, places, self.processor, offsets)
         how: str = node.attributes["how"]
         return Sums(types[0].size, types[0].dtype, places, self.offsets, self.processor, how)
 
@@ -278,6 +281,10 @@ class FinishCall:
         """Computes the value of a node that has no machine code: a reduction over the steps of each sequence,
         or a total (a value over all rows). operands: the values of the node's inputs.
         """
+        if node.operation == "contract" and node.type.extent == ROWS:
+            pieces = [[array[self.places[a:b]] for array in operands] for a, b in pairwise(self.offsets)]
+            made = [total(node, piece, self.processor) for piece in pieces]
+            return np.array(made).reshape(-1, *node.type.shape)
         if node.type.extent == ROWS:
             return reduced(node.attributes["how"], operands[0], self.places, self.offsets, self.processor)
         types = [self.plan.net.type_of(number) for number in node.inputs]
@@ -301,19 +308,27 @@ class FinishCall:
                 task.release()
 
 
-def total_task(node: Node, types: Sequence[Type], places: Array, processor: Processor) -> Contract | Sums:
-    """Prepares the machine code of a total (a value over all rows): of one for which there is some, as
-    `is_task` tells. Returns a `Contract` for the gradient of a weight, else `Sums`.
+def total_task(
+    node: Node,
+    types: Sequence[Type],
+    places: Array,
+    processor: Processor,
+    offsets: Array | None = None,
+) -> Contract | Sums:
+    """Prepares the machine code of a total (a value over all rows), or of a contract for each sequence: of
+    one for which there is some, as `is_task` tells. Returns a `Contract` for the gradient of a weight, else
+    `Sums`.
 
-    node: the node of the total. types: those of its operands. places: the indices of the operands' rows, in
-    order.
+    node: the node. types: those of its operands. places: the indices of the operands' rows, in order.
+    offsets: where each sequence begins among these, and the end, for a contract; None for one sum over all.
     """
     dtype, size = types[0].dtype, types[0].size
     if node.operation == "contract":
         (*lead, left), (*_, right) = (type_.shape for type_ in types)
         if lead:
             places = (places[:, None] * prod(lead) + np.arange(prod(lead))).ravel()
-        return Contract(left, right, dtype, places, processor, node.attributes.get("weights"))
+            offsets = None if offsets is None else offsets * prod(lead)
+        return Contract(left, right, dtype, places, processor, node.attributes.get("weights"), offsets)
     how: str = node.attributes["how"]
     one = how == "sum" and size == 1 and len(places) >= ABREAST and dtype in FLOATS
     return Sums(size, dtype, places, np.array([0, len(places)]), processor, "pairwise" if one else how)
@@ -325,5 +340,5 @@ def total(node: Node, operands: Sequence[Array], processor: Processor) -> Array:
     """
     if node.operation == "contract":
         left, right = operands
-        return contract(left, right, processor, **node.attributes)
+        return contract(left, right, processor, weights=node.attributes.get("weights"))
     return total_of(node, [*operands])

@@ -6,6 +6,7 @@ from struct import Struct
 
 import numpy as np
 
+from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.partition import Partition, partition
 from stepnet.compiler.plan.plan import Plan
@@ -25,11 +26,10 @@ from stepnet.compiler.targets.cpu.running.form import (
     offsets_by_axis,
     words_of,
 )
-from stepnet.compiler.targets.cpu.running.prepared_tasks import OUTSIDE
 from stepnet.compiler.targets.cpu.running.refill import Refill
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
 from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace
-from stepnet.errors import InputError
+from stepnet.errors import IndexOutsideError
 
 # The number of sequences per call of machine code, so that interrupts are handled in between.
 SEQUENCES = 256
@@ -258,8 +258,8 @@ class Native:
 
     def for_each_sequence(self, function: NativeFunction, arrays: CallArrays) -> None:
         """Runs a function of machine code that computes values once per sequence, some sequences at a time so
-        that interrupts are handled. It reads and writes the arrays of a call. Raises `InputError` if an index
-        is outside its table.
+        that interrupts are handled. It reads and writes the arrays of a call. Raises
+        `IndexOutsideError` if an index is outside its table.
         """
         status = np.zeros(1, np.int64)
         words = self.row_words(arrays, status)
@@ -267,7 +267,7 @@ class Native:
             words[WORD["first"]], words[WORD["lanes"]] = first, min(SEQUENCES, arrays.batch - first)
             function.call(pointer(words))
         if status[0]:
-            raise InputError(OUTSIDE)
+            raise IndexOutsideError(OUTSIDE)
 
     def row_words(self, arrays: CallArrays, status: Array) -> Array:
         """Makes the argument words of machine code that computes values once per sequence, but for the

@@ -3,18 +3,18 @@
 import time
 from collections.abc import Callable, Sequence
 
+from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.machine.memory import view
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, Task, TaskGroup
 from stepnet.compiler.targets.watching import Progress, watching
-from stepnet.errors import InputError
+from stepnet.errors import IndexOutsideError
 
 # Threads are woken for steps that follow each other within CLOSELY seconds. To wake one costs as much as
 # several steps, so at least SELDOM seconds pass between two attempts.
 CLOSELY, SELDOM = 100e-6, 2e-3
-OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 
 
 class Reach:
@@ -94,9 +94,9 @@ class PreparedTasks:
         return TaskGroup(WORKER_POOL, tasks, progress, max_threads=most)
 
     def __call__(self) -> None:
-        """Runs all tasks to their end, on several threads if there are several; raises `InputError` if an
-        index is outside its table. For progress reports, the start of the first tasks of a call is noted as
-        its beginning.
+        """Runs all tasks to their end, on several threads if there are several; raises
+        `IndexOutsideError` if an index is outside its table. For progress reports, the start of the first
+        tasks of a call is noted as its beginning.
         """
         for space in self.pausing:
             space.begin()
@@ -112,7 +112,7 @@ class PreparedTasks:
             self.share()
         for status in self.statuses:
             if status[0]:
-                raise InputError(OUTSIDE)
+                raise IndexOutsideError(OUTSIDE)
 
     def share(self) -> None:
         """Runs all tasks on several threads, waking those that sleep."""

@@ -1,0 +1,418 @@
+"""`ChunkStream`: a model that takes chunks of steps, and gives the outputs that are ready."""
+
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.net.types import Literal
+from stepnet.compiler.targets import Order
+from stepnet.compiler.values.arguments import checked_integer, file_path, flag
+from stepnet.compiler.values.structure import leaves, rebuild, skeleton, titled_leaves
+from stepnet.compiler.values.version import __version__
+from stepnet.errors import FileError, InputError
+from stepnet.layout.files import safetensors
+from stepnet.model.batch import MOST_BEGUN, Batch, Statics, arranged_as
+from stepnet.model.graph.programs import GraphProgram, GraphPrograms
+from stepnet.model.streams.chunk_model import ChunkModel
+from stepnet.model.streams.chunk_parts import Chunk
+from stepnet.model.streams.in_use import alone
+from stepnet.model.streams.rows import chosen_once
+from stepnet.model.streams.stream import MOST_ROWS, ROWS_ARE
+from stepnet.model.streams.waiting import Kept, WaitingSteps, kept_and, kept_of, kept_with
+from stepnet.ragged import Ragged
+
+Array = np.ndarray
+FORMAT, VERSION = "stepnet.chunks", "1"
+TAKEN, STATICS = "taken", "statics."
+"""The names of what is kept of rows besides what the parts keep: the number of their steps so far, and, with
+numbers behind, their statics."""
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """The rows of a stream of chunks after its first chunk.
+
+    program: the traced model.
+    model: its parts.
+    kept: what the parts keep of the rows, the number of steps that each row has had, and its statics.
+    """
+
+    program: GraphProgram
+    model: ChunkModel
+    kept: Kept
+
+    def begin(self, statics: list[Array], rows: int) -> Kept:
+        """Returns what is kept of rows that have had no step. statics: theirs. rows: their number."""
+        own: Kept = {f"{STATICS}{place}": array for place, array in enumerate(statics)}
+        return self.model.begin(rows) | own | {TAKEN: np.zeros(rows, np.int64)}
+
+    @property
+    def statics(self) -> list[str]:
+        """The names of the statics among what is kept."""
+        return [name for name in self.kept if name.startswith(STATICS)]
+
+
+class ChunkStream:
+    """A model that takes chunks of steps of rows (sequences side by side), and gives the outputs that are
+    ready; `graph.stream_chunks()` makes it.
+
+    The outputs of all chunks, one after the other, are those of a call over the whole sequences, with the
+    same bits, however they are cut. A convolution that reads later steps gives each output so many steps
+    later, and one with a stride gives fewer outputs than steps. A call that raises an error leaves the stream
+    as it was. One thread uses a stream at a time.
+
+    >>> import stepnet as sn
+    >>> middle = sn.Graph(lambda x, weight: sn.conv1d(x, weight, padding="same"), np.float32([[[1, 1, 1]]]))
+    >>> stream = middle.stream_chunks()
+    >>> stream.chunk(np.float32([[[1], [2], [3]]])).tolist()
+    [[[3.0], [6.0]]]
+    >>> stream.chunk(np.float32([[[4]]]), last=True).tolist()
+    [[[9.0], [7.0]]]
+    """
+
+    def __init__(self, programs: GraphPrograms, rows: Any, statics: Any, engine: Order) -> None:
+        """Stores the arguments of `Graph.stream_chunks`; the model is traced at the first chunk.
+
+        programs: those of the graph. rows: the number of rows. statics: values that each row has once.
+        engine: the engines in order of preference.
+        """
+        self.programs, self.engine, self.in_use = programs, engine, False
+        self._count = checked_integer(rows, ROWS_ARE, 0, MOST_ROWS)
+        self._statics = Statics.of(statics, self._count)
+        if self._statics.beside:
+            raise InputError("a stream of chunks has no static sequences: give arrays [rows, features...]")
+        self._rows: ChunkRows | None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the stream: sequences that each chunk advances together."""
+        return self._count
+
+    @alone
+    def chunk(self, x: Any, rows: Any = None, *, last: Any = False) -> Any:
+        """Takes the next steps of all rows, or of some; returns the outputs that are ready.
+
+        Args:
+            x: A `Ragged`, whose sequences may have different numbers of steps and also none, an array [rows,
+                time, features...], or a structure of these.
+            rows: The rows that take the steps: an index, indices or a mask. The others wait. All by default.
+            last: Whether these are the last steps of their sequences. Then all outputs that are left are
+                returned, and the rows begin anew.
+
+        Returns:
+            The outputs, in the structure of the model's. Those with a value per step are Raggeds for a
+            `Ragged`, and arrays [rows, ready, features...] for an array. One that a sequence has once, as a
+            last output, is [rows, features...], of the steps that are ready.
+
+        Raises:
+            InputError: For steps that do not fit the model or the rows; for an array, if not all rows have
+                the same number of outputs ready; and for a model that needs a whole sequence, at the first
+                chunk.
+
+        >>> import stepnet as sn
+        >>> pairs = sn.Graph(lambda x, params: sn.max_pool1d(x, 2))
+        >>> stream = pairs.stream_chunks(rows=2)
+        >>> stream.chunk(sn.Ragged.from_list([[1.0, 5.0, 2.0], [4.0]])).to_list()
+        [array([5.]), array([], dtype=float64)]
+        >>> stream.chunk(sn.Ragged.from_list([[3.0], [3.0]])).to_list()
+        [array([3.]), array([4.])]
+        """
+        ends = flag(last, "last")
+        chosen = np.arange(self._count) if rows is None else chosen_once(rows, self._count)
+        self.programs.check_model()
+        batch = Batch.of(
+            arranged_as(x, self.programs.inputs), None, False, self.programs.own_axes
+        ).end_to_end()
+        if batch.count != len(chosen):
+            has = f"the stream has {len(chosen)} rows" if rows is None else f"rows= names {len(chosen)}"
+            raise InputError(f"there are steps of {batch.count} sequences; {has}")
+        if not len(chosen):
+            raise InputError("the stream has no rows: add some")
+        state = self._begun(batch)
+        before = state.kept if rows is None else kept_of(state.kept, chosen)
+        lengths = batch.positions.lengths
+        taken = before[TAKEN] + lengths
+        given = [WaitingSteps(array, lengths) for array in batch.arrays]
+        statics = [before[name] for name in state.statics]
+        results, now = state.model.run([*given, *statics], before, Chunk(taken, ends))
+        outputs = [self._output(result, batch) for result in results]
+        now |= {name: before[name] for name in state.statics} | {TAKEN: taken}
+        if ends:
+            now = state.begin(statics, len(chosen))
+        kept = now if rows is None else kept_with(state.kept, chosen, now)
+        self._rows = replace(state, kept=kept)
+        return rebuild(state.program.output, outputs)
+
+    @alone
+    def add(self, rows: Any = 1, statics: Any = None) -> Array:
+        """Adds rows after the others; returns their indices.
+
+        Args:
+            rows: The number of rows to add.
+            statics: Values that each of them has once, [rows, features...].
+
+        Raises:
+            InputError: For arguments that do not fit.
+
+        >>> import stepnet as sn
+        >>> stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks(rows=1)
+        >>> stream.add(rows=2).tolist(), stream.rows
+        ([1, 2], 3)
+        """
+        count = checked_integer(rows, ROWS_ARE, 0, MOST_ROWS - self._count)
+        given, own, specs = Statics.of(statics, count), self._statics, self._static_specs
+        if self._count or self._rows is not None:
+            if (given.specs is None) != (specs is None):
+                raise InputError(f"the rows of this stream have {'no ' * (specs is None)}statics")
+            if (skeleton(given.specs), leaves(given.specs)) != (skeleton(specs), leaves(specs)):
+                raise InputError(f"the statics are {given.specs}; those of the stream are {specs}")
+        if self._rows is not None:
+            new = self._rows.begin(given.arrays, count)
+            self._rows = replace(self._rows, kept=kept_and(self._rows.kept, new))
+        else:
+            pairs = zip(own.arrays, given.arrays, strict=True) if self._count else ()
+            arrays = [np.concatenate(pair) for pair in pairs] if self._count else given.arrays
+            self._statics = Statics(given.specs, arrays, {})
+        self._count += count
+        return np.arange(self._count - count, self._count)
+
+    @alone
+    def drop(self, rows: Any) -> None:
+        """Removes rows. The others keep their order, and their indices close up.
+
+        Args:
+            rows: The rows to remove: an index, indices or a mask.
+
+        Raises:
+            InputError: For rows that do not exist.
+
+        >>> import stepnet as sn
+        >>> stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks(rows=3)
+        >>> stream.drop(1)
+        >>> stream.rows
+        2
+        """
+        left = np.delete(np.arange(self._count), chosen_once(rows, self._count))
+        if self._rows is not None:
+            self._rows = replace(self._rows, kept=kept_of(self._rows.kept, left))
+        arrays = [array[left] for array in self._statics.arrays] if self._rows is None else []
+        self._statics = Statics(self._statics.specs, arrays or self._statics.arrays, {})
+        self._count = len(left)
+
+    @alone
+    def reset(self, rows: Any = None) -> None:
+        """Restarts all rows, or some, without their outputs that are left. Statics stay.
+
+        Args:
+            rows: The rows to restart: an index, indices or a mask. All by default.
+
+        Raises:
+            InputError: For rows that do not exist.
+
+        >>> import stepnet as sn
+        >>> stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks()
+        >>> stream.chunk(np.float32([[[1], [5], [9]]])).tolist()
+        [[[5.0]]]
+        >>> stream.reset()
+        >>> stream.chunk(np.float32([[[1], [2]]])).tolist()
+        [[[2.0]]]
+        """
+        chosen = np.arange(self._count) if rows is None else chosen_once(rows, self._count)
+        if (state := self._rows) is not None:
+            statics = [state.kept[name][chosen] for name in state.statics]
+            begun = state.begin(statics, len(chosen))
+            self._rows = replace(state, kept=kept_with(state.kept, chosen, begun))
+
+    @alone
+    def save(self, path: str | PathLike[str], rows: Any = None, *, force: Any = False) -> None:
+        """Writes rows to a .safetensors file: what was kept of earlier steps, statics, and digests.
+
+        Args:
+            path: The file, which appears when it is complete.
+            rows: The rows to write, in this order: an index, indices or a mask. All by default.
+            force: Whether to replace an existing file.
+
+        Raises:
+            FileError: If the file exists, unless `force`, or cannot be written.
+            InputError: For rows that do not exist, and before the first chunk.
+        """
+        state = self._known("there is no state to save")
+        chosen = np.arange(self._count) if rows is None else chosen_once(rows, self._count)
+        arrays = dict[str, Array]()
+        for name, own in kept_of(state.kept, chosen).items():
+            if isinstance(own, WaitingSteps):
+                arrays |= {f"{name}.values": own.values, f"{name}.lengths": own.lengths}
+            else:
+                arrays[name] = own
+        described = {
+            "format": FORMAT,
+            "version": VERSION,
+            "stepnet": __version__,
+            "model": self._digest(state),
+        }
+        safetensors.write(file_path(path), arrays, flag(force, "force"), described)
+
+    @alone
+    def load(self, path: str | PathLike[str]) -> Array:
+        """Adds the rows of a file that `save` wrote; returns their indices. They go on with the same bits.
+
+        Args:
+            path: The file.
+
+        Raises:
+            FileError: For a file that is damaged, and for one of another model, of other parameters, or of
+                inputs of other features or dtypes. The stream is then as it was.
+            InputError: Where the inputs of the graph are not known yet: before its first call or chunk.
+        """
+        state = self._rows
+        if state is None:
+            if self.programs.latest is None:
+                raise InputError("the inputs are not known yet: call the graph once, or make it with inputs=")
+            state = self._made(self.programs.latest, self._statics.arrays)
+        arrays, metadata = safetensors.read_described(file_path(path))
+        if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
+            raise FileError(f"{path}: this is no saved stream of chunks, which ChunkStream.save writes")
+        if metadata.get("model") != self._digest(state):
+            raise FileError(
+                f"{path}: it was saved from another model, with other parameters, or from inputs of other "
+                "features or dtypes; load it with the model that it was saved from"
+            )
+        new = self._read(arrays, state, f"{path}")
+        count = len(new[TAKEN])
+        if count > MOST_ROWS - self._count:
+            raise InputError(f"{path} has {count} rows; with {self._count} there are at most {MOST_ROWS}")
+        self._rows = replace(state, kept=kept_and(state.kept, new) if self._count else new)
+        self._count += count
+        return np.arange(self._count - count, self._count)
+
+    # ---- parts of the methods
+
+    @property
+    def _static_specs(self) -> Any:
+        """The `Spec`s of the statics in their structure; None without statics."""
+        return self._statics.specs if self._rows is None else self._rows.program.traced.statics
+
+    def _begun(self, batch: Batch) -> ChunkRows:
+        """Returns the rows, made at the first chunk; raises `InputError` for steps of another kind than those
+        of earlier chunks. batch: the steps of the chunk.
+        """
+        program = self.programs.program_of(batch.specs, self._static_specs)
+        if self._rows is None:
+            return self._made(program, self._statics.arrays)
+        if program is not self._rows.program:
+            known = self._rows.program.traced.inputs
+            raise InputError(
+                f"the inputs are {skeleton(batch.specs)} of {specs_text(batch.specs)}; those of earlier "
+                f"chunks were {skeleton(known)} of {specs_text(known)}"
+            )
+        return self._rows
+
+    def _made(self, program: GraphProgram, statics: list[Array]) -> ChunkRows:
+        """Returns the rows before the first chunk; raises `InputError` for a model without such a stream.
+
+        program: the traced model. statics: the values that each row has once.
+        """
+        model = ChunkModel.of(program.schedule_for(self.engine), program.params, self.engine)
+        made = ChunkRows(program, model, {})
+        return replace(made, kept=made.begin(statics, self._count))
+
+    def _known(self, lacks: str) -> ChunkRows:
+        """Returns the rows; raises `InputError` before the first chunk. lacks: what there is not then."""
+        if self._rows is None:
+            raise InputError(f"no chunk was taken yet: {lacks}")
+        return self._rows
+
+    def _output(self, result: Any, batch: Batch) -> Any:
+        """Returns a result in the layout of the inputs; raises `InputError` for an array in which the rows
+        would have different numbers of steps.
+
+        result: the steps that are ready, or what each row has once. batch: the steps of the chunk.
+        """
+        if not isinstance(result, WaitingSteps):
+            return np.array(result)
+        values = np.array(result.values)
+        if isinstance(batch.like, Ragged):
+            return Ragged(values, (result.offsets,))
+        least, most = int(result.lengths.min()), int(result.lengths.max())
+        if least != most:
+            raise InputError(
+                f"the rows have {least} to {most} outputs ready, as they are at different steps: give the "
+                "steps as a Ragged, sn.Ragged.from_padded(x)"
+            )
+        return values.reshape(len(result.lengths), most, *values.shape[1:])
+
+    def _digest(self, state: ChunkRows) -> str:
+        """Returns a digest of the model, its parameters and the kinds of its inputs."""
+        program = state.program
+        kinds = skeleton(program.traced.inputs), *leaves(program.traced.inputs)
+        return digest(program.net, kinds, *map(Literal, program.params))
+
+    def _read(self, arrays: dict[str, Array], state: ChunkRows, path: str) -> Kept:
+        """Returns what a file has kept of rows; raises `FileError` unless its arrays are exactly those, with
+        as many steps as rows have that have had so many.
+
+        arrays: those of the file, by name. state: the rows of this stream, or of none. path: the file.
+        """
+        left, made = dict(arrays), Kept()
+
+        def taken(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+            """Takes an array out of those of the file; raises `FileError` unless it has these features and
+            this dtype.
+            """
+            array = left.pop(name, None)
+            if array is None or (array.shape[1:], array.ndim, array.dtype) != (shape, len(shape) + 1, dtype):
+                raise FileError(f"{path}: it has no array {name!r} of {dtype} with features {list(shape)}")
+            return array
+
+        def counted(name: str, counts: Array) -> Array:
+            """Takes an array of counts; raises `FileError` unless they are those that follow from the number
+            of steps of each row.
+            """
+            if not np.array_equal(array := taken(name, (), np.dtype(np.int64)), counts):
+                raise FileError(f"{path}: {name!r} does not fit the steps of the rows, {TAKEN!r}")
+            return array
+
+        made[TAKEN] = taken(TAKEN, (), np.dtype(np.int64))
+        counts, rows = self._counts(made[TAKEN], state, path), len(made[TAKEN])
+        statics = [np.zeros((0, *spec.shape), spec.dtype) for spec in leaves(state.program.traced.statics)]
+        for name, own in state.begin(statics, 0).items():
+            if isinstance(own, WaitingSteps):
+                lengths = counted(f"{name}.lengths", counts[name])
+                values = taken(f"{name}.values", own.values.shape[1:], own.values.dtype)
+                if sum(lengths.tolist()) != len(values):
+                    raise FileError(f"{path}: the lengths of {name!r} do not fit its {len(values)} steps")
+                made[name] = WaitingSteps(values, lengths)
+            elif name != TAKEN:
+                is_count = name in counts
+                array = counted(name, counts[name]) if is_count else taken(name, own.shape[1:], own.dtype)
+                if len(array) != rows:
+                    raise FileError(f"{path}: {name!r} has {len(array)} rows, and {TAKEN!r} {rows}")
+                made[name] = array
+        if left:
+            raise FileError(f"{path}: it has an array {min(left)!r}, which this stream has not")
+        return made
+
+    def _counts(self, taken: Array, state: ChunkRows, path: str) -> dict[str, Array]:
+        """Returns the counts and the numbers of steps that are kept of rows, by name.
+
+        taken: the number of steps that each row of a file has had; raises `FileError` for more than a stream
+        can have. state: the rows of this stream, or of none. path: the file.
+        """
+        if (taken < 0).any() or sum(taken.tolist()) > MOST_BEGUN:
+            raise FileError(f"{path}: {TAKEN!r} has counts of steps outside 0 to {MOST_BEGUN}")
+        try:
+            return state.model.counts(taken)
+        except InputError as error:
+            raise FileError(f"{path}: its rows have had too many steps ({error})") from None
+
+    def __reduce__(self) -> Any:
+        """Raises `InputError`, as a stream cannot be copied or pickled."""
+        raise InputError("a stream is not copied or pickled: save it, and load the file into another one")
+
+
+def specs_text(specs: Any) -> str:
+    """Returns the features and dtypes of inputs as text for messages."""
+    return ", ".join(f"{name} {s.dtype}{list(s.shape)}".strip() for name, s in titled_leaves(specs, ""))

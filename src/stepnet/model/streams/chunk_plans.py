@@ -1,0 +1,300 @@
+"""The parts of a model that an engine runs over chunks of steps: recurrences, and operations of single steps.
+
+    the part of a call       memories of zeros -> outputs
+    the same, continued      memories of the rows -> outputs, memories
+
+The net of a part is that of a call, whose memories become inputs and results. It has the same plan, so the
+bits of a sequence are those of a call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Builder, Net, ancestors, with_inputs
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Part
+from stepnet.compiler.targets import Call, Order, engines_of
+from stepnet.compiler.targets.assignment import choice
+from stepnet.compiler.targets.packed import plain_call
+from stepnet.compiler.values.once import computed_once
+from stepnet.errors import InputError
+from stepnet.model.nets import BoundNet, run_net
+from stepnet.model.program import NetProgram
+from stepnet.model.streams.chunk_parts import Chunk, ChunkValues, StepCounts, zeros
+from stepnet.model.streams.waiting import Kept, WaitingSteps
+from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class ContinuedNet:
+    """The net of a part whose recurrence goes on from memories that a call gives, and returns them.
+
+    net: its results are those of the part, and then the memories that are no results of it.
+    inputs: for each of its inputs, the position of the same one in the net of the part; -1 for a memory that
+        the part computes itself.
+    memories: the positions of the initial memories among the inputs.
+    final: the positions of the final memories among the results.
+    begins: for each memory, the number of the value in the part's net that a whole call begins with.
+    """
+
+    net: Net
+    inputs: tuple[int, ...]
+    memories: tuple[int, ...] = ()
+    final: tuple[int, ...] = ()
+    begins: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, net: Net) -> "ContinuedNet":
+        """Makes the net, from that of a part with one recurrence."""
+        builder, copy_of, users = Builder(), list[int](), net.users()
+        (recurrence,) = (number for number, node in enumerate(net.nodes) if node.operation == "recur")
+        recur, operands = net.nodes[recurrence].recur, net.nodes[recurrence].inputs
+        begins: list[int] = recur.operands_by_kind(operands).memories
+        memories = list[int]()
+        for number, node in enumerate(net.nodes):
+            inputs = [copy_of[operand] for operand in node.inputs]
+            if number == recurrence:
+                for begin in begins:
+                    is_own = net.nodes[begin].operation == "input" and len(users[begin]) == 1
+                    is_own = is_own and operands.count(begin) == 1
+                    memories.append(copy_of[begin] if is_own else builder.input(net.type_of(begin), "memory"))
+                inputs[recur.sequence_count : recur.sequence_count + len(memories)] = memories
+            copy_of.append(builder.copy(node, inputs))
+        places = range(len(net.nodes[recurrence].types))[-len(begins) :]
+        final = [builder.add("result", copy_of[recurrence], of=place) for place in places]
+        results = [copy_of[result] for result in net.results]
+        results += [number for number in final if number not in results]
+        old = {copy_of[number]: place for place, number in enumerate(net.inputs)}
+        order = sorted({*old, *memories})
+        return cls(
+            builder.net(results),
+            tuple(old.get(number, -1) for number in order),
+            tuple(order.index(number) for number in memories),
+            tuple(results.index(number) for number in final),
+            tuple(begins),
+        )
+
+
+@dataclass(frozen=True)
+class PlanPart:
+    """Recurrence, or operations of single steps or rows, that an engine runs by the plan of a call.
+
+    part, plan: the part of the schedule, and its plan.
+    continued: its net, with the memories as inputs and results if it has a recurrence of the user's.
+    name: the name with which the names of what it keeps begin.
+    engine: the engines in order of preference.
+    model: the net of the model.
+    """
+
+    part: Part
+    plan: Plan
+    continued: ContinuedNet
+    name: str
+    engine: Order
+    model: Net
+
+    @classmethod
+    def of(cls, part: Part, plan: Plan, name: str, model: Net, engine: Order) -> "PlanPart":
+        """Makes the part of a stream from one of the schedule of a call; raises `InputError` if it would run
+        on another engine than in a call, with other bits.
+        """
+        net = plan.traced
+        plain = ContinuedNet(net, tuple(range(len(net.inputs))))
+        made = cls(part, plan, plain if part.kind == "plain" else ContinuedNet.of(net), name, engine, model)
+        for own in made.program.schedule_for(engine).plans:
+            in_call, here = (choice(each, engines_of(engine)).engine for each in (plan, own))
+            if in_call is None or here is None or in_call.name != here.name:
+                raise InputError(
+                    "with these engines a recurrence does not go on from an earlier chunk on the engine of a "
+                    "call: give engine='llvm' to calls and streams"
+                )
+        return made
+
+    @computed_once
+    def program(self) -> NetProgram:
+        """The program of the net."""
+        return NetProgram(self.continued.net)
+
+    @property
+    def sequences(self) -> tuple[int, ...]:
+        """The values with steps that the part reads, as nodes of the model."""
+        return self.part.reads[: len(self.plan.ends.sequences)]
+
+    @computed_once
+    def reads(self) -> dict[int, int]:
+        """The values that the part reads, as nodes of the model, by position among the inputs of its plan; -1
+        for zeros.
+        """
+        ends, part = self.plan.ends, self.part
+        unread = [-1] * len(ends.memories) if part.kind == "plain" else []
+        places = *ends.sequences, *ends.memories, *ends.statics, *ends.parameters
+        return dict(zip(places, (*part.reads, *unread, *part.parameters), strict=True))
+
+    @computed_once
+    def once(self) -> list[int]:
+        """The positions of the results that a row has once and that are no memories, as a last output is."""
+        ends = self.program.ends
+        places = [*ends.rows, *(ends.steps if self.part.last_only else ())]
+        return [place for place in places if self.continued.memories and place not in self.continued.final]
+
+    @computed_once
+    def placed(self) -> dict[int, int]:
+        """The results that others read, as nodes of the model, by position among the results of the net."""
+        ends = self.plan.ends
+        pairs = zip((*ends.steps, *ends.rows, *ends.totals), self.part.results, strict=False)
+        return {place: number for place, number in pairs if number >= 0}
+
+    def begin(self, rows: int) -> Kept:
+        """Returns what the part keeps of rows that have had no step: memories of zeros, and no steps that
+        wait. rows: their number.
+        """
+        if self.part.extent == ROWS:
+            return {}
+        none, net = np.zeros(rows, np.int64), self.continued.net
+        kept: Kept = {f"{self.name}.taken": none}
+        for place, number in enumerate(self.sequences):
+            kept[f"{self.name}.waiting.{place}"] = WaitingSteps.zeros(none, self.model.type_of(number))
+        for place, number in enumerate(self.continued.memories):
+            kept[f"{self.name}.memory.{place}"] = zeros(net.type_of(net.inputs[number]), rows)
+        for place in self.once:
+            kept[f"{self.name}.result.{place}"] = zeros(net.type_of(net.results[place]), rows)
+        return kept
+
+    def run(self, values: ChunkValues, kept: Kept, chunk: Chunk) -> tuple[ChunkValues, Kept]:
+        """Computes the results of the steps that all values have which the part reads; returns them by node,
+        and what it keeps.
+
+        values: the values of the chunk so far. kept: what the part has kept of the rows.
+        """
+        if self.part.extent == ROWS:
+            given = [values[number] for number in self.sequences]
+            return self.named(self.results(given, values, [], plain_call((), chunk.rows)), None), {}
+        now: Kept = {}
+        names = [f"{self.name}.waiting.{place}" for place in range(len(self.sequences))]
+        waiting: list[WaitingSteps] = [
+            kept[name].before(values[number]) for name, number in zip(names, self.sequences, strict=True)
+        ]
+        counts = np.minimum.reduce([own.lengths for own in waiting])
+        given = list[Array]()
+        for name, own in zip(names, waiting, strict=True):
+            first, now[name] = own.split(counts)
+            given.append(first.values)
+        before: Array = kept[f"{self.name}.taken"]
+        now[f"{self.name}.taken"] = before + counts
+        if self.part.kind == "plain":
+            call = plain_call((), int(counts.sum()))
+            return self.named(self.results(given, values, [], call), counts), now
+        begun = np.flatnonzero(before > 0)
+        memories = self.begins(values, len(counts))
+        for place, memory in enumerate(memories):
+            memory[begun] = kept[f"{self.name}.memory.{place}"][begun]
+        positions = Positions.end_to_end(offsets_of(counts))
+        call = Call(positions, last_only=self.part.last_only, step_offset=before)
+        results = self.results(given, values, memories, call)
+        for place, number in enumerate(self.continued.final):
+            now[f"{self.name}.memory.{place}"] = results[number]
+        waits = np.flatnonzero((counts == 0) & (before > 0))
+        for place in self.once:
+            name = f"{self.name}.result.{place}"
+            results[place][waits] = kept[name][waits]
+            now[name] = results[place]
+        return self.named(results, counts), now
+
+    def counts(self, steps: StepCounts, chunk: Chunk) -> tuple[StepCounts, dict[str, Array]]:
+        """Returns how many steps each row has run in total, and how many of each value wait for the others.
+
+        steps: the numbers of steps of earlier values. chunk: of the rows, which go on.
+        """
+        if self.part.extent == ROWS:
+            return {}, {}
+        read = [steps[number] for number in self.sequences]
+        taken: Array = np.minimum.reduce(read)
+        waiting = {f"{self.name}.waiting.{place}": own - taken for place, own in enumerate(read)}
+        return dict.fromkeys(self.placed.values(), taken), {f"{self.name}.taken": taken, **waiting}
+
+    def results(
+        self, given: list[Array], values: ChunkValues, memories: list[Array], call: Call
+    ) -> list[Array]:
+        """Runs the net of the part; returns its results in order.
+
+        given: the values with steps, or of rows, that it reads. values: those of the chunk so far. memories:
+        the memories of the rows; none for a part without a recurrence. call: the positions of the steps.
+        """
+        arrays = dict(enumerate(self.inputs(given, values)))
+        arrays = {place: arrays.get(old) for place, old in enumerate(self.continued.inputs)}
+        arrays |= dict(zip(self.continued.memories, memories, strict=True))
+        if not self.bound:
+            self.bound.append(BoundNet.of(self.program, [*arrays.values()], call, self.engine))
+        return self.bound[0]([*arrays.values()], call)
+
+    def inputs(self, given: list[Array], values: ChunkValues) -> list[Array | None]:
+        """Returns the arrays of the inputs of the part's plan, in order; None for memories of zeros.
+
+        given: those of the values with steps. values: those of the chunk so far.
+        """
+        read = dict(zip(self.plan.ends.sequences, given, strict=True))
+        read |= {
+            place: None if number < 0 else values[number]
+            for place, number in self.reads.items()
+            if place not in read
+        }
+        return [read[place] for place in range(len(read))]
+
+    def begins(self, values: ChunkValues, rows: int) -> list[Array]:
+        """Returns the memories that the sequences of a call begin with, in arrays that may be changed.
+
+        values: the values of the chunk so far. rows: the number of rows.
+        """
+        net, made = self.plan.traced, list[Array]()
+        arrays = self.inputs([np.zeros(0)] * len(self.sequences), values)
+        for begin in self.continued.begins:
+            if net.nodes[begin].operation != "input":
+                made.append(np.array(self.computed(begin, arrays, rows), order="C"))
+                continue
+            array = arrays[net.inputs.index(begin)]
+            made.append(zeros(net.type_of(begin), rows) if array is None else np.array(array, order="C"))
+        return made
+
+    def computed(self, begin: int, arrays: Sequence[Array | None], rows: int) -> Array:
+        """Computes an initial memory from parameters and values that each row has once.
+
+        begin: its number in the net of the part. arrays: the inputs of that net. rows: the number of rows.
+        """
+        net = self.plan.traced
+        order = [number for number in net.inputs if number in ancestors(net.nodes, (begin,))]
+        if begin not in self.beginnings:
+            builder, copy_of = Builder(), list[int]()
+            for node in net.nodes[: begin + 1]:
+                copy_of.append(builder.copy(node, [copy_of[operand] for operand in node.inputs]))
+            inputs = [copy_of[number] for number in order]
+            self.beginnings[begin] = NetProgram(with_inputs(builder, inputs, [copy_of[begin]]))
+        call = Call(Positions.end_to_end(np.arange(rows + 1)))
+        read = [arrays[net.inputs.index(number)] for number in order]
+        return run_net(self.beginnings[begin], read, call, self.engine)[0]
+
+    @computed_once
+    def beginnings(self) -> dict[int, NetProgram]:
+        """The programs that compute initial memories so far, by the number in the net of the part."""
+        return {}
+
+    @computed_once
+    def bound(self) -> list[BoundNet]:
+        """The net with its parameters, from the first call on."""
+        return []
+
+    def named(self, results: list[Array], counts: Array | None) -> ChunkValues:
+        """Returns results by node of the model. counts: the number of steps of each row; None for values that
+        rows have once.
+        """
+        made: ChunkValues = {}
+        for place, number in self.placed.items():
+            made[number] = results[place]
+            if counts is not None and self.model.type_of(number).extent != ROWS:
+                made[number] = WaitingSteps(results[place], counts)
+        return made

@@ -1,0 +1,99 @@
+"""Tensors of PyTorch as arrays, and back, without a copy where that is possible. Numbers of half precision
+are stored as they are, and computed in float32.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.values.dtypes import BFLOAT16
+from stepnet.errors import InputError
+from stepnet.torch.pytorch import pytorch
+
+torch: Any = pytorch("torch")
+dispatch: Any = pytorch("torch.utils._python_dispatch")
+Array = np.ndarray
+PLAIN = torch.Tensor, torch.nn.Parameter
+"""The classes of most tensors, which have numbers of their own."""
+HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+"""The dtypes in which numbers are stored, and computed in float32."""
+
+
+def carried(tensors: Iterable[Any]) -> list[Any]:
+    """Casts tensors of half precision to float32, in which recurrences carry memories from step to step, and
+    take cotangents; others are returned as they are.
+    """
+    return [tensor.float() if tensor.dtype in HALVES else tensor for tensor in tensors]
+
+
+def in_dtypes(tensors: Iterable[Any], dtypes: Iterable[Any]) -> list[Any]:
+    """Casts tensors to dtypes of NumPy or their names, one for each tensor."""
+    return [tensor.to(getattr(torch, str(dtype))) for tensor, dtype in zip(tensors, dtypes, strict=True)]
+
+
+def arrays_of(tensors: Sequence[Any]) -> list[Any]:
+    """Views tensors as arrays, without a copy where they are contiguous; None stays None."""
+    return [None if tensor is None else view_of(tensor) for tensor in tensors]
+
+
+def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[Any, ...]:
+    """Makes tensors of the results of a net (`arrays`), each with memory of its own, as callers may change
+    them in place.
+
+    An array is copied if it is, or is a view of, an earlier result or an array of `known`, the net's inputs.
+    This suffices: an engine writes each result into memory that no other array uses. Memory is shared only
+    where a run returns one array for several results, or an input, as it is or reshaped.
+    """
+    taken, tensors = {id(array) for array in known if array is not None}, list[Any]()
+    for array in arrays:
+        # The base of a view is the original array, also of a view of a view.
+        shared = id(array) in taken or id(array.base) in taken
+        tensors.append(tensor_of(array.copy() if shared else array))
+        taken.add(id(array))
+    return tuple(tensors)
+
+
+def check_plain(tensor: Any) -> None:
+    """Raises `InputError` for a tensor that consists of others, such as a quantized one of torchao or a
+    DTensor: it has no numbers of its own.
+    """
+    if type(tensor) not in PLAIN and dispatch.is_traceable_wrapper_subclass(tensor):
+        raise InputError(
+            f"a parameter or an input is a {type(tensor).__name__}, which consists of other tensors, and "
+            "stepnet runs plain tensors: give those that were there before, or leave the module out where "
+            "tensors are replaced, as torchao's quantize_ does by filter_fn="
+        )
+
+
+def array_of(tensor: Any) -> Array:
+    """Returns a tensor's numbers as a C-contiguous array, without a copy if the tensor is contiguous.
+
+    Raises `InputError` for a tensor that consists of others.
+    """
+    check_plain(tensor)
+    if tensor.dtype is torch.bfloat16:  # which NumPy has by ml_dtypes, and PyTorch does not convert
+        return array_of(tensor.detach().view(torch.int16)).view(BFLOAT16)
+    return tensor.detach().contiguous().numpy()
+
+
+def view_of(tensor: Any) -> Array:
+    """Returns a tensor's numbers as a C-contiguous array, whose memory PyTorch may free later.
+
+    After `tensor.numpy()` PyTorch can never free the memory, which FSDP does with whole parameters. Raises
+    `InputError` for a tensor that consists of others.
+    """
+    check_plain(tensor)
+    if tensor.dtype is torch.bfloat16:
+        return view_of(tensor.detach().view(torch.int16)).view(BFLOAT16)
+    return np.from_dlpack(tensor.detach().contiguous())
+
+
+def tensor_of(array: Array) -> Any:
+    """Makes a tensor that shares an array's memory; a copy if the array is read-only or has gaps."""
+    flags = array.flags
+    if not (flags.c_contiguous and flags.writeable):
+        array = array.copy("C")
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,380 @@
+"""Streams of chunks: the outputs of all chunks, one after the other, are those of one call, bit by bit."""
+
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+from same_bits import assert_same_bits
+
+import stepnet as sn
+import stepnet.onnx
+from stepnet.errors import FileError, InputError
+
+INPUTS, UNITS = 4, 6
+random = np.random.default_rng(5)
+
+
+def normal(*shape: int) -> Any:
+    return (random.normal(size=shape) / 2).astype("float32")
+
+
+def gru(inputs: int, seed: int = 0, **options: Any) -> sn.RNN:
+    return sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs, UNITS, seed=seed), **options)
+
+
+READ, LOWER, UPPER = normal(INPUTS, INPUTS, 3), normal(INPUTS, INPUTS, 4), normal(INPUTS, INPUTS, 5)
+FIRST, SECOND = gru(INPUTS), gru(UNITS, seed=1)
+
+
+def middle(x: Any, params: Any) -> Any:
+    return sn.conv1d(x, READ, padding="same")
+
+
+def voice(x: Any, params: Any) -> Any:
+    """A detector of speech: convolutions with a stride, a GRU, a score."""
+    h, final = FIRST(sn.relu(sn.conv1d(middle(x, params), LOWER, stride=2, padding=(2, 1))))
+    return {"score": sn.sigmoid(h @ params), "last": sn.reduce(h, "last"), "final": final}
+
+
+def residual(x: Any, params: Any) -> Any:
+    inner = sn.elu(sn.conv1d(x, READ, padding="same", dilation=3))
+    return x + middle(inner, params) + sn.conv1d(x, READ, padding="causal")
+
+
+def decoder(x: Any, params: Any) -> Any:
+    """As a decoder of audio: a recurrence, and two transposed convolutions of which the ends are cut."""
+    h = SECOND(FIRST(x)[0])[0] @ params
+    h = sn.elu(sn.conv_transpose1d(h, LOWER[:1], stride=2, padding=(0, 2)))
+    return sn.conv_transpose1d(h, UPPER, stride=3, padding=2, output_padding=1)
+
+
+def subsampled(x: Any, params: Any) -> Any:
+    pooled = sn.max_pool1d(sn.conv1d(x, READ, stride=2, padding=1), 3, stride=2, padding=1)
+    return sn.avg_pool1d(pooled, 2, padding=1, count_include_pad=False)
+
+
+def there_and_back(x: Any, params: Any) -> Any:
+    fewer = sn.conv1d(x, LOWER, stride=2, padding=1)
+    return sn.conv1d(x[..., :2] @ READ[:2, :, 0], READ), sn.conv_transpose1d(
+        fewer, LOWER, stride=2, padding=1
+    )
+
+
+def counted(x: Any, params: Any) -> Any:
+    """A recurrence that reads its index, over the results of a stride."""
+    step = sn.RNN(lambda x, h, p, index: (x + h * index[:, None], h + x), memory=INPUTS)
+    return step(sn.avg_pool1d(x, 2))[0]
+
+
+MODELS: dict[str, Callable[[Any, Any], Any]] = {
+    function.__name__: function
+    for function in (voice, middle, decoder, residual, there_and_back, subsampled, counted)
+}
+MODELS |= {
+    "the end": lambda x, params: sn.reduce(FIRST(x)[0], "last") @ params,
+    "plain": lambda x, params: FIRST(np.tanh(x))[0] @ params,
+    "a recurrence": lambda x, params: FIRST(x)[0],
+    "far apart": lambda x, params: sn.conv1d(x, READ[..., :1], stride=3),
+    "more zeros than the kernel": lambda x, params: sn.conv1d(x, READ, padding=(5, 4)),
+    "no zeros": lambda x, params: sn.conv1d(x, READ, padding="valid", dilation=2),
+    "each feature": lambda x, params: sn.conv1d(x, READ[:, :1], groups=INPUTS, padding="same"),
+    "ends cut far": lambda x, params: sn.conv_transpose1d(x, LOWER, stride=2, padding=(3, 4)),
+    "long steps": lambda x, params: sn.conv_transpose1d(x, READ, stride=4, dilation=2),
+}
+PARAMS = normal(UNITS, 1)
+
+
+def graph(name: str) -> sn.Graph:
+    return sn.Graph(MODELS[name], PARAMS, inputs=INPUTS)
+
+
+def sequences(lengths: Sequence[int], features: int = INPUTS) -> sn.Ragged:
+    return sn.Ragged.from_list([normal(length, features) for length in lengths])
+
+
+def cut(sequences: sn.Ragged, chunks: int, seed: int) -> list[sn.Ragged]:
+    """Cuts each sequence into as many chunks, at random places."""
+    draw, parts = np.random.default_rng(seed), list[list[Any]]()
+    for sequence in sequences.to_list():
+        places = np.sort(draw.integers(0, len(sequence) + 1, chunks - 1))
+        parts.append(np.split(sequence, places))
+    return [
+        sn.Ragged.from_list(list(each), sequences.dtype, sequences.features)
+        for each in zip(*parts, strict=True)
+    ]
+
+
+def outputs_of(results: Sequence[Any]) -> Any:
+    """The outputs of all chunks as those of one call: steps end to end, the last of what a row has once."""
+    if isinstance(results[0], dict):
+        return {name: outputs_of([result[name] for result in results]) for name in results[0]}
+    if isinstance(results[0], tuple):
+        return tuple(outputs_of(each) for each in zip(*results, strict=True))
+    if not isinstance(results[0], sn.Ragged):
+        return results[-1]
+    rows = zip(*(result.to_list() for result in results), strict=True)
+    return [np.concatenate(row) for row in rows]
+
+
+def metadata(path: Path) -> dict[str, str]:
+    """The texts of a .safetensors file."""
+    with safe_open(path, framework="numpy") as file:
+        return file.metadata()
+
+
+def assert_equal(made: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        for name, own in expected.items():
+            assert_equal(made[name], own)
+    elif isinstance(expected, tuple):
+        for each, own in zip(made, expected, strict=True):
+            assert_equal(each, own)
+    elif isinstance(expected, sn.Ragged):
+        for each, own in zip(made, expected.to_list(), strict=True):
+            assert_same_bits(each, own)
+    else:
+        assert_same_bits(made, expected)
+
+
+# ---- the bits of a call ------------------------------------------------------------------------------------
+
+
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize("name", MODELS)
+def test_chunks_of_any_sizes_have_the_bits_of_a_call(name: str):
+    model = graph(name)
+    x = sequences((23, 1, 8))
+    expected = model(x)
+    for chunks, seed in ((5, 1), (30, 2)):
+        stream, parts = model.stream_chunks(rows=3), cut(x, chunks, seed)
+        results = [stream.chunk(part, last=part is parts[-1]) for part in parts]
+        assert_equal(outputs_of(results), expected)
+
+
+@pytest.mark.parametrize("name", ["voice", "decoder", "residual"])
+def test_single_steps_have_the_bits_of_a_call(name: str):
+    model, x = graph(name), normal(2, 9, INPUTS)
+    stream = model.stream_chunks(rows=2)
+    results = [stream.chunk(x[:, time : time + 1], last=time == 8) for time in range(9)]
+    expected = model(x)
+    if isinstance(expected, dict):
+        assert_same_bits(results[-1]["last"], expected["last"])
+        results, expected = [result["score"] for result in results], expected["score"]
+    assert_same_bits(np.concatenate(results, axis=1), expected)
+
+
+READY = {
+    "middle": [0, 1, 1, 1, 1],
+    "plain": [1, 1, 1, 1, 1],
+    "far apart": [0, 0, 1, 0, 0],
+    "no zeros": [0, 0, 0, 0, 1],
+    "more zeros than the kernel": [1 + 5 - 2, 1, 1, 1, 1],
+    "long steps": [4, 4, 4, 4, 4],
+    "subsampled": [0, 0, 0, 1, 0],
+}
+
+
+@pytest.mark.parametrize("name", READY)
+def test_outputs_are_given_when_no_later_step_can_change_them(name: str):
+    stream, x = graph(name).stream_chunks(), normal(1, 5, INPUTS)
+    assert [stream.chunk(x[:, time : time + 1]).shape[1] for time in range(5)] == READY[name]
+
+
+def test_a_sequence_without_steps_has_the_outputs_of_a_call():
+    for name in ("middle", "ends cut far", "decoder", "more zeros than the kernel"):
+        none = np.zeros((1, 0, INPUTS), "float32")
+        assert graph(name).stream_chunks().chunk(none, last=True).shape == graph(name)(none).shape
+
+
+def test_the_interpreter_agrees_up_to_rounding():
+    model, x = graph("decoder"), sequences((6, 3))
+    stream = model.stream_chunks(rows=2, engine="interpret")
+    parts = cut(x, 3, 0)
+    results = outputs_of([stream.chunk(part, last=part is parts[-1]) for part in parts])
+    for made, expected in zip(results, model(x).to_list(), strict=True):
+        np.testing.assert_allclose(made, expected, atol=1e-6)
+
+
+def test_a_value_of_a_row_may_be_read_at_each_step_and_begin_a_recurrence(tmp_path: Path):
+    def model(x: Any, params: Any, statics: Any) -> Any:
+        seen = sn.conv1d(x + sn.expand(np.tanh(statics @ params["W"]), x), READ, padding="same")
+        return FIRST(seen, initial=statics @ params["h"])[0]
+
+    params = {"W": normal(3, INPUTS), "h": normal(3, UNITS)}
+    made, x, statics = sn.Graph(model, params), sequences((7, 2, 5)), normal(3, 3)
+    expected = made(x, statics=statics)
+    stream = made.stream_chunks(rows=2, statics=statics[:2])
+    stream.add(1, statics[2:])
+    parts = cut(x, 4, 3)
+    for _ in range(2):  # the rows begin anew after their last steps, with the same statics
+        results = [stream.chunk(part, last=part is parts[-1]) for part in parts]
+        assert_equal(outputs_of(results), expected)
+    begun = [stream.chunk(part) for part in parts[:2]]
+    stream.save(path := tmp_path / "rows.safetensors")
+    other = made.stream_chunks(rows=0)
+    other.load(path)
+    rest = [other.chunk(part, last=part is parts[-1]) for part in parts[2:]]
+    assert_equal(outputs_of([*begun, *rest]), expected)
+    for given, said in ((None, "this stream have statics"), (normal(1, 2), "the statics are .*; those of")):
+        with pytest.raises(InputError, match=said):
+            other.add(1, given)
+
+
+def test_models_of_files_take_chunks_too(tmp_path: Path):
+    x = sequences((9, 4))
+    for name, path in (("voice", tmp_path / "voice.stepnet"), ("subsampled", tmp_path / "subsampled.onnx")):
+        (graph(name).save if path.suffix == ".stepnet" else partial(stepnet.onnx.save, graph(name)))(path)
+        model = sn.load(path)
+        stream, parts = model.stream_chunks(rows=2), cut(x, 3, 0)
+        assert_equal(outputs_of([stream.chunk(part, last=part is parts[-1]) for part in parts]), model(x))
+
+
+# ---- rows --------------------------------------------------------------------------------------------------
+
+
+def test_rows_come_wait_end_and_go():
+    model, x = graph("decoder"), [normal(1, length, INPUTS) for length in (6, 5, 4)]
+    expected = [model(each) for each in x]
+    stream = model.stream_chunks(rows=0)
+    assert stream.add(2).tolist() == [0, 1]
+    zero = [stream.chunk(x[0][:, :4], rows=0)]
+    one = [stream.chunk(x[1][:, :1], rows=[1])]
+    assert stream.add().tolist() == [2]
+    two = [stream.chunk(x[2][:, :3], rows=[2])]
+    zero.append(stream.chunk(x[0][:, 4:], rows=[True, False, False], last=True))
+    stream.drop(0)
+    assert stream.rows == 2
+    rest = stream.chunk(sn.Ragged.from_list([x[1][0, 1:], x[2][0, 3:]]), last=True).to_list()
+    for made, own in zip(([*zero], [*one, rest[0][None]], [*two, rest[1][None]]), expected, strict=True):
+        assert_same_bits(np.concatenate(made, axis=1), own)
+    assert_same_bits(stream.chunk(x[0], rows=1, last=True), expected[0])  # it has begun anew
+    assert stream.chunk(x[0][:, :3], rows=[0]).shape[1] == 16
+    stream.reset(0)
+    assert_same_bits(stream.chunk(x[1], rows=0, last=True), expected[1])
+
+
+@pytest.mark.parametrize("name", ["a recurrence", "decoder", "subsampled"])
+def test_a_saved_stream_goes_on_with_the_same_bits(name: str, tmp_path: Path):
+    model, x = graph(name), sequences((9, 7, 8))
+    parts, expected = cut(x, 3, 1), model(x).to_list()
+    stream = model.stream_chunks(rows=3)
+    first = outputs_of([stream.chunk(part) for part in parts[:2]])
+    stream.save(tmp_path / "rows.safetensors", rows=[2, 0])
+    other = model.stream_chunks(rows=0)
+    assert other.load(tmp_path / "rows.safetensors").tolist() == [0, 1]
+    rest = other.chunk(parts[2].take([2, 0]), last=True).to_list()
+    for place, row in enumerate((2, 0)):
+        assert_same_bits(np.concatenate([first[row], rest[place]]), expected[row])
+    assert stream.load(tmp_path / "rows.safetensors").tolist() == [3, 4]
+    again = stream.chunk(parts[2].take([2, 0]), rows=[3, 4], last=True).to_list()
+    assert_same_bits(again[0], rest[0])
+
+
+@pytest.mark.parametrize("name", ["voice", "decoder"])
+def test_files_whose_counts_do_not_fit_are_refused(name: str, tmp_path: Path):
+    stream = graph(name).stream_chunks(rows=2)
+    stream.chunk(sequences((5, 0)))
+    stream.save(path := tmp_path / "rows.safetensors")
+    arrays, described = load_file(path), metadata(path)
+    counts = [name for name, array in arrays.items() if array.dtype == np.int64]
+    assert len(counts) > 6
+    for name in counts:
+        own = arrays[name]
+        for wrong in (own + 1, own - 9, own[:1], np.full(2, 2**61), np.array(5)):
+            save_file({**arrays, name: wrong}, path, described)
+            with pytest.raises(FileError, match=r"do(es)? not fit|has no array|outside 0 to|too many steps"):
+                stream.load(path)
+    save_file(arrays, path, described)
+    assert stream.load(path).tolist() == [2, 3]
+
+
+def test_files_of_other_streams_are_refused(tmp_path: Path):
+    model = graph("voice")
+    stream = model.stream_chunks()
+    stream.chunk(normal(1, 3, INPUTS))
+    stream.save(path := tmp_path / "rows.safetensors")
+    with pytest.raises(FileError, match="is there already"):
+        stream.save(path)
+    for other in (graph("middle"), model.with_params(2 * PARAMS)):
+        with pytest.raises(
+            FileError, match="saved from another model, with other parameters, or from inputs"
+        ):
+            other.stream_chunks(rows=0).load(path)
+    whole = path.read_bytes()
+    (size,) = struct.unpack("<Q", whole[:8])
+    for old, new in ((b'"taken"', b'"taker"'), (b"stepnet.chunks", b"stepnet.chunkz"), (b"[1]", b"[2]")):
+        path.write_bytes(whole[:8] + whole[8 : 8 + size].replace(old, new, 1) + whole[8 + size :])
+        with pytest.raises(FileError):
+            stream.load(path)
+    path.write_bytes(whole)
+    assert stream.rows == 1
+    with pytest.raises(InputError, match="the inputs are not known yet: call the graph once"):
+        sn.Graph(middle).stream_chunks(rows=0).load(path)
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------
+
+WHOLE: dict[str, Callable[[Any, Any], Any]] = {
+    "it takes the mean over all steps of a sequence": lambda x, p: x - sn.expand(sn.reduce(x, "mean"), x),
+    "a recurrence of it begins at a sequence's last step": lambda x, p: gru(INPUTS, reverse=True)(x)[0],
+    "its attention reads all steps of a sequence": lambda x, p: sn.attention(x, x, x),
+    "its steps read a value of the whole sequence": lambda x, p: x + sn.expand(sn.reduce(x, "last"), x),
+    "the zeros around a sequence depend on its length, as with a stride and padding 'same'": lambda x, p: (
+        sn.conv1d(x, READ, stride=2, padding="same")
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", WHOLE)
+def test_models_that_need_whole_sequences_are_refused(reason: str):
+    stream = sn.Graph(WHOLE[reason]).stream_chunks()
+    with pytest.raises(InputError, match=rf"no stream of chunks: {reason}.*test_chunk_streams\.py"):
+        stream.chunk(normal(1, 3, INPUTS))
+
+
+def test_an_input_with_steps_of_its_own_is_refused():
+    model = sn.Graph(lambda x, p: (x["a"], sn.max_pool1d(x["b"], 2)))
+    with pytest.raises(InputError, match="no stream of chunks: an input has steps of its own"):
+        model.stream_chunks().chunk({"a": normal(1, 3, INPUTS), "b": normal(1, 4, INPUTS)})
+
+
+def test_wrong_arguments_are_refused_and_change_nothing():
+    model = graph("far apart")
+    stream = model.stream_chunks(rows=2)
+    with pytest.raises(InputError, match="no chunk was taken yet: there is no state to save"):
+        stream.save("unused")
+    assert stream.chunk(normal(2, 2, INPUTS)).shape == (2, 0, INPUTS)
+    refused: dict[str, Callable[[], Any]] = {
+        "there are steps of 1 sequences; the stream has 2 rows": lambda: stream.chunk(normal(1, 2, INPUTS)),
+        r"there are steps of 2 sequences; rows= names 1": lambda: stream.chunk(normal(2, 2, INPUTS), rows=1),
+        r"the inputs are .* float64\[4\]; those of earlier chunks were .* float32\[4\]": lambda: stream.chunk(
+            np.zeros((2, 1, INPUTS))
+        ),
+        "last is True or False": lambda: stream.chunk(normal(2, 1, INPUTS), last=1),
+        "rows has the row 1 twice": lambda: stream.drop([1, 1]),
+        "the rows of this stream have no statics": lambda: stream.add(1, normal(1, 2)),
+        "no static sequences": lambda: model.stream_chunks(1, sn.Ragged.from_list([normal(2, 2)])),
+        "not copied or pickled": lambda: pickle.dumps(stream),
+        "the stream has no rows": lambda: model.stream_chunks(0).chunk(np.zeros((0, 1, INPUTS), "float32")),
+    }
+    for message, call in refused.items():
+        with pytest.raises(InputError, match=message):
+            call()
+    stream.chunk(normal(1, 1, INPUTS), rows=0)
+    with pytest.raises(
+        InputError, match=r"the rows have 0 to 1 outputs ready, .*: give the steps as a Ragged"
+    ):
+        stream.chunk(normal(2, 1, INPUTS))
+    assert stream.chunk(sequences((1, 1))).lengths.tolist() == [0, 1]
+
+
+def test_a_stream_of_steps_says_that_chunks_are_taken():
+    with pytest.raises(InputError, match=r"reads 1 later step .*; graph\.stream_chunks\(\) takes chunks of"):
+        graph("middle").stream()
