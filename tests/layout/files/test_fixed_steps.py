@@ -127,9 +127,7 @@ def test_a_maximum_of_all_steps_of_openvino_is_for_the_steps_of_the_file(tmp_pat
     x = np.random.default_rng(0).normal(size=(2, STEPS, FEATURES)).astype("float32")
     found = np.asarray(graph(x))
     assert_close(found, x.max(1).reshape(found.shape), STEPS)
-    with pytest.raises(
-        InputError, match=r"13 steps, and sequence 0 has 26; the number 13 of .* \(MaxPool\)"
-    ):
+    with pytest.raises(InputError, match=r"13 steps, and sequence 0 has 26; the number 13 of .* \(MaxPool\)"):
         graph(np.concatenate([x, x], 1))
 
 

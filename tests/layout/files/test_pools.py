@@ -51,9 +51,7 @@ def test_a_pooling_of_all_steps_is_for_the_steps_of_the_file(name: str, folder: 
     operator, shape = ALL[name]
     graph, x = sn.load(folder / name), x_of(STEPS)
     assert_close(np.asarray(graph(x)), x.mean(1).reshape(shape), STEPS)
-    with pytest.raises(
-        InputError, match=rf"for 13 steps, and sequence 0 has 26; the number 13 .*{operator}"
-    ):
+    with pytest.raises(InputError, match=rf"for 13 steps, and sequence 0 has 26; the number 13 .*{operator}"):
         graph(x_of(26))
     anyway = sn.load(folder / name, steps="any")
     assert_close(np.asarray(anyway(x)), x.mean(1).reshape(shape), STEPS)
