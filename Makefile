@@ -35,7 +35,7 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 BENCH_PEERS := openvino tensorflow jax paddle
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark peft
 
-.PHONY: help demo test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-emulated test-torchs-own ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
+.PHONY: help demo test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-gpu test-emulated test-torchs-own ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,9 @@ test-elsewhere: $(VENV)/test.stamp ## what CI runs on macOS and Windows, in one 
 
 test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, against every reader
 	$(BIN)/python tests/fuzz/hunt.py --count 100000 --keep build/mutants $(ARGS)
+
+test-gpu: $(VENV)/test.stamp ## every kind of model, random steps and loops on an NVIDIA GPU, which must be there
+	$(BIN)/python tests/processes/on_gpu.py $(ARGS)
 
 test-emulated: $(VENV)/test.stamp ## tests of the engine, and the demo, under QEMU as 64-bit Arm and as an x86-64 without AVX
 	$(BIN)/python tests/processes/emulated.py $(ARGS)

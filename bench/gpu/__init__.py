@@ -18,6 +18,8 @@
     stages            all of these, each in a process of its own
     predictions       what was expected before anything was measured
     tables            the tables of docs/design/gpu.md
+    selfcheck         checks of the target `cuda` of stepnet on a GPU: `python -m bench.gpu.selfcheck`
+    together, pointwise   its kernels, which tests run in emulation too: what threads do together, operations
 
 `python -m bench.gpu prepare FOLDER` writes the bundle. `python -m bench.gpu measure FOLDER` runs on a machine
 with a GPU, which needs NumPy and PyTorch but not stepnet.

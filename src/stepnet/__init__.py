@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from stepnet.model.beams import beam_search
     from stepnet.model.builder import create_rnn_op, foreach
     from stepnet.model.compose import Bidirectional, Stack
-    from stepnet.model.convolution import avg_pool1d, conv1d, conv_transpose1d, max_pool1d
+    from stepnet.model.convolution import avg_pool1d, conv1d, conv_transpose1d, max_pool1d, pad_steps
     from stepnet.model.cotangents import vjp
     from stepnet.model.file import load
     from stepnet.model.generate import generate
@@ -89,6 +89,7 @@ __all__ = [
     "masks",
     "max_pool1d",
     "one_hot",
+    "pad_steps",
     "progress",
     "quantize",
     "reduce",
@@ -134,6 +135,7 @@ HOMES = {
     "jvp": "stepnet.model.tangents",
     "load": "stepnet.model.file",
     "max_pool1d": "stepnet.model.convolution",
+    "pad_steps": "stepnet.model.convolution",
     "quantize": "stepnet.model.graph.quantize",
     "sampling": "stepnet.model.samplers",
     "value_and_grad": "stepnet.model.losses",

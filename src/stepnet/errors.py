@@ -81,6 +81,12 @@ class LibraryError(StepnetError):
     """A library that an engine calls is missing, is of another version, or reports a failure."""
 
 
+class DeviceError(StepnetError):
+    """A GPU cannot be used, or a kernel failed on it: there is no driver or no such device, or the driver
+    reports an error.
+    """
+
+
 class FileError(StepnetError):
     """A file cannot be read or written: truncated, of another kind, or unsafe. The message is one line."""
 

@@ -41,6 +41,7 @@ from bench import (
     delta_rules,
     early,
     elementary,
+    ensembles,
     entered,
     folders,
     generate,
@@ -264,6 +265,22 @@ def test_a_way_that_forgets_its_state_stops_it(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(stream, name, forgetful(getattr(stream, name)))
     with pytest.raises(AssertionError, match="away from ours"):
         ran(stream, *SMALLEST)
+
+
+# ---- ensembles
+
+
+@pytest.mark.usefixtures("same_threads")
+def test_an_ensemble_is_timed_in_every_way():
+    before = torch.get_num_threads()
+    try:
+        found = json.loads(ran(ensembles, "--sizes", "1", "--rounds", "1", "--json"))["rows"]
+    finally:
+        torch.set_num_threads(before)
+    assert [(one["size"], one["what"]) for one in found] == [
+        ("8, 20, 1, 16, 32", what) for what in ("outputs", "gradients")
+    ]
+    assert all(one[way] > 0 for one in found for way in ("mapped", "functional", "modules", "theirs"))
 
 
 # ---- beam search

@@ -270,8 +270,8 @@ def test_explain_of_models_that_are_none(tmp_path: Path):
         f"{MODEL}: no recurrent module is called 'rnn'; there are 'gru.': "
         "say --module NAME (Python: module=NAME) for one of these"
     )
-    assert refusal("explain", "--recurrent-only", MODEL, "--engine", "cuda").startswith(
-        "no engine is called 'cuda'"
+    assert refusal("explain", "--recurrent-only", MODEL, "--engine", "tpu").startswith(
+        "no engine is called 'tpu'"
     )
 
 

@@ -90,7 +90,7 @@ def test_it_says_what_there_is_and_that_it_works():
     assert facts["stepnet"] == sn.__version__
     assert facts["packages"]["numpy"] == np.__version__
     assert list(facts["packages"]) == NAMES
-    assert list(facts["engines"]) == ["llvm", "onednn", "interpret"]
+    assert list(facts["engines"]) == ["llvm", "onednn", "interpret", "cuda", "cuda-emulated"]
     assert facts["engines"]["llvm"] is facts["engines"]["interpret"] is None
     assert facts["engines"]["onednn"] == missing_onednn()
     assert facts["threads"] >= 1

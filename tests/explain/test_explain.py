@@ -148,8 +148,8 @@ def test_engines_that_refuse_say_why(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_an_engine_there_is_not():
-    with pytest.raises(sn.StepnetError, match="no engine is called 'cuda'"):
-        gru().explain("cuda")
+    with pytest.raises(sn.StepnetError, match="no engine is called 'tpu'"):
+        gru().explain("tpu")
 
 
 @pytest.mark.parametrize(

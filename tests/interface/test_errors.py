@@ -757,11 +757,11 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         {"statics": np.ones((2, 1), F32)},
     ),
     "no such engine": (
-        "no engine is called 'cuda'; the engines are llvm, onednn, interpret",
+        "no engine is called 'tpu'; the engines are llvm, onednn, interpret, cuda",
         (X,),
-        {"engine": "cuda"},
+        {"engine": "tpu"},
     ),
-    "no such engine among several": ("no engine is called 'cuda'", (X,), {"engine": ("cuda", "llvm")}),
+    "no such engine among several": ("no engine is called 'tpu'", (X,), {"engine": ("tpu", "llvm")}),
 }
 
 

@@ -18,7 +18,7 @@ NAMES = {
         builder cells conv1d conv_transpose1d
         convert create_rnn_op elu erf expand foreach gelu generate hard_sigmoid jvp
         layer_norm layout leaky_relu load masks max_pool1d
-        one_hot progress quantize reduce relu sampling scan selu
+        one_hot pad_steps progress quantize reduce relu sampling scan selu
         set_threads sigmoid silu
         softmax softmax_over_steps softplus softsign value_and_grad vjp
     """,

@@ -87,7 +87,12 @@ class Begun(torch.nn.Module):
 WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
     # engines
     ("no engine", lambda: RNN(X, engine=None), InputError, "engine is a name, or several .*, not None"),
-    ("a number", lambda: RNN(X, engine=5), InputError, "of llvm, onednn, interpret and 'auto', not 5"),
+    (
+        "a number",
+        lambda: RNN(X, engine=5),
+        InputError,
+        "cuda, cuda-emulated and 'auto', not 5",
+    ),
     ("a mixed list", lambda: RNN(X, engine=["llvm", 3]), InputError, r"not \['llvm', 3\]"),
     ("no engines", lambda: RNN(X, engine=[]), InputError, r"engine is a name, or several .*, not \[\]"),
     ("an unknown engine", lambda: RNN(X, engine="gpu"), InputError, "no engine is called 'gpu'"),

@@ -107,5 +107,7 @@ def test_arrays_without_numbers_or_on_a_device_are_refused() -> None:
         TOTAL(LikeTracer(X))
     with pytest.raises(InputError, match=r"values is float64\[2, 3, 2\] that JAX traces"):
         sn.Ragged(LikeTracer(X), (np.array([0, 2]),))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"an input is an array of JAX on gpu; give jax.device_get"):
+    with pytest.raises(InputError, match=r'of type LikeJax, is on a GPU, .* give engine="cuda"'):
         TOTAL(LikeJax(X, "gpu"))
+    with pytest.raises(InputError, match=r"memory `h` is an array of JAX on gpu; give jax.device_get"):
+        TOTAL(X, LikeJax(X[:, 0], "gpu"))

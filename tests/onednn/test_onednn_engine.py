@@ -210,7 +210,7 @@ def test_explain_says_so():
     text = rnn_of("gru", INPUTS, HIDDEN).explain("onednn")
     assert "engine: onednn\n" in text
     assert "onednn" not in rnn_of("gru", INPUTS, HIDDEN).explain()
-    assert list(engine_names()) == ["llvm", "onednn", "interpret"]
+    assert list(engine_names()) == ["llvm", "onednn", "interpret", "cuda", "cuda-emulated"]
 
 
 def test_streams():

@@ -15,6 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import numpy as np
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -174,6 +175,84 @@ def weights_of_a_gru_after_accelerate() -> None:
 @check
 def weights_of_an_lstm_before_accelerate() -> None:
     weights_of_layers("LSTM", first=False)
+
+
+class Cell(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.h = torch.nn.Linear(3, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any, h: Any) -> Any:
+        return torch.tanh(self.x(x) + self.h(h))
+
+
+class Loop(torch.nn.Module):
+    """The cell in a loop of PyTorch."""
+
+    def __init__(self, cell: Any) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Any) -> Any:
+        h, outputs = x.new_zeros(x.shape[1], 4), list[Any]()
+        for one in x:
+            outputs.append(h := self.cell(one, h))
+        return torch.stack(outputs), h
+
+
+class Around(torch.nn.Module):
+    def __init__(self, rnn: Any) -> None:
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(self, x: Any) -> Any:
+        return self.rnn(x)[0]
+
+
+def recurrence(cell: Any) -> Any:
+    return stepnet.torch.Recurrence(cell, (torch.zeros(1, 3), torch.zeros(1, 4)))
+
+
+@check
+def linear_layers_in_the_cell_of_a_recurrence() -> None:
+    x, made = torch.linspace(-1, 1, 5 * 2 * 3).reshape(5, 2, 3), list[dict[str, Any]]()
+    for kind in (recurrence, Loop):
+        torch.manual_seed(0)
+        model: Any = Around(kind(Cell()))
+        before = model(x)
+        model = adapted(model, target_modules=["x", "h"])
+        outputs = model(x)
+        outputs.square().sum().backward()
+        assert not torch.allclose(before, outputs, atol=1e-3)
+        found = {"outputs": outputs} | {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+        with model.disable_adapter():
+            assert torch.equal(model(x), before)
+        found["merged"] = model.merge_and_unload()(x)
+        made.append(found)
+    assert made[0].keys() == made[1].keys()
+    for name, one in made[0].items():
+        assert_close(one.detach().numpy(), made[1][name].detach().numpy(), 10, 4)
+
+
+@check
+def weights_of_a_recurrence_and_of_a_scan_are_refused() -> None:
+    params = {"W": np.zeros((3, 4), "float32"), "R": np.zeros((4, 4), "float32")}
+
+    def step(x: Any, h: Any, params: Any) -> Any:
+        h = np.tanh(x @ params["W"] + h @ params["R"])
+        return h, h
+
+    scan = stepnet.torch.Scan(stepnet.RNN(step, params, memory=4), batch_first=False)
+    for rnn, weight, words in (
+        (recurrence(Cell()), "rnn.cell.x.weight", "a step cannot turn gradients off or on for a part of it"),
+        (scan, "rnn.params.W", "the parameters of a Scan or a Recurrence are a ParamWrapper"),
+    ):
+        try:
+            adapted(Around(rnn), target_parameters=[weight])(torch.ones(5, 2, 3))
+            said = "nothing was raised"
+        except RuntimeError as error:
+            said = str(error)
+        assert words in said, said
 
 
 @check

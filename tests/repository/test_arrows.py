@@ -40,6 +40,7 @@ STAGES = {
     "layout": "layout",
     "keras": "keras",
     "onednn": "onednn",
+    "cuda": "cuda",
     "files": "layout.files",
     "onnx": "onnx paddle",
     "model file": "model.file model.verdict model.stored",
@@ -76,6 +77,7 @@ SHOWN = {
     "compiler.values": "",
     "compiler.trace": "",
     "compiler.net.types": "",
+    "compiler.net.extensions": "Extension",
     "compiler.net.windows": "",
     "compiler.targets": "Order checked_engine devices_of",
     "model.differentiable": "",
@@ -89,7 +91,10 @@ SHOWN = {
 }
 # And one front end alone, for functions that its users call in steps, for files, workers and libraries.
 SHOWN_TO = {
-    "torch": {"compiler.net.tolerance": "tolerance"},
+    "torch": {  # its tensors may lie on the device of a target
+        "compiler.net.tolerance": "tolerance",
+        "compiler.targets": "AddressEngine Order checked_engine devices_of engine_at",
+    },
     "jax": {"model.batch": "checked_lengths"},
     "keras": {},
     "arrow": {"model.file": "FileModel read_model"},

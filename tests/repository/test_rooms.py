@@ -24,7 +24,7 @@ SHARED = {
 CLASS = re.compile(r"^\s*class ([A-Za-z]\w*)", re.MULTILINE)
 """A line that seems to begin a class: it may stand in a docstring, too."""
 
-MOST_ENTRIES = 18
+MOST_ENTRIES = 19
 """The most entries of the package at its top, `__init__.py`, `__main__.py` and `py.typed` aside."""
 
 

@@ -87,7 +87,7 @@ def of_torch() -> Callable[[], Any]:
 WAYS = {
     "`rnn(ragged)`": (of_recurrence, 8),
     "`sn.vjp`, forward and backward": (of_gradient, 9),
-    "`stepnet.torch.GRU` without gradients": (of_torch, 10),
+    "`stepnet.torch.GRU` without gradients": (of_torch, 11),
 }
 
 

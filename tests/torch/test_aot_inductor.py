@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,8 +27,8 @@ assert not any(name.startswith("stepnet") for name in sys.modules)
 def test_a_compiled_program(kind: str, plain: bool, tmp_path: Path, request: pytest.FixtureRequest):
     if not request.config.getoption("--long"):
         pytest.skip("--long is missing: PyTorch's compiler of C++ takes half a minute")
-    module, x, compiled = KINDS[kind].make(), sequences(7), str(tmp_path / "program.pt2")
-    dims: Any = {0: torch.export.Dim("time")} | ({} if plain else {1: torch.export.Dim("batch")})
+    module, x, compiled = KINDS[kind].make(), sequences(7, 3), str(tmp_path / "program.pt2")
+    dims = {0: torch.export.Dim("time"), 1: torch.export.Dim("batch")}
     with torch.no_grad():
         program = torch.export.export(module, (sequences(),), dynamic_shapes=(dims,))
         if plain:
@@ -42,6 +41,5 @@ def test_a_compiled_program(kind: str, plain: bool, tmp_path: Path, request: pyt
         subprocess.run(command, check=True)
         found = torch.load(paths[1])
     else:
-        x = sequences(7, 3)
         found = torch._inductor.aoti_load_package(compiled)(x)[0]
     assert_same({"": found}, {"": module(x)[0].detach()})

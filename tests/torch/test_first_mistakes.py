@@ -87,8 +87,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         "a range is over the steps of an input: number them ahead of a convolution or pooling",
     ),
     "padding by steps": (
-        graph(lambda m, x: m.c(x.transpose(1, 2)), c=nn.Conv1d(4, 4, 3, padding=1, padding_mode="replicate")),
-        "padding of mode replicate puts steps of a sequence at its ends, .*: use zeros",
+        graph(lambda m, x: m.c(x.transpose(1, 2)), c=nn.Conv1d(4, 4, 3, padding=1, padding_mode="circular")),
+        "steps are put at the ends of a sequence by reflect or replicate, not by 'circular'",
     ),
     "steps in a tensor of features": (
         graph(lambda m, x: x * torch.full((x.size(0), 1, 1), x.size(1))),

@@ -166,6 +166,24 @@ def test_any_recurrence_is_in_the_graph(training: bool):
     assert_same(found[3], found[1])
 
 
+def by_params(x: torch.Tensor, h: torch.Tensor, params: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A step that is a function, with its parameters in a dict."""
+    h = torch.tanh(x @ params["W"] + h @ params["R"])
+    return h, h
+
+
+def test_a_recurrence_of_a_function_is_in_the_graph():
+    params = {"W": numbers(INPUTS, HIDDEN), "R": numbers(HIDDEN, HIDDEN)}
+    example = torch.zeros(1, INPUTS).double(), torch.zeros(1, HIDDEN).double(), params
+    module, found = stepnet.torch.Recurrence(by_params, example), list[dict[str, Any]]()
+    for run in (module, torch.compile(module, backend="aot_eager", fullgraph=True)):
+        module.zero_grad()
+        y, h = run(numbers(STEPS, BATCH, INPUTS))
+        (y.square().sum() + h.sum()).backward()
+        found.append({"y": y, "h": h} | {name: one.grad for name, one in module.named_parameters()})
+    assert_same(found[1], found[0])
+
+
 class Words(torch.nn.Module):
     """A cell that adds up the embeddings of words."""
 

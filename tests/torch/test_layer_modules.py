@@ -12,6 +12,8 @@ from torch.func import functional_call
 from torch.nn.utils import parametrizations
 
 import stepnet.torch
+from stepnet.errors import InputError
+from tests.torch import torch_tools as tools
 from tests.torch.layer_cases import BATCH, FORMS, HIDDEN, INPUTS, STEPS, Case, answers, assert_same, numbers
 
 NAMES = ("GRU", "LSTM", "RNN")
@@ -233,6 +235,48 @@ def test_tensors_of_a_class_with_its_own_functions_run_in_torch_nn(name: str):
     assert type(found[0]) is type(right[0]) is Own
     assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))
     assert type(ours(x.as_subclass(torch.Tensor))[0]) is torch.Tensor
+
+
+def test_tensors_of_a_class_with_its_own_functions_run_in_a_loop_of_the_step():
+    torch.manual_seed(0)
+    module, x = tools.KINDS["Recurrence"].make(), torch.ones(5, 2, tools.INPUTS)
+    found, right = module(x.as_subclass(Own)), module(x)
+    for one, other in zip(found, right, strict=True):
+        assert type(one) is Own
+        assert_same({"": one.as_subclass(torch.Tensor)}, {"": other})
+    scan = tools.KINDS["Scan"].make()
+    with pytest.raises(InputError, match="x of a Scan has a tensor of Own, a class with functions in place"):
+        scan(x.as_subclass(Own))
+
+
+def test_gradients_of_each_sample_of_a_recurrence_are_those_of_torch():
+    from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
+
+    torch.manual_seed(0)
+    cell, made = tools.Cell(), list[dict[str, torch.Tensor]]()
+
+    class Loop(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, x: torch.Tensor) -> Any:
+            h = x.new_zeros(len(x), tools.HIDDEN)
+            return torch.stack([h := self.cell(one, h) for one in x.unbind(1)], 1), h
+
+    example = torch.zeros(1, tools.INPUTS), torch.zeros(1, tools.HIDDEN)
+    x = numbers(3, 5, tools.INPUTS, dtype=torch.float32)
+    for module in (stepnet.torch.Recurrence(cell, example, batch_first=True), Loop()):
+        call_for_per_sample_grads(module)(x)[0].square().sum().backward()
+        parameters: dict[str, Any] = dict(module.named_parameters())
+        made.append({name: one.grad_sample for name, one in parameters.items()})
+        for one in parameters.values():
+            del one.grad_sample
+    assert made[0]["cell.h.weight"].shape == (3, tools.HIDDEN, tools.HIDDEN)
+    assert_same(*made)
+    scan = tools.KINDS["Scan"].make()
+    with pytest.raises(InputError, match="a class with functions in place of PyTorch's; a Scan runs plain"):
+        call_for_per_sample_grads(scan, batch_size=2)(torch.ones(5, 2, tools.INPUTS))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.torch import torch_tools as tools
 from tests.torch.layer_cases import BATCH, FORMS, INPUTS, STEPS, Case, assert_same, in_form, numbers, tensors
 
 CASES = {
@@ -83,3 +84,54 @@ def test_unused_inputs_are_materialised_when_autograd_is_asked_to():
         outputs, _ = module(x)
         found = torch.autograd.grad(outputs.sum(), [x, other], materialize_grads=True)
         assert torch.equal(found[1], torch.zeros(2))
+
+
+# ---- recurrences and scans ---------------------------------------------------------------------------------
+
+
+class Loop(torch.nn.Module):
+    """The step of a module of `torch_tools.KINDS` in a loop of PyTorch, with the same parameters."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.cell: Any = getattr(module, "cell", None)
+        self.params = module.params
+
+    def forward(self, x: Any, h: Any) -> Any:
+        outputs = list[Any]()
+        for one in x:
+            following = torch.tanh(one @ self.params["W"] + h @ self.params["R"]) if self.params else None
+            h = self.cell(one, h) if following is None else following
+            outputs.append(h)
+        return torch.stack(outputs), h
+
+
+@pytest.mark.parametrize("name", ["Recurrence", "Scan"])
+def test_the_same_gradients_of_a_recurrence_are_none(name: str):
+    torch.manual_seed(0)
+    module = tools.KINDS[name].make().double()
+    weights = [weight for weight, _ in module.named_parameters()]
+    for wanted, results in product(("all", "x", "state 0", *weights), ((0,), (1,), (0, 1))):
+        made = list[dict[str, Any]]()
+        for run in (module, Loop(module)):
+            x, h = numbers(5, 2, tools.INPUTS), numbers(2, tools.HIDDEN)
+            given = {"x": x, "state 0": h} | dict(run.named_parameters())
+            for place, tensor in given.items():
+                tensor.requires_grad_(wanted in (place, "all"))
+            outputs = run(x, h)
+            inputs = {place: tensor for place, tensor in given.items() if tensor.requires_grad}
+            losses = [outputs[place].square().sum() for place in results]
+            found = torch.autograd.grad(losses, list(inputs.values()), allow_unused=True)
+            made.append(dict(zip(inputs, found, strict=True)))
+        assert_same(*made)
+
+
+@pytest.mark.parametrize("name", ["Recurrence", "Scan"])
+def test_a_recurrence_of_tensors_without_gradients_has_none(name: str):
+    module = tools.KINDS[name].make().requires_grad_(False)
+    assert not any(tensor.requires_grad for tensor in module(torch.ones(5, 2, tools.INPUTS)))
+    x, other = torch.ones(5, 2, tools.INPUTS, requires_grad=True), torch.ones(2, requires_grad=True)
+    outputs = module(x)[0].sum()
+    found = torch.autograd.grad(outputs, [x, other], materialize_grads=True)
+    assert found[0].any()
+    assert torch.equal(found[1], torch.zeros(2))

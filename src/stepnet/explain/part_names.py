@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.pairs import PAIRED
 from stepnet.compiler.net.types import extent_text
 from stepnet.compiler.net.windows import WINDOWED
@@ -51,7 +52,8 @@ def describe_part(part: Part, schedule: Schedule) -> str:
     if part.kind == "recurrence":
         return f"a recurrence over {at}, all sequences at once"
     if part.kind == "loop" and part.node is not None:
-        return f"a recurrence over {at}, step by step: {why_in_parts(part.node, part.extent)}"
+        reason = why_in_parts(part.node, part.extent) or "its step has sequences of its own"
+        return f"a recurrence over {at}, step by step: {reason}"
     if part.kind == "plain":
         return f"operations at {at}, all at once"
     assert part.node is not None
@@ -69,6 +71,10 @@ def describe_part(part: Part, schedule: Schedule) -> str:
     if operation == "arrange":
         order = "last first" if part.node.attributes["reverse"] else "in order"
         return f"steps {order} at {extent_text(schedule.net.type_of(part.results[0]).extent)}"
+    if operation == "extend":
+        own = Extension.of(part.node.attributes)
+        at = extent_text(schedule.net.type_of(part.reads[0]).extent)
+        return f"{own.before} copies of steps ahead of {at} and {own.after} behind, by {own.how}"
     here, there = (extent_text(schedule.net.type_of(n).extent) for n in (part.reads[0], part.results[0]))
     how = part.node.attributes.get("how")
     if how and part.node.operation == "expand":

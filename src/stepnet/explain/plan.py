@@ -10,7 +10,7 @@ from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.waves import lines_of, waves_of
 from stepnet.compiler.targets import engine_named, engine_names, engines_of, planning_of
 from stepnet.compiler.targets.assignment import choice as placed_on
-from stepnet.compiler.targets.base import SharedEngine
+from stepnet.compiler.targets.base import KernelEngine, SharedEngine
 from stepnet.compiler.values.arguments import checked_integer
 from stepnet.explain.document import FACTS, DocumentTable, Item, TitledSection
 from stepnet.explain.facts import Asked, Explanation, StageFacts, choice, plan_explanation, schedule_on
@@ -56,6 +56,7 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
     if schedule.single_plan is not None:
         facts = plan_explanation(schedule.single_plan, chosen, engines)
         shared = partition_sections(schedule.single_plan, chosen, size)
+        shared += kernel_sections(schedule.single_plan, engine, size)
         return [ends_section(facts), engine_section(chosen, engines), *shared, *work_sections(facts)]
     named = list(parts_of(schedule))
     rows = tuple((number, describe_part(part, inside)) for number, part, inside in named)
@@ -70,7 +71,8 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
             # The sizes of inner sequences are not those of the call.
             flat = size if part.extent == STEPS else None
             sections += [TitledSection("", (placed, ends_section(facts)))]
-            sections += [*partition_sections(plan, chosen, flat), *work_sections(facts)]
+            sections += [*partition_sections(plan, chosen, flat), *kernel_sections(plan, engine, flat)]
+            sections += work_sections(facts)
     return sections
 
 
@@ -144,6 +146,20 @@ def partition_sections(plan: Plan, chosen: str | None, size: CallSize | None) ->
     return [
         TitledSection(title, (str(partition(engine.load(plan), size, engine.threads(), engine.machine())),))
     ]
+
+
+def kernel_sections(plan: Plan, asked: Asked, size: CallSize | None) -> list[TitledSection]:
+    """Makes a section of an explanation for each engine that chooses kernels by the size of a call: those of
+    a plan (which operation runs when), also if the engine refuses it for want of a device.
+
+    asked: the engine, or several in order, that the user asks for. size: the size of the call; without one
+    there is no section.
+    """
+    engines = [engine for engine in engines_of(asked) if isinstance(engine, KernelEngine)]
+    if size is None:
+        return []
+    title = f"kernels, for {described_size(size)}"
+    return [TitledSection(title, (facts_table(engine.kernels(plan, size)),)) for engine in engines]
 
 
 def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) -> Iterator[Item]:

@@ -18,7 +18,7 @@ from stepnet.keras.steps import FULL, StepArguments, call_cell, in_full, value_o
 from stepnet.keras.tensor_steps import TensorSteps, step_of
 from stepnet.keras.traces import CellTrace, find_trace
 from stepnet.torch.recording import is_recorded
-from stepnet.torch.sequences import runs_on
+from stepnet.torch.sequences import HOST
 
 keras: Any = installed()
 torch: Any = installed("torch")
@@ -158,7 +158,7 @@ def check(layer: Any, packed: PackedInputs, states: Any, mask: Any, engine: Orde
         if state.shape[0] != batch:
             raise StepError(f"an initial state is {list(state.shape)}, and there are {batch} sequences")
     for part in tree.flatten(packed.parts):
-        if not runs_on(part.device, engine):
+        if part.device.type != HOST:
             raise StepError(f"the sequences are on {part.device}: machine code is for the CPU")
     if refuses_transforms():
         raise StepError(

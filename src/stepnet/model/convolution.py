@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.net.extensions import MODES, Extension
 from stepnet.compiler.net.windows import LARGEST, Lengths, Window, derived_axis
 from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.traced import Traced, apply, lifted, reshaped, transposed
@@ -231,6 +232,53 @@ def windowed_mean(x: Traced, window: Window, counts_zeros: bool) -> Traced:
     if counts_zeros or not has_zeros(window):
         return total / window.size
     return total / apply("sum", inside(x, window).astype(x.type.dtype), axes=axes)
+
+
+def pad_steps(x: Any, padding: Any, *, mode: str = "reflect") -> Traced:
+    """Puts copies of steps ahead of each sequence of a model and behind it.
+
+    A convolution with `padding="valid"` then reads these, where it would else read zeros. `conv1d` itself
+    puts zeros there.
+
+    Args:
+        x: Sequences of a `Graph` model, with any features at each step.
+        padding: The number of steps at both ends, or (before, after).
+        mode: "reflect" for the steps next to the first and the last one, as in a mirror there: a sequence has
+            more steps than are put at an end. "replicate" for the first and the last step again. Both are as
+            in PyTorch's `torch.nn.functional.pad`.
+
+    Returns:
+        Sequences of before + n + after steps; of none where x has none.
+
+    Raises:
+        StepError: For values that are no sequences of a model, and for settings that do not fit. A call
+            raises `InputError` for sequences that are too short.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> model = sn.Graph(lambda x, params: sn.pad_steps(x, (2, 1)))
+    >>> model(np.float32([[[1], [2], [3]]]))[0, :, 0].tolist()
+    [3.0, 2.0, 1.0, 2.0, 3.0, 2.0]
+    >>> model = sn.Graph(lambda x, params: sn.pad_steps(x, (2, 1), mode="replicate"))
+    >>> model(np.float32([[[1], [2], [3]]]))[0, :, 0].tolist()
+    [1.0, 1.0, 1.0, 2.0, 3.0, 3.0]
+    """
+    model_of(x, "pad_steps")
+    if not is_one_of(mode, MODES):
+        raise refuse(f"mode is {' or '.join(map(repr, MODES))}, not {short_repr(mode)}")
+    return extended(x, Extension(*padded(padding, 0), mode))
+
+
+def extended(x: Traced, extension: Extension) -> Traced:
+    """Returns sequences with copies of their steps at their ends; raises `StepError` for numbers of steps
+    that there cannot be, and for other values than steps of sequences.
+    """
+    if not (extension.before or extension.after):
+        return x
+    try:
+        return apply("extend", x, **extension.attributes)
+    except NetError as error:
+        raise refuse(str(error)) from None
 
 
 # ---- arguments ---------------------------------------------------------------------------------------------

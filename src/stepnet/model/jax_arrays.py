@@ -1,4 +1,5 @@
 """JAX arrays in calls of models: they enter as NumPy arrays of the same memory, and results leave as JAX's.
+Those on a GPU, and such of other libraries, are for `device_arrays.py`.
 
     rnn(x)      x --view--> rnn(array) --DLPack--> outputs, final
 
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from stepnet.compiler.values.arguments import array_of, is_jax_array
+from stepnet.compiler.values.arguments import array_of, is_jax_array, is_tensor
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.ragged import Ragged
 
@@ -18,6 +19,24 @@ from stepnet.ragged import Ragged
 def has_jax_arrays(sequences: Any) -> bool:
     """Tells whether one of the inputs of a call is an array of JAX, or a Ragged of one."""
     return "jax" in sys.modules and any(is_jax_array(values_of(leaf)) for leaf in leaves(sequences))
+
+
+def has_device_arrays(sequences: Any) -> bool:
+    """Tells whether one of the inputs of a call is an array on a GPU, of stepnet or of another library."""
+    return any(is_on_device(leaf) for leaf in leaves(sequences))
+
+
+def is_on_device(value: Any) -> bool:
+    """Tells whether a value is an array on a GPU: a result of an earlier call, a tensor of PyTorch or an
+    array of JAX there, or one of a class with the CUDA array interface.
+    """
+    if is_jax_array(value):
+        jax: Any = sys.modules["jax"]
+        is_traced = isinstance(value, jax.core.Tracer)
+        return not is_traced and {device.platform for device in value.devices()} <= {"gpu", "cuda"}
+    if is_tensor(value):
+        return value.device.type == "cuda"
+    return hasattr(value.__class__, "__cuda_array_interface__")
 
 
 def called_on_arrays(call: Callable[[Any], Any], sequences: Any) -> Any:

@@ -30,7 +30,7 @@ from stepnet.errors import InputError
 from stepnet.model.batch import no_sequences, no_static, with_default_dtypes, with_dtypes
 from stepnet.model.control import MEANT, MEANT_OF_STREAMS, Controls, UncheckedCall
 from stepnet.model.executables import Form
-from stepnet.model.jax_arrays import called_on_arrays, has_jax_arrays
+from stepnet.model.jax_arrays import called_on_arrays, has_device_arrays, has_jax_arrays
 from stepnet.model.program import REPLACED, Asked, Program, same_parameters
 from stepnet.model.reading import Reading
 
@@ -172,7 +172,9 @@ class Model(ABC):
             The outputs in the form of the input: a `Ragged` for a `Ragged`, an array for an array, with zeros
             beyond the lengths. Outputs of a `Graph` that a sequence has once are [batch, features...]. Then,
             but for a `Graph`, the last memory of each sequence, [batch, features...], in the structure of the
-            memory. Where an input is an array of JAX, or a `Ragged` of one, all these are, too.
+            memory. Where an input is an array of JAX, or a `Ragged` of one, all these are, too. Where the
+            inputs are arrays on a GPU, which `engine="cuda"` reads where they lie, they stay there, as arrays
+            that other libraries take by DLPack.
 
         Raises:
             ArgumentError: For an argument by another name.
@@ -198,15 +200,21 @@ class Model(ABC):
                 f"a call of a {self.noun}", Model.__call__, unknown, {**MEANT, **self.meant()}
             )
         if statics is None and lengths is None and mask is None and begun is None and self.until is None:
-            options = last_only, engine, masked, time_major
-            form, results = self.programs.prepared(sequences, initial, *options)
+            form, results = self.programs.prepared(sequences, initial, last_only, engine, masked, time_major)
             if results is not None:
                 return results
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
+        call = UncheckedCall(sequences, None, initial, statics, lengths, last_only, control, engine)
+        if form is None and has_device_arrays(sequences):
+            with IMPORTS:  # late: few processes use a GPU
+                from stepnet.model.device_arrays import called_on_device
+
+            if self.until is not None:
+                raise InputError("until= is not for arrays on a GPU: give arrays of the host")
+            return called_on_device(self.gradient_reading, call, self.gives_final)
         if has_jax_arrays(sequences):
             further = initial, statics, lengths, last_only, engine
             return called_on_arrays(lambda arrays: self(arrays, *further, **control), sequences)
-        call = UncheckedCall(sequences, None, initial, statics, lengths, last_only, control, engine)
         return self.unprepared(form, call)
 
     def unprepared(self, form: Form | None, call: UncheckedCall) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,7 +32,11 @@ def located_integers(net: Net, arrays: Arrays, positions: Positions) -> Generato
         with IMPORTS:  # late: only errors need it
             from stepnet.model.outside import located_in_net
 
-        raise located_in_net(error, net, arrays, positions) from None
+        there: list[Any] = [*arrays]
+        on_host: list[Any] = [
+            each if each is None or isinstance(each, np.ndarray) else each.numpy() for each in there
+        ]
+        raise located_in_net(error, net, on_host, positions) from None
 
 
 def run_net(

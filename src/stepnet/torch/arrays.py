@@ -14,8 +14,8 @@ from stepnet.torch.pytorch import pytorch
 torch: Any = pytorch("torch")
 dispatch: Any = pytorch("torch.utils._python_dispatch")
 Array = np.ndarray
-PLAIN = torch.Tensor, torch.nn.Parameter
-"""The classes of most tensors, which have numbers of their own."""
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+"""The classes of most tensors, which have numbers of their own and PyTorch's functions."""
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """The dtypes in which numbers are stored, and computed in float32."""
 

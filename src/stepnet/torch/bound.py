@@ -21,7 +21,8 @@ from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import HALVES, Array, array_of, carried, in_dtypes, tensor_of
-from stepnet.torch.function import count_products, differentiated, run_forward
+from stepnet.torch.function import count_products, run_forward, run_tensors
+from stepnet.torch.places import ON_HOST, place_on
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_differentiated
 from stepnet.torch.sequences import SequencePlaces
@@ -82,7 +83,8 @@ class DifferentiableLayers:
         if checkpoint is not None:
             checkpoint = checked_checkpoint(checkpoint)
         static_tensors, memories = statics or [], self.carried(memories)
-        if not is_differentiated([data, *memories, *static_tensors, *parameters]):
+        every = [data, *memories, *static_tensors, *parameters]
+        if place_on(data.device, engine) is ON_HOST and not is_differentiated(every):
             if (bound := module.__dict__.get(BOUND)) is None:
                 bound = module.__dict__.setdefault(BOUND, BoundModule())
             return bound(self, place, data, memories, parameters, static_tensors, engine)
@@ -93,7 +95,7 @@ class DifferentiableLayers:
             *static_tensors,
             *parameters,
         ]
-        results = differentiated(self.net, positions, inputs, engine, checkpoint)
+        results = run_tensors(self.net, positions, inputs, engine, checkpoint)
         return self.rounded(self.laid_out(results, place, data))
 
     def carried(self, memories: list[Any]) -> list[Any]:
@@ -179,6 +181,11 @@ class DifferentiableLayers:
         inputs = [data, *(memories or [None] * self.net.memories), *statics, *parameters]
         for (name, extent, features, dtype), tensor in zip(self.inputs, inputs, strict=True):
             shape = leads.get(extent, ()) + features
+            if tensor is not None and tensor.device != data.device:
+                raise InputError(
+                    f"{name} is on {tensor.device}, and {self.inputs[0][0] or 'the input'} is on "
+                    f"{data.device}: bring all tensors of a call to one device, as module.to(device) does"
+                )
             if tensor is not None and (tensor.shape != shape or tensor.dtype != dtype):
                 raise InputError(
                     f"{name} is {tensor.dtype}{list(tensor.shape)}; it should be {dtype}{list(shape)}"
@@ -188,9 +195,10 @@ class DifferentiableLayers:
 
 def bits_of(tensor: Any) -> Any:
     """Views a tensor of floats as integers, so that comparisons find NaNs equal, and zeros of different sign
-    not; other tensors are returned as they are.
+    not; other tensors are returned as they are. Nothing is recorded for gradients: without a gradient to
+    compute, no tensor requires one, or PyTorch computes none.
     """
-    return tensor.detach().view(WIDE.get(tensor.dtype, tensor.dtype))
+    return tensor.view(WIDE.get(tensor.dtype, tensor.dtype))
 
 
 class BoundModule:

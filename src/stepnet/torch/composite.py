@@ -15,11 +15,13 @@ from stepnet.errors import StepError
 from stepnet.importers.aten.cells import memory_of
 from stepnet.importers.aten.module_sequences import NO_STEPS
 from stepnet.model.layers import Layer
+from stepnet.torch.codecs import codec_forward
 from stepnet.torch.convolutions import (
     conv1d,
     conv_transpose1d,
     convolved_shapes,
     cut_shapes,
+    extended_shapes,
     interleaved,
     interpolated,
     padded_steps,
@@ -97,6 +99,9 @@ class TracedLayers:
                     net = member.enter().net if isinstance(member, Recurrence) else None
                     changed.append((member, method))
                     member.__dict__[method] = getattr(Standing(self, member, net), method)
+                elif (forward := codec_forward(member)) is not None:
+                    changed.append((member, "forward"))
+                    member.__dict__["forward"] = forward
             for name, member in members:
                 if name:
                     hooks += self.hooked(f"`{name}`, a {type(member).__name__}", member)
@@ -191,12 +196,12 @@ class Standing:
                 "[batch, time, features] or [time, batch, features]"
             )
 
-    def results(self, sequences: Any, states: list[Any], statics: list[Any]) -> list[Any]:
+    def results(self, sequences: Any, states: list[Any], statics: list[Any], graph: bool) -> list[Any]:
         """Replaces `Recurrence.results` in a trace: adds a graph node. Returns the outputs, then the last
         memories, as tensors of the graph.
 
         sequences: those of the call; a `PackedSequence` raises `StepError`. states, statics: the initial
-            memories (empty for zeros) and the values for all steps, a tensor for each.
+            memories (empty for zeros) and the values for all steps, a tensor for each. graph: is not read.
         """
         module, data = self.module, sequences.data
         if sequences.place.tensors:
@@ -452,6 +457,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
         transposed_shapes
     ),
     "pooled(Tensor x, str how, int[] window) -> Tensor": pooled_shapes,
+    "extended(Tensor x, int before, int after, str how) -> Tensor": extended_shapes,
     "cut(Tensor x, int dim, int before, int after, int step) -> Tensor": cut_shapes,
     "repeated(Tensor x, int dim, int count) -> Tensor": repeated_shapes,
     "group_normed(Tensor input, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor": (

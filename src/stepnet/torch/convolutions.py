@@ -4,6 +4,7 @@ conv1d(x, W, padding="same")          ->   stepnet::convolved(x, W, window)
 conv1d(pad(x, (2, 0)), W)             ->   stepnet::convolved(x, W, window)     a causal convolution
 max_pool1d(x, 2)                      ->   stepnet::pooled(x, "max", window)
 conv_transpose1d(x, W)[..., :-2]      ->   stepnet::cut(stepnet::convolved_transposed(x, W), 2, 0, 2, 1)
+pad(x, (2, 0), mode="reflect")        ->   stepnet::extended(x, 2, 0, "reflect")
 interpolate(x, scale_factor=2)        ->   stepnet::repeated(x, 2, 2)
 
 A result with another number of steps has a symbolic size of its own, named by the axis that is derived from
@@ -13,6 +14,7 @@ the steps.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.windows import Lengths, Window, derived_axis
 from stepnet.errors import ModelError, StepError
 from stepnet.importers.aten.windows import numbers_of, window_from
@@ -31,16 +33,20 @@ values of both tensors, which are others after a change in place.
 
 def padded_steps(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
     """Replaces `torch.nn.functional.pad` in the trace of a module. A convolution of the result reads zeros
-    around the steps of x; no other operation takes more steps than a sequence has.
+    around the steps of x; no other operation takes more steps than a sequence has. By reflection and
+    replication the result has these steps.
 
     pad: pairs of numbers of elements, from the last axis on. value: the number to pad with; None is 0. Raises
-    `StepError` for other modes than "constant" along the steps.
+    `StepError` for other modes along the steps, and for numbers of steps that there cannot be.
     """
     if mode != "constant" and not isinstance(x.shape[-1], int):
-        raise StepError(
-            f"padding of mode {mode} puts steps of a sequence at its ends, which a model does not: use zeros "
-            "(padding_mode='zeros' of a convolution)"
-        )
+        extension = Extension(pad[0], pad[1], mode) if len(pad) == 2 else None
+        reason = f"a padding of {mode!r} has two numbers" if extension is None else extension.refusal
+        if reason is not None:
+            raise StepError(f"{reason} (torch.nn.functional.pad, or padding_mode of a convolution)")
+        if not any(pad):
+            return x
+        return torch.ops.stepnet.extended(x, *pad, mode)
     made = with_numbers(x, pad, mode, value)
     over_steps = not isinstance(x.shape[-1], int) and len(pad) == 2 and not value
     if over_steps and min(pad) >= 0:
@@ -253,6 +259,11 @@ def transposed_shapes(x: Any, weight: Any, bias: Any, numbers: Sequence[int], gr
 def pooled_shapes(x: Any, how: str, window: Sequence[int]) -> Any:
     """Returns an empty tensor like the result of the operator `pooled`."""
     return x.new_empty(*x.shape[:-1], size_along(x, window_from(window).axis))
+
+
+def extended_shapes(x: Any, before: int, after: int, how: str) -> Any:
+    """Returns an empty tensor like the result of the operator `extended`, for PyTorch's tracer."""
+    return x.new_empty(*x.shape[:-1], size_along(x, Extension(before, after, how).axis))
 
 
 def cut_shapes(x: Any, dim: int, before: int, after: int, step: int) -> Any:

@@ -256,16 +256,19 @@ def scan(
     if counted:
         inputs.append(torch.arange(data.shape[0], device=data.device))
     kinds = [tensor.dtype for tensor in memories]
+    # PyTorch's compiler computes the sizes of results from symbols that the operator has as inputs.
+    sizes = [] if in_onnx_export() else [size for size in data.shape[1:] if isinstance(size, torch.SymInt)]
 
     def body(*values: Any) -> list[Any]:
         """Computes the next memories, then the outputs, as new tensors, as the operator demands."""
         x, *index = values[count : count + len(inputs)]
         own = map(from_floats, values[:count], kinds)
-        outputs, following = step(x, list(own), values[count + len(inputs) :], *index)
+        read = values[count + len(inputs) : len(values) - len(sizes)]
+        outputs, following = step(x, list(own), read, *index)
         kinds[count:] = [tensor.dtype for tensor in outputs]
         return [as_floats(tensor).clone() for tensor in (*following, *outputs)]
 
-    given = [as_floats(tensor) for tensor in memories], inputs, tuple(constants)
+    given = [as_floats(tensor) for tensor in memories], inputs, (*constants, *sizes)
     if in_onnx_export():  # which runs the operator for gradients of what requires them
         given = torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, given)
     results = list(map(from_floats, torch.ops.higher_order.scan(body, *given), kinds))

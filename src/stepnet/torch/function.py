@@ -9,14 +9,15 @@ dy, dh of dx, dh0, dW       forward mode: the net of the tangent as another such
 from collections.abc import Sequence
 from typing import Any
 
-from stepnet.compiler.targets import Order
+from stepnet.compiler.targets import Order, checked_engine
 from stepnet.errors import InputError
 from stepnet.model.differentiable import DifferentiableNet, Passes
 from stepnet.model.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
-from stepnet.torch.arrays import array_of, arrays_of, as_tensors, carried
+from stepnet.torch.arrays import carried
 from stepnet.torch.mapped import mapped
+from stepnet.torch.places import place_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_differentiated, is_transformed, untraced, wanted_of
 
@@ -43,10 +44,11 @@ def differentiated(
     engine: an engine, or several in order of preference. checkpoint: the number of steps between memories
         saved for gradients, or None; under a transform nothing is saved.
     """
+    place = place_of(tensors, engine)
     if not is_transformed():
-        passes = net.passes(wanted_of(tensors), checkpoint, engine)
+        passes = place.passes(net, wanted_of(tensors), checkpoint, engine)
         return QuickFunction.apply(passes, positions, *tensors)[: len(net.results)]
-    order = net.gradient_engines(engine)
+    order = net.gradient_engines(place.engines(engine))
     if (interpreter := functionalizing()) is not None:
         return functionalized(interpreter, net, positions, tensors, order)
     return NetFunction.apply(net, order, positions, *tensors)
@@ -56,7 +58,7 @@ def run_tensors(
     net: DifferentiableNet,
     positions: Positions,
     inputs: Sequence[Any],
-    engine: Order = "auto",
+    engine: Asked = "auto",
     checkpoint: Checkpoint = None,
 ) -> tuple[Any, ...]:
     """Runs a net on tensors: with gradients if an input requires them, else as a plain call. Returns its
@@ -70,8 +72,21 @@ def run_tensors(
     if is_differentiated(inputs):
         return differentiated(net, positions, inputs, engine, checkpoint)
     count_products(net, positions)
-    arrays = arrays_of(inputs)
-    return as_tensors(net(arrays, positions, engine), arrays)
+    return run_net_on(net, positions, inputs, engine)
+
+
+def run_net_on(
+    net: DifferentiableNet, positions: Positions, tensors: Sequence[Any], engine: Asked
+) -> tuple[Any, ...]:
+    """Runs a net on tensors where they lie; returns its results as tensors, without gradients.
+
+    positions: where the steps of the sequences lie. tensors: the inputs; None for a memory of zeros.
+    engine: the engines in order of preference.
+    """
+    place = place_of(tensors, engine)
+    with place.running():
+        arrays = place.arrays(tensors)
+        return place.tensors(net(arrays, positions, checked_engine(place.engines(engine))), arrays)
 
 
 def count_products(
@@ -105,8 +120,7 @@ class NetFunction(torch.autograd.Function):
         tensors: the net's inputs.
         """
         count_products(net, positions)
-        arrays = arrays_of(tensors)
-        return as_tensors(net(arrays, positions, engine), arrays)
+        return run_net_on(net, positions, tensors, engine)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -135,7 +149,7 @@ class NetFunction(torch.autograd.Function):
         given = {place: tensor for place, tensor in enumerate(tangents[3:]) if tensor is not None}
         inputs = [*ctx.saved_tensors, *carried(given.values())]
         made = run_several(net.tangent((*given,)), ctx.positions, inputs, ctx.engine)
-        typed = (tensor.to(dtype) for tensor, (_, dtype) in zip(made, ctx.like, strict=True))
+        typed = (tensor.to(dtype) for tensor, (_, dtype, _) in zip(made, ctx.like, strict=True))
         by_place = dict(zip(net.floats, typed, strict=True))
         return tuple(by_place.get(place) for place in range(len(net.results)))
 
@@ -154,9 +168,13 @@ class NetFunction(torch.autograd.Function):
         info: the number of entries. in_dims: the mapped axis of each argument, None for one without.
         """
 
-        def apply(net: DifferentiableNet, *inputs: Any) -> tuple[Any, ...]:
-            """Runs a net on positions and tensors."""
-            return NetFunction.apply(net, engine, *inputs)
+        def apply(net: DifferentiableNet, positions: Positions, *inputs: Any) -> tuple[Any, ...]:
+            """Runs a net once: as this function where a further transform or autograd sees it, which takes
+            PyTorch about as long as a small net; else as a plain call.
+            """
+            if is_differentiated(inputs):
+                return NetFunction.apply(net, engine, positions, *inputs)
+            return run_tensors(net, positions, inputs, engine)
 
         results = mapped(apply, net, info.batch_size, in_dims[3:], positions, tensors)
         return results, (0,) * len(results)
@@ -218,7 +236,8 @@ def keep(ctx: Any, tensors: Sequence[Any], output: Sequence[Any], saved: Sequenc
     ctx.set_materialize_grads(False)
     ctx.count = len(tensors)
     ctx.save_for_backward(*tensors, *saved)
-    ctx.like = [(output[place].shape, output[place].dtype) for place in ctx.net.floats]
+    floats = [output[place] for place in ctx.net.floats]
+    ctx.like = [(tensor.shape, tensor.dtype, tensor.device) for tensor in floats]
 
 
 def known_cotangents(ctx: Any, cotangents: Sequence[Any]) -> list[Any]:
@@ -227,8 +246,8 @@ def known_cotangents(ctx: Any, cotangents: Sequence[Any]) -> list[Any]:
     """
     given = [cotangents[place] for place in ctx.net.floats]
     return carried(
-        torch.zeros(shape, dtype=dtype) if tensor is None else tensor
-        for tensor, (shape, dtype) in zip(given, ctx.like, strict=True)
+        torch.zeros(shape, dtype=dtype, device=device) if tensor is None else tensor
+        for tensor, (shape, dtype, device) in zip(given, ctx.like, strict=True)
     )
 
 
@@ -323,8 +342,10 @@ def run_forward(passes: Passes, positions: Positions, tensors: Sequence[Any]) ->
 
     positions: where the steps of the sequences lie. tensors: the net's inputs; None for a memory of zeros.
     """
-    arrays = arrays_of(tensors)
-    return as_tensors(passes.forward(arrays, positions), arrays)
+    place = place_of(tensors, passes.engine)
+    with place.running():
+        arrays = place.arrays(tensors)
+        return place.tensors(passes.forward(arrays, positions), arrays)
 
 
 def run_backward(
@@ -339,7 +360,10 @@ def run_backward(
     positions: where the steps of the sequences lie. tensors: the net's inputs. cotangents: those of its
         floating-point results. saved: the values that its forward pass saved.
     """
-    arrays = arrays_of(tensors)
-    kept, known = (list(map(array_of, kind)) for kind in (saved, carried(cotangents)))
-    gradients = passes.backward(arrays, known, kept, positions)
-    return tuple(as_inputs(as_tensors(gradients, [*arrays, *known, *kept]), tensors, passes.wanted))
+    place = place_of(tensors, passes.engine)
+    with place.running():
+        arrays = place.arrays(place.filled(tensors, passes.net.inputs, positions.rows))
+        kept, known = (place.kept(kind) for kind in (saved, carried(cotangents)))
+        gradients = passes.backward(arrays, known, kept, positions)
+        made = place.tensors(gradients, [*arrays, *known, *kept])
+    return tuple(as_inputs(made, tensors, passes.wanted))

@@ -4,6 +4,7 @@ They are subclasses of these: constructors, parameters, state_dicts and messages
 `forward` is not. It runs in machine code on the CPU, with gradients of any order.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from stepnet.importers.aten.cells import CellSizes
 from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
+from stepnet.torch.cudnn import reason_for_cudnn
 from stepnet.torch.keys import runnable_of_sizes
 from stepnet.torch.operator import in_graph
 from stepnet.torch.pytorch import pytorch
@@ -19,6 +21,9 @@ from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.recording import called, makes_graph, needs_torch_nn, refuse_script, untraced
 from stepnet.torch.sequences import (
     DTYPES,
+    HOST,
+    PLACES,
+    REFUSED,
     ModuleSequences,
     PackedSequence,
     SequencePlaces,
@@ -26,8 +31,11 @@ from stepnet.torch.sequences import (
     check_tensors,
     data_of,
     has_own_functions,
+    run_or,
     runs_on,
+    tensors_named,
     text_of_engine,
+    text_of_refusal,
 )
 
 torch: Any = pytorch("torch")
@@ -71,11 +79,21 @@ class LayerForward:
             return theirs(input, hx)
         graph = makes_graph()
         run = run_module if graph else untraced(run_module)
-        return run(self, theirs, input, hx, graph)
+        device: Any = data_of(input).device
+        if device.type == HOST:
+            return run(self, theirs, input, hx, graph)
+        reason = reason_for_cudnn(self, isinstance(input, PackedSequence) or input.is_nested)
+        return run_or(
+            self,
+            device,
+            reason,
+            lambda: run(self, theirs, input, hx, graph),
+            lambda: theirs(input, hx),
+        )
 
     def extra_repr(self) -> str:
         """Describes the module for `repr` as torch.nn does, and its engine if that was chosen."""
-        return super().extra_repr() + text_of_engine(self.engine)  # type: ignore[misc]
+        return super().extra_repr() + text_of_engine(self.engine) + text_of_refusal(self)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state of this module to copy or pickle, without the compiled program, which a copy
@@ -83,6 +101,7 @@ class LayerForward:
         """
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
         state.pop(BOUND, None)
+        state.pop(REFUSED, None)
         return state
 
 
@@ -94,9 +113,7 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, gra
         None.
     graph: whether PyTorch makes a graph.
     """
-    if not graph:  # torch.export warns of attributes that are assigned
-        module._update_flat_weights()
-    weights = [getattr(module, name) for name in module._flat_weights_names]
+    weights = weights_of(module, graph)
     if module.mode == "LSTM" and hx is not None and not is_pair(hx):
         return theirs(value, hx)
     states = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
@@ -123,6 +140,18 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, gra
     if alone:
         return outputs.squeeze(axis), in_form(module, [state.squeeze(1) for state in last])
     return sequences.form(outputs), in_form(module, last)
+
+
+def weights_of(module: Any, graph: bool) -> list[Any]:
+    """Lists the parameters of a recurrent module as it now has them. PyTorch's own list, of which its checks
+    read the dtype, is made anew if one was replaced, as torch.func.functional_call does.
+
+    graph: whether PyTorch makes a graph; torch.export warns of attributes that are assigned.
+    """
+    weights = tensors_named(module, module._flat_weights_names)
+    if not (graph or all(map(operator.is_, weights, module._flat_weights))):
+        module._init_flat_weights()
+    return weights
 
 
 # ---- what is checked ---------------------------------------------------------------------------------------
@@ -180,7 +209,7 @@ def run_layers(
         return run_one(module, sizes, data, positions, states, tensors, graph)
     swapped = positions.form == "batch"
     if swapped:  # PyTorch draws the numbers step by step
-        data, positions = data.transpose(0, 1), SequencePlaces("time")
+        data, positions = data.transpose(0, 1), PLACES["time"]
     each = sizes.directions
     final: list[list[Any]] = []
     weights = len(tensors) // sizes.layers
@@ -249,8 +278,9 @@ class GRU(LayerForward, torch.nn.GRU):
     computed in float32; the outputs of each layer are rounded.
 
     Gradients are of any order, in reverse and in forward mode, and the transforms of torch.func apply.
-    Dropout between layers is PyTorch's own, and draws the same numbers. On other devices than the CPU
-    torch.nn's own forward runs: cuDNN on CUDA. Under autocast it runs in the dtype of the parameters. In
+    Dropout between layers is PyTorch's own, and draws the same numbers. On a GPU the engine "cuda" runs, and
+    torch.nn's own forward where cuDNN is known to be as fast or the engine refuses the layer, which `repr`
+    then says; on other devices torch.nn's runs. Under autocast it runs in the dtype of the parameters. In
     graphs of torch.compile (with `torch._dynamo.config.allow_rnn`) and torch.export it is one operator, with
     first derivatives.
 

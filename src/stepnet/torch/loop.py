@@ -1,4 +1,4 @@
-"""A step as a loop of PyTorch's own operations: how `Recurrence` runs on other devices than the CPU.
+"""A step as a loop of PyTorch's own operations: how `Recurrence` runs where no engine takes the device.
 
 Rows (the sequences) are sorted by length, the longest first, so that those still running are the first ones.
 

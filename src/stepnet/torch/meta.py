@@ -29,28 +29,28 @@ def is_meta(value: Any) -> bool:
 
 
 def has_no_numbers(tensor: Any) -> bool:
-    """Tells whether a tensor has a shape and a dtype alone: on the device "meta", in torch.export, and in
-    transforms of torch.func.
+    """Tells whether a tensor has no numbers that a trace can read: on another device than the CPU, in
+    torch.export, and in transforms of torch.func.
     """
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return tensor.is_meta or wrapped or isinstance(tensor, fakes.FakeTensor)
+    return tensor.device.type != HOST or wrapped or isinstance(tensor, fakes.FakeTensor)
 
 
 def with_numbers(value: Any) -> Any:
-    """Returns zeros on the CPU for a tensor on the device "meta", of the same shape and dtype, as an example;
-    other values are returned as they are.
+    """Returns a tensor on the CPU as an example: zeros for one on the device "meta", and a copy of one on
+    another device; other values are returned as they are.
     """
-    if not (isinstance(value, torch.Tensor) and value.is_meta):
+    if not isinstance(value, torch.Tensor) or value.device.type == HOST:
         return value
-    return torch.zeros(value.shape, dtype=value.dtype, device=HOST)
+    return torch.zeros(value.shape, dtype=value.dtype, device=HOST) if value.is_meta else value.cpu()
 
 
 @contextmanager
 def parameters_with_numbers(step: Any) -> Generator[None]:
     """Context in which the parameters and buffers of a step have numbers, to trace it; a function has none.
 
-    In torch.export and in transforms of torch.func they have no numbers, nor on the device "meta"; they are
-    zeros then, on the CPU. A compiled step gets its parameters in each call.
+    In torch.export and in transforms of torch.func they have no numbers, nor on other devices; they are zeros
+    then, on the CPU. A compiled step gets its parameters in each call.
     """
     named = dict(tensors_of(step)) if isinstance(step, torch.nn.Module) else {}
     if not any(has_no_numbers(tensor) for tensor in named.values()):

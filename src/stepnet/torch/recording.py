@@ -78,9 +78,18 @@ def run_pre_hooks(params: Any) -> None:
     run them: torch.nn.utils.prune and spectral_norm compute a parameter in such a hook.
 
     params: a `ParameterDict`, which may contain others; a parameter alone or None, which have no hooks.
+    Raises `InputError` for a module that was put in its place.
     """
     if not isinstance(params, torch.nn.Module):
         return
+    if not isinstance(params, torch.nn.ParameterDict):
+        raise InputError(
+            f"the parameters of a Scan or a Recurrence are a {type(params).__name__}, which was put in the "
+            "place of a ParameterDict, as adapters of PEFT are: give these the linear layers of a cell, "
+            "target_modules=, in a Recurrence of the cell"
+        )
+    if not (params._forward_pre_hooks or params._modules):
+        return  # at once, as the search below takes microseconds in each call
     for part in params.modules():
         for hook in part._forward_pre_hooks.values():
             hook(part, ())

@@ -4,7 +4,6 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 from uuid import uuid4
@@ -47,14 +46,20 @@ from stepnet.torch.sequences import (
     DTYPES,
     LENGTHS,
     MASKS,
+    REFUSED,
     STATES,
     ModuleSequences,
     check_axes,
     data_of,
     dtypes_refused,
+    has_own_functions,
+    is_autocast,
     named_tensors,
+    run_or,
     runs_on,
+    tensors_named,
     text_of_engine,
+    text_of_refusal,
 )
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 
@@ -88,8 +93,8 @@ class Recurrence(torch.nn.Module):
     A call takes sequences as `GRU` does, also one alone, [time, ...] with a state without an axis of the
     batch, the state that they begin with (zeros without one) and `statics`, whose features may have other
     sizes than in the example, such as another number of keys: the step is traced once for each. It gives
-    (outputs, last state), the state in the structure of the example's. On the CPU it runs in
-    machine code, on devices that its engine does not take as a loop of PyTorch's own operations.
+    (outputs, last state), the state in the structure of the example's. On the CPU and on
+    GPUs it runs in machine code, on devices that its engine does not take as a loop of PyTorch's operations.
 
     Args:
         step: A cell module or a function, as for `trace`.
@@ -165,16 +170,16 @@ class Recurrence(torch.nn.Module):
         if unknown:
             raise unknown_argument("a call of a Recurrence", Recurrence.forward, unknown, MEANT)
         run_call = Recurrence.run_call
-        in_graph = is_recorded() and runs_on(data_of(input).device, self.engine)
-        run = run_call if in_graph else untraced(run_call)
-        return run(self, input, state, statics)
+        graph = is_recorded() and runs_on(data_of(input).device, self.engine)
+        run = run_call if graph else untraced(run_call)
+        return run(self, input, state, statics, graph)
 
-    def run_call(self, value: Any, state: Any, statics: Any) -> Any:
+    def run_call(self, value: Any, state: Any, statics: Any, graph: bool) -> Any:
         """Implements `forward`: reads and checks its arguments, and runs the step on the device of the data.
 
         Returns the outputs, in the form of the sequences `value`, and the last state. A `PackedSequence` may
         sort its sequences: states and statics (values that each sequence has once) are brought into this
-        order, and the last state out of it.
+        order, and the last state out of it. graph: whether PyTorch makes a graph, which gets an operator.
         """
         x, memory, example_statics = self._example
         states = [] if state is None else tensors_of_argument(state, memory, "state")
@@ -188,8 +193,8 @@ class Recurrence(torch.nn.Module):
                 [tensor.unsqueeze(0) for tensor in group] for group in (states, static_tensors)
             )
         sequences = ModuleSequences.of(value, self.batch_first)
-        if torch.is_autocast_enabled("cpu"):
-            sequences = replace(sequences, data=self.in_own_dtype(sequences.data))
+        if is_autocast(sequences.data.device):
+            sequences = sequences._replace(data=self.in_own_dtype(sequences.data))
             states, static_tensors = (
                 [self.in_own_dtype(tensor) for tensor in group] for group in (states, static_tensors)
             )
@@ -201,7 +206,7 @@ class Recurrence(torch.nn.Module):
                 [tensor.index_select(0, sequences.order) for tensor in group]
                 for group in (states, static_tensors)
             )
-        results = self.results(sequences, states, static_tensors)
+        results = self.results(sequences, states, static_tensors, graph)
         count = len(results) - len(leaves(memory))
         outputs, last = results[:count], results[count:]
         if sequences.back is not None:
@@ -211,20 +216,29 @@ class Recurrence(torch.nn.Module):
             formed, last = [tensor.squeeze(axis) for tensor in formed], [tensor.squeeze(0) for tensor in last]
         return rebuild(self._output, formed), rebuild(memory, last)
 
-    def results(self, sequences: ModuleSequences, states: list[Any], statics: list[Any]) -> list[Any]:
+    def results(
+        self, sequences: ModuleSequences, states: list[Any], statics: list[Any], graph: bool = False
+    ) -> list[Any]:
         """Runs the step over sequences: in machine code on devices that the engine takes, by an operator of
-        PyTorch if a graph is being made, as a loop of PyTorch's operations on other devices. Returns the
-        outputs, then the last states, as a list of tensors.
+        PyTorch if a graph is being made, as a loop of PyTorch's operations on other devices and for tensors
+        of classes that replace these. Returns the outputs, then the last states, as a list of tensors.
 
         sequences: the data and the positions of sequences in it. states, statics: tensors with an entry for
-            each sequence, in the order of the data; no states are zeros.
+            each sequence, in the order of the data; no states are zeros. graph: whether one is made.
         """
         if not runs_on(sequences.data.device, self.engine):
             return self.looped(sequences, states, statics)
         tensors, how = list(self.tensors.values()), (self.checkpoint, self.engine)
-        if not is_recorded():
-            return self.runnable(tensors, statics)(
-                self, sequences.place, sequences.data, states, tensors, statics, *how
+        if not graph:
+            if has_own_functions([sequences.data, *states, *statics, *tensors]):
+                return self.looped(sequences, states, statics)
+            given = sequences.place, sequences.data, states, tensors, statics
+            return run_or(
+                self,
+                sequences.data.device,
+                "",
+                lambda: self.runnable(tensors, statics)(self, *given, *how),
+                lambda: self.looped(sequences, states, statics),
             )
         if not states:
             states = self.zeros(sequences)
@@ -320,8 +334,9 @@ class Recurrence(torch.nn.Module):
         """
         if self.cell is not None:
             return dict(tensors_of(self.cell))
-        run_pre_hooks(self.params)
-        return dict(self.params)
+        params: Any = self._modules["params"]  # PyTorch takes a microsecond for `self.params`
+        run_pre_hooks(params)
+        return dict(zip(params.keys(), tensors_named(params, params.keys()), strict=True))
 
     @property
     def reads(self) -> Reads:
@@ -437,14 +452,16 @@ class Recurrence(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Describes the order of axes for `repr`, and the engine if that was chosen."""
-        return f"batch_first={self.batch_first}{text_of_engine(self.engine)}"
+        return f"batch_first={self.batch_first}{text_of_engine(self.engine)}{text_of_refusal(self)}"
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state of this module to copy or pickle, without the compiled program, which a copy
         compiles again.
         """
         return {
-            name: value for name, value in self.__dict__.items() if name not in (BOUND, RUNNABLE, "_name")
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in (BOUND, RUNNABLE, REFUSED, "_name")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -457,7 +474,7 @@ def in_dtype_of(parameters: Iterable[Any], tensor: Any) -> Any:
     """Casts a floating-point tensor to the dtype of the first floating-point parameter; other tensors, and
     all where there is no such parameter, are returned as they are.
     """
-    floats = [each.dtype for each in parameters if each.is_floating_point()]
+    floats = [each.dtype for each in parameters if each.dtype.is_floating_point]
     return tensor.to(floats[0]) if floats and tensor.is_floating_point() else tensor
 
 

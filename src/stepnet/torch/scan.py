@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import checked_engine, devices_of
+from stepnet.compiler.targets import Order, checked_engine, devices_of
 from stepnet.compiler.values.arguments import flag, unknown_argument
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
@@ -44,7 +44,10 @@ from stepnet.torch.sequences import (
     STATES,
     PackedSequence,
     check_axes,
+    has_own_functions,
+    is_autocast,
     named_tensors,
+    runs_on,
     text_of_engine,
     untracked,
 )
@@ -72,8 +75,8 @@ class Scan(torch.nn.Module):
     default: sequences alone do not tell which they are.
 
     Its parameters begin as copies of those of the recurrence, under `params` and their names there. It runs
-    in machine code on the CPU. Under autocast, tensors in half precision are computed in float32. In
-    torch.compile it runs between two graphs.
+    in machine code on the CPU and on GPUs. Under autocast, tensors in half precision are computed in float32.
+    In torch.compile it runs between two graphs.
 
     Args:
         rnn: The recurrence, such as one of the cells of `sn.cells`. One with `until=` is refused.
@@ -159,13 +162,14 @@ class Scan(torch.nn.Module):
         """
         check_recorded()
         tensors, order = self.tensors, checked_engine(self.engine)
-        devices = (META,) if is_meta(x) else devices_of(order)
+        devices = (META,) if is_meta(x) else devices_taken(x, order)
         x, initial, statics = (
             checked_tensors(x, "x", devices),
             checked_tensors(initial, "initial", devices),
             checked_tensors(statics, "statics", devices),
         )
-        checked_tensors(self.params_in_structure(tensors), "params", devices)
+        params = checked_tensors(self.params_in_structure(tensors), "params", devices)
+        check_one_device({"x": x, "initial": initial, "statics": statics, "params": params})
         given = (
             named_tensors("initial", initial)
             | named_tensors("statics", statics)
@@ -205,7 +209,7 @@ class Scan(torch.nn.Module):
     def rnn(self) -> RNN:
         """This module's recurrence as an `sn.RNN`, with copies of the parameters, for streams and files."""
         tensors = self.tensors
-        params = self.params_in_structure([array_of(tensor) for tensor in tensors])
+        params = self.params_in_structure([array_of(tensor.cpu()) for tensor in tensors])
         return self.nets_for(tensors).model.with_params(params)
 
     @property
@@ -300,7 +304,7 @@ def checked_tensors(value: Any, what: str, devices: Collection[str]) -> Any:
         name = next(names)
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{name} of a Scan is a {type(tensor).__name__}; it should be a tensor")
-        if tensor.dtype in HALVES and torch.is_autocast_enabled("cpu"):
+        if tensor.dtype in HALVES and is_autocast(tensor.device):
             tensor = tensor.float()
         fits = tensor.dtype in DTYPES and tensor.layout == torch.strided
         if not fits or tensor.device.type not in devices:
@@ -311,6 +315,26 @@ def checked_tensors(value: Any, what: str, devices: Collection[str]) -> Any:
         return tensor
 
     return transform(tensor_of, value)
+
+
+def devices_taken(x: Any, engine: Order) -> frozenset[str]:
+    """Returns the types of devices on which the engines take the tensors of the inputs `x`, and the CPU."""
+    given = {tensor.device for tensor in leaves(x) if isinstance(tensor, torch.Tensor)}
+    return devices_of(engine) | {device.type for device in given if runs_on(device, engine)}
+
+
+def check_one_device(arguments: dict[str, Any]) -> None:
+    """Raises `InputError` unless all tensors of the arguments of a Scan, by name, are on one device."""
+    named = [pair for what, value in arguments.items() for pair in named_tensors(what, value).items()]
+    if not named:
+        return
+    first, like = named[0]
+    for name, tensor in named:
+        if tensor.device != like.device:
+            raise InputError(
+                f"{name} of a Scan is on {tensor.device}, and {first} is on {like.device}: bring all tensors "
+                "of a call to one device, as module.to(device) does for parameters"
+            )
 
 
 def is_packed(value: Any) -> bool:
@@ -329,9 +353,16 @@ def check_no_list(parts: list[Any]) -> None:
 
 
 def check_padded(value: Any, what: str) -> None:
-    """Raises `InputError` for a `PackedSequence` or a nested tensor, which a `Scan` (a module that runs a
-    user's cell over padded sequences) does not take. what: the argument's name.
+    """Raises `InputError` for a `PackedSequence`, a nested tensor and a tensor of a class that replaces
+    PyTorch's functions, which a `Scan` (a module that runs a user's cell over padded sequences) does not
+    take. what: the argument's name.
     """
+    kind = cast("Any", type(value))
+    if isinstance(value, torch.Tensor) and has_own_functions([value]) and not hasattr(kind, "offsets"):
+        raise InputError(
+            f"{what} of a Scan has a tensor of {kind.__name__}, a class with functions in place of "
+            "PyTorch's; a Scan runs plain tensors: give .as_subclass(torch.Tensor), or use a Recurrence"
+        )
     if what == "statics" and (is_packed(value) or getattr(value, "is_nested", False)):
         raise InputError(
             "statics of a Scan are padded tensors, which have no lengths: give as another static a mask of "

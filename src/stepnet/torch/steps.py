@@ -10,6 +10,7 @@ from stepnet.compiler.targets import checked_engine
 from stepnet.importers.aten.cells import MODES, CellSizes
 from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
+from stepnet.torch.cudnn import CELLS
 from stepnet.torch.keys import runnable_of_sizes
 from stepnet.torch.operator import in_graph
 from stepnet.torch.pytorch import pytorch
@@ -17,13 +18,17 @@ from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.recording import called, makes_graph, needs_torch_nn, refuse_script, untraced
 from stepnet.torch.sequences import (
     DTYPES,
-    SequencePlaces,
+    PLACES,
+    REFUSED,
     as_cast,
     check_tensors,
     data_of,
     has_own_functions,
+    run_or,
     runs_on,
+    tensors_named,
     text_of_engine,
+    text_of_refusal,
 )
 
 torch: Any = pytorch("torch")
@@ -56,21 +61,28 @@ class CellForward:
         mode = mode_of(self)
         states = states_of(self, mode, data_of(input), hx)
         fits = runs_on(input.device, self.engine) and has_step_shapes(self, mode, input, states)
-        own = not makes_graph() and has_own_functions([input, *states, *weights_of(self)])
+        graph, weights = makes_graph(), tensors_named(self, NAMES if self.bias else NAMES[:2])
+        own = not graph and has_own_functions([input, *states, *weights])
         if needs_torch_nn() or own or not fits:
             return theirs(input, hx)  # PyTorch raises its own errors; a trace needs torch.nn's operator
-        run = next_states if makes_graph() else untraced(next_states)
-        last = run(self, mode, input, states)
-        return tuple(last) if mode == "LSTM" else last[0]
+        run = next_states if graph else untraced(next_states)
+
+        def ours() -> Any:
+            """Runs the step by stepnet."""
+            last = run(self, mode, weights, input, states, graph)
+            return tuple(last) if mode == "LSTM" else last[0]
+
+        return run_or(self, input.device, CELLS, ours, lambda: theirs(input, hx))
 
     def extra_repr(self) -> str:
         """Describes the cell for `repr` as torch.nn does, and its engine if that was chosen."""
-        return super().extra_repr() + text_of_engine(self.engine)  # type: ignore[misc]
+        return super().extra_repr() + text_of_engine(self.engine) + text_of_refusal(self)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state of the module without its compiled code, which a copy compiles again."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
         state.pop(BOUND, None)
+        state.pop(REFUSED, None)
         return state
 
 
@@ -91,11 +103,6 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
     return list(hx) if mode == "LSTM" else [hx]
 
 
-def weights_of(module: Any) -> list[Any]:
-    """Lists the weights of a cell, and its biases if it has any, in the order of `NAMES`."""
-    return [getattr(module, name) for name in (NAMES if module.bias else NAMES[:2])]
-
-
 def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
     """Tells whether the input `value` and the states have the shapes of one step of a cell, and no size is
     zero, so that machine code can run it. mode: that of the cell; a mode without a net is False.
@@ -108,20 +115,22 @@ def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bo
     return value.shape[-1] == module.input_size and all(state.shape == wanted for state in states)
 
 
-def next_states(module: Any, mode: str, value: Any, states: list[Any]) -> list[Any]:
+def next_states(
+    module: Any, mode: str, weights: list[Any], value: Any, states: list[Any], graph: bool
+) -> list[Any]:
     """Runs one step of a cell of torch.nn, in machine code or, while PyTorch makes a graph, by an operator in
     it. Returns the next states as a list.
 
-    mode: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU". value: the input. states: h, or h and c.
+    mode: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU". weights: the parameters of the cell, in the order of
+    `NAMES`. value: the input. states: h, or h and c. graph: whether PyTorch makes a graph.
     """
-    weights = weights_of(module)
     value, *states = as_cast(weights[0].dtype, value, *states)
     check_tensors(type(module).__name__, NAMES[: len(weights)], weights, value, states)
     features, hidden = module.input_size, module.hidden_size
     sizes = CellSizes(mode, features, hidden, bias=module.bias, dtype=DTYPES[weights[0].dtype])
     data, memories = value.reshape(1, -1, features), [state.reshape(-1, hidden) for state in states]
-    place = SequencePlaces("time")
-    if makes_graph():
+    place = PLACES["time"]
+    if graph:
         _, *last = in_graph(sizes.key, place, data, memories, [], weights, 1, engine=module.engine)
     else:
         runnable = runnable_of_sizes(sizes)

@@ -147,6 +147,7 @@ CASES: dict[str, Callable[[Values], int]] = {
         v.tanh(v.scores(v.x(3), v.x(3), causal=True)), v.x(2), over="queries"
     ),
     "arrange": lambda v: v.tanh(v.arrange(v.x(3), steps="steps", reverse=True)),
+    "extend": lambda v: v.tanh(v.extend(v.x(3), before=3, after=2, how="replicate")),
     **{
         f"reduce {how}": lambda v, how=how: v.reduce(v.x(3), how=how)
         for how in ("sum", "mean", "max", "first", "last")
@@ -164,6 +165,13 @@ def test_an_adjoint_agrees_with_central_differences(name: str) -> None:
     net = values.builder.net([CASES[name](values)])
     assert_gradient(net, SEGMENTS, order=2)
     assert_gradient(net, segments_of([]))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (0, 2), (1, 0)])
+def test_the_adjoint_of_reflection_agrees_with_central_differences(before: int, after: int) -> None:
+    values = Values()
+    made = values.tanh(values.extend(values.x(3, 2), before=before, after=after, how="reflect"))
+    assert_gradient(values.builder.net([made]), segments_of((3, 0, 5)), order=2)
 
 
 def test_every_operation_with_an_adjoint_is_tried():

@@ -55,6 +55,14 @@ def decoder(x: Any, params: Any) -> Any:
     return sn.conv_transpose1d(h, UPPER, stride=3, padding=2, output_padding=1)
 
 
+def reflected(x: Any, params: Any) -> Any:
+    """As a codec of audio: strides and dilations that read copies of steps, and a recurrence between them."""
+    fewer = sn.conv1d(sn.pad_steps(x, (2, 1)), LOWER, stride=2, padding="valid")
+    h = FIRST(sn.elu(fewer))[0] @ params
+    inner = sn.conv1d(sn.pad_steps(h, (4, 0)), READ[:1, :1], dilation=2, padding="valid")
+    return {"inner": inner + h, "ends": sn.pad_steps(inner, (0, 3), mode="replicate")}
+
+
 def subsampled(x: Any, params: Any) -> Any:
     pooled = sn.max_pool1d(sn.conv1d(x, READ, stride=2, padding=1), 3, stride=2, padding=1)
     return sn.avg_pool1d(pooled, 2, padding=1, count_include_pad=False)
@@ -75,7 +83,7 @@ def counted(x: Any, params: Any) -> Any:
 
 MODELS: dict[str, Callable[[Any, Any], Any]] = {
     function.__name__: function
-    for function in (voice, middle, decoder, residual, there_and_back, subsampled, counted)
+    for function in (voice, middle, decoder, residual, there_and_back, subsampled, counted, reflected)
 }
 MODELS |= {
     "the end": lambda x, params: sn.reduce(FIRST(x)[0], "last") @ params,
@@ -84,10 +92,14 @@ MODELS |= {
     "far apart": lambda x, params: sn.conv1d(x, READ[..., :1], stride=3),
     "more zeros than the kernel": lambda x, params: sn.conv1d(x, READ, padding=(5, 4)),
     "no zeros": lambda x, params: sn.conv1d(x, READ, padding="valid", dilation=2),
+    "both ends": lambda x, params: sn.pad_steps(sn.pad_steps(x, (3, 2)), (1, 4), mode="replicate"),
+    "behind": lambda x, params: sn.conv1d(sn.pad_steps(x, (0, 2)), READ, padding="valid"),
     "each feature": lambda x, params: sn.conv1d(x, READ[:, :1], groups=INPUTS, padding="same"),
     "ends cut far": lambda x, params: sn.conv_transpose1d(x, LOWER, stride=2, padding=(3, 4)),
     "long steps": lambda x, params: sn.conv_transpose1d(x, READ, stride=4, dilation=2),
 }
+LENGTHS = {"reflected": (23, 9, 12), "both ends": (23, 4, 8), "behind": (23, 3, 8)}
+"""The lengths of sequences of models that need several steps; those of others are 23, 1 and 8."""
 PARAMS = normal(UNITS, 1)
 
 
@@ -150,7 +162,7 @@ def assert_equal(made: Any, expected: Any) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_of_any_sizes_have_the_bits_of_a_call(name: str):
     model = graph(name)
-    x = sequences((23, 1, 8))
+    x = sequences(LENGTHS.get(name, (23, 1, 8)))
     expected = model(x)
     for chunks, seed in ((5, 1), (30, 2)):
         stream, parts = model.stream_chunks(rows=3), cut(x, chunks, seed)
@@ -178,6 +190,8 @@ READY = {
     "more zeros than the kernel": [1 + 5 - 2, 1, 1, 1, 1],
     "long steps": [4, 4, 4, 4, 4],
     "subsampled": [0, 0, 0, 1, 0],
+    "both ends": [0, 0, 0, 4 + 3 + 1, 1],
+    "behind": [0, 0, 1, 1, 1],
 }
 
 
@@ -211,7 +225,7 @@ def test_a_value_of_a_row_may_be_read_at_each_step_and_begin_a_recurrence(tmp_pa
     made, x, statics = sn.Graph(model, params), sequences((7, 2, 5)), normal(3, 3)
     expected = made(x, statics=statics)
     stream = made.stream_chunks(rows=2, statics=statics[:2])
-    stream.add(1, statics[2:])
+    stream.add(1, statics=statics[2:])
     parts = cut(x, 4, 3)
     for _ in range(2):  # the rows begin anew after their last steps, with the same statics
         results = [stream.chunk(part, last=part is parts[-1]) for part in parts]
@@ -222,9 +236,15 @@ def test_a_value_of_a_row_may_be_read_at_each_step_and_begin_a_recurrence(tmp_pa
     other.load(path)
     rest = [other.chunk(part, last=part is parts[-1]) for part in parts[2:]]
     assert_equal(outputs_of([*begun, *rest]), expected)
+    third = made.stream_chunks(3, initial=stream.state, statics=statics)
+    rest = [third.chunk(part, last=part is parts[-1]) for part in parts[2:]]
+    assert_equal(outputs_of([*begun, *rest]), expected)
+    assert "statics.0" not in stream.state
+    stream.reorder([0, 0, 2])  # what is kept moves, the statics stay
+    assert_same_bits(stream._rows.kept["statics.0"], statics)  # type: ignore[union-attr]
     for given, said in ((None, "this stream have statics"), (normal(1, 2), "the statics are .*; those of")):
         with pytest.raises(InputError, match=said):
-            other.add(1, given)
+            other.add(1, statics=given)
 
 
 def test_models_of_files_take_chunks_too(tmp_path: Path):
@@ -260,7 +280,7 @@ def test_rows_come_wait_end_and_go():
     assert_same_bits(stream.chunk(x[1], rows=0, last=True), expected[1])
 
 
-@pytest.mark.parametrize("name", ["a recurrence", "decoder", "subsampled"])
+@pytest.mark.parametrize("name", ["a recurrence", "decoder", "subsampled", "both ends"])
 def test_a_saved_stream_goes_on_with_the_same_bits(name: str, tmp_path: Path):
     model, x = graph(name), sequences((9, 7, 8))
     parts, expected = cut(x, 3, 1), model(x).to_list()
@@ -277,7 +297,71 @@ def test_a_saved_stream_goes_on_with_the_same_bits(name: str, tmp_path: Path):
     assert_same_bits(again[0], rest[0])
 
 
-@pytest.mark.parametrize("name", ["voice", "decoder"])
+@pytest.mark.parametrize("name", ["decoder", "subsampled", "both ends"])
+def test_rows_go_on_from_a_state_and_in_another_order(name: str):
+    model, x = graph(name), sequences((9, 7, 8))
+    parts, expected = cut(x, 3, 1), model(x).to_list()
+    stream = model.stream_chunks(rows=3)
+    first = outputs_of([stream.chunk(part) for part in parts[:2]])
+    state = stream.state
+    stream.reorder([2, 0, 2])
+    rest = stream.chunk(parts[2].take([2, 0, 2]), last=True).to_list()
+    for place, row in enumerate((2, 0, 2)):
+        assert_same_bits(np.concatenate([first[row], rest[place]]), expected[row])
+    other = model.stream_chunks(rows=3, initial=state)
+    again = other.chunk(parts[2], last=True).to_list()
+    for row in range(3):
+        assert_same_bits(np.concatenate([first[row], again[row]]), expected[row])
+    other.chunk(parts[0])
+    other.reset(initial=state)
+    assert other.add(3, initial=state).tolist() == [3, 4, 5]
+    twice = other.chunk(parts[2].take([0, 1, 2, 0, 1, 2]), last=True).to_list()
+    for row in range(6):
+        assert_same_bits(twice[row], again[row % 3])
+    for array in state.values():  # copies
+        array[...] = 0
+    assert_same_bits(stream.state["taken"], np.zeros(3, np.int64))
+
+
+def test_states_that_do_not_fit_are_refused():
+    model = graph("decoder")
+    stream = model.stream_chunks(rows=2)
+    for call in (lambda: stream.state, lambda: stream.reorder([0, 0])):
+        with pytest.raises(InputError, match="no chunk was taken yet"):
+            call()
+    for call in (lambda: stream.reset(initial={}), lambda: stream.add(1, initial={})):
+        with pytest.raises(InputError, match="no chunk was taken yet: give initial="):
+            call()
+    stream.chunk(normal(2, 3, INPUTS))
+    state = stream.state
+    wrong: dict[str, Any] = {
+        "initial is the state of rows of such a stream, a dict of arrays by name": normal(2, 3),
+        "initial is the state": {"taken": [1, 2]},
+        "initial: it has no array 'taken' of int64": {"other": normal(2)},
+        "initial: it has an array 'other', which this stream has not": {**state, "other": normal(2)},
+        r"initial: 'part\.[0-9.a-z]+' does not fit the steps of the rows": {
+            **state,
+            "taken": state["taken"] + 1,
+        },
+        r"initial has 'taken' of shape \(1,\), and there are 2 rows": {**state, "taken": state["taken"][:1]},
+    }
+    for message, initial in wrong.items():
+        for call in (
+            lambda initial=initial: stream.reset(initial=initial),
+            lambda initial=initial: stream.add(2, initial=initial),
+            lambda initial=initial: model.stream_chunks(2, initial=initial).chunk(normal(2, 3, INPUTS)),
+        ):
+            with pytest.raises(InputError, match=message):
+                call()
+    with pytest.raises(InputError, match="rows is 2 indices from 0 to 1"):
+        stream.reorder([0, 2])
+    with pytest.raises(InputError, match="leave the rows out of initial="):
+        model.stream_chunks(2, initial=state).drop(0)
+    for name, array in state.items():
+        assert_same_bits(stream.state[name], array)
+
+
+@pytest.mark.parametrize("name", ["voice", "decoder", "reflected"])
 def test_files_whose_counts_do_not_fit_are_refused(name: str, tmp_path: Path):
     stream = graph(name).stream_chunks(rows=2)
     stream.chunk(sequences((5, 0)))
@@ -359,8 +443,8 @@ def test_wrong_arguments_are_refused_and_change_nothing():
         ),
         "last is True or False": lambda: stream.chunk(normal(2, 1, INPUTS), last=1),
         "rows has the row 1 twice": lambda: stream.drop([1, 1]),
-        "the rows of this stream have no statics": lambda: stream.add(1, normal(1, 2)),
-        "no static sequences": lambda: model.stream_chunks(1, sn.Ragged.from_list([normal(2, 2)])),
+        "the rows of this stream have no statics": lambda: stream.add(1, statics=normal(1, 2)),
+        "no static sequences": lambda: model.stream_chunks(1, statics=sn.Ragged.from_list([normal(2, 2)])),
         "not copied or pickled": lambda: pickle.dumps(stream),
         "the stream has no rows": lambda: model.stream_chunks(0).chunk(np.zeros((0, 1, INPUTS), "float32")),
     }
@@ -373,6 +457,14 @@ def test_wrong_arguments_are_refused_and_change_nothing():
     ):
         stream.chunk(normal(2, 1, INPUTS))
     assert stream.chunk(sequences((1, 1))).lengths.tolist() == [0, 1]
+
+
+def test_a_sequence_that_ends_with_too_few_steps_is_named():
+    stream = graph("both ends").stream_chunks(rows=2)
+    assert stream.chunk(sequences((3, 4))).lengths.tolist() == [0, 8]
+    with pytest.raises(InputError, match="at least 4 steps, and sequence 0 has 3"):
+        stream.chunk(sequences((0, 0)), last=True)
+    assert stream.chunk(sequences((1, 0)), last=True).lengths.tolist() == [14, 6]
 
 
 def test_a_stream_of_steps_says_that_chunks_are_taken():

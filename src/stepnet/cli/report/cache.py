@@ -13,6 +13,8 @@ KINDS = {
     "plan": "machine code of a recurrence",
     "kernel": "machine code that all recurrences share",
     "schedule": "plans of a net",
+    "ptx": "kernels for a GPU",
+    "emulated": "kernels for a GPU, as machine code of this processor",
     "targets": "this processor, as LLVM knows it",
 }
 SHOWN = 20

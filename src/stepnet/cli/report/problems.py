@@ -10,6 +10,7 @@ from pathlib import Path
 from stepnet.cli.report.cache import CacheFacts
 from stepnet.compiler.disk.sources import UNKNOWN
 from stepnet.compiler.targets import AUTO
+from stepnet.compiler.targets.cuda.library import NO_DRIVER
 from stepnet.compiler.targets.limits import VARIABLES, processors
 from stepnet.compiler.targets.onednn.library import HAS_WHEEL, INSTALL, MISSING, VARIABLE
 from stepnet.compiler.values.packages import LLVMLITE, PACKAGES
@@ -83,10 +84,12 @@ def engine_problems(
     installed. Errors that come from an old llvmlite or from the threads are left out.
 
     reasons: why each engine does not run; None if it does. versions: installed versions by package. threads:
-    the error if the number of threads cannot be found. Other functions report both.
+    the error if the number of threads cannot be found. Other functions report both. A machine without a GPU
+    is no problem.
     """
     old = versions[LLVMLITE.name]
-    reported = {None, MISSING, threads}
+    without_gpu = (reason for reason in reasons.values() if reason and reason.startswith(NO_DRIVER))
+    reported = {None, MISSING, threads, *without_gpu}
     if old is not None and LLVMLITE.older(old):
         reported.add(reasons["llvm"])
     for name, reason in reasons.items():

@@ -6,7 +6,7 @@ cotangents of the operands. For an operation without a derivative it is the reas
 
 from collections.abc import Callable
 
-from stepnet.compiler.grad import extents, features, pointwise
+from stepnet.compiler.grad import extensions, extents, features, pointwise
 from stepnet.compiler.grad.extents import Total
 from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Node
@@ -83,6 +83,7 @@ ADJOINTS: dict[str, Adjoint | str] = {
     "scores": extents.scores,
     "mix": extents.mix,
     "arrange": extents.arrange,
+    "extend": extensions.extend,
     "contract": extents.contract,
     "input": SOURCE,
     "constant": SOURCE,

@@ -169,7 +169,7 @@ class Homes:
             what = node.attributes.get("how", node.operation)
             raise refused(node, f"the {what} over steps is known only after all steps")
         if node.operation in BETWEEN_STEPS:
-            what = {"arrange": "an order of steps"}.get(node.operation, "attention")
+            what = {"arrange": "an order of steps", "extend": "a padding"}.get(node.operation, "attention")
             what = "a convolution" if node.operation in WINDOWED else what
             raise refused(node, f"{what} reads steps of other pieces")
 

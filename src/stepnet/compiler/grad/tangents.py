@@ -109,7 +109,7 @@ def applied(node: Node, operands: Sequence[Value]) -> Value:
 LINEAR = (
     *("slice", "reshape", "transpose", "broadcast", "take", "sum", "cumsum"),
     *("matmul", "contract", "gather", "scatter", "scores", "mix"),
-    *("expand", "windows", "overlap", "arrange"),
+    *("expand", "windows", "overlap", "arrange", "extend"),
 )
 
 TANGENTS: dict[str, Tangent | str] = {

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.encodings import rounded
+from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.meanings import OUTSIDE, REDUCTIONS, vectors
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
@@ -269,14 +270,15 @@ def paired(
     return memory.paired(node.operation, first, second, pairs, over)
 
 
-def arrange(
+def copied(
     net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
 ) -> Buffer:
-    """Computes an `arrange` node: copies the steps of each sequence, in their order or from the last one on.
+    """Computes an operation of `COPIED`, whose results are steps of the same sequence: `arrange`, which has
+    them in their order or from the last one on, or `extend`, which repeats some at the ends.
 
     segments: the numbers of rows, steps and deeper entries. memory: where the operand lies.
     """
-    return memory.take(operands[0], arranged_indices(net, node, segments))
+    return memory.take(operands[0], COPIED[node.operation](net, node, segments))
 
 
 def arranged_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
@@ -297,6 +299,20 @@ def arranged_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
     numbers = np.arange(int(offsets[-1]))
     ends = np.repeat(offsets[:-1] + offsets[1:] - 1, lengths)
     return ends - numbers if node.attributes["reverse"] else numbers
+
+
+def extended_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
+    """Returns the index of each step of the result of an `extend` node of a net in its operand; raises
+    `InputError` for a sequence with fewer steps than it reads.
+
+    segments: the numbers of rows, steps and deeper entries.
+    """
+    read = segments.into(net.type_of(node.inputs[0]).extent)
+    return Extension.of(node.attributes).indices(segments.into(node.type.extent), read)
+
+
+COPIED = {"arrange": arranged_indices, "extend": extended_indices}
+"""The operations whose results are steps of the operand, each with the function of their indices there."""
 
 
 def contract(net: Net, node: Node, operands: list[Array], segments: LevelSizes) -> Array:
@@ -459,7 +475,7 @@ ACROSS = {
     "overlap": windowed,
     "scores": paired,
     "mix": paired,
-    "arrange": arrange,
+    **dict.fromkeys(COPIED, copied),
     "contract": contract,
     "result": result,
     "recur": recur,

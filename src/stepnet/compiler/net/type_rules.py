@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.meanings import REDUCTIONS
 from stepnet.compiler.net.pairs import OVER, PAIRED, keys_of, pairs_of, queries_of
 from stepnet.compiler.net.recur import Order
@@ -35,7 +36,7 @@ ENDS = ("first", "last")
 TOTALS = ("contract", "scatter", "reduce")
 """Operations that reduce over all rows. A `reduce` does so only if its operand has one value per row, and a
 `contract` unless its result has one."""
-BETWEEN_STEPS = (*WINDOWED, *PAIRED, "arrange")
+BETWEEN_STEPS = (*WINDOWED, *PAIRED, "arrange", "extend")
 """Operations that read other steps of a sequence than that of their result."""
 Attributes = Mapping[str, Any]
 TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
@@ -373,6 +374,19 @@ def arrange_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
     if not own or not (may_be or axis in (own, whole_axis(own)) or own == whole_axis(axis)):
         raise NetError(f"arrange leads from steps to the same steps, not from {operand} to {axis}")
     return (operand.at((*ROWS, axis)),)
+
+
+def extend_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Returns the result type of extend, which puts copies of steps ahead of each sequence and behind it: the
+    operand at the axis of more steps. Raises `NetError` for an operand without steps, and for numbers of
+    steps that there cannot be.
+    """
+    (operand,), extension = operands, Extension.of(attributes)
+    if extension.refusal is not None:
+        raise NetError(extension.refusal)
+    if len(operand.extent) != len(STEPS):
+        raise NetError(f"extend puts steps at the ends of a model's sequences, not of {operand}")
+    return (operand.at(at_axis(operand.extent, extension.axis(operand.extent[-1]))),)
 
 
 def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:

@@ -135,12 +135,14 @@ class CostModel:
     blocks: the costs of training in blocks of steps.
     find_pairs: finds the operations at pairs of steps that run as one part (`FindPairs` of `groups.py`); None
         if each is a part.
+    inner: whether one plan runs a step that has sequences of its own. If not, such a step runs part by part.
     """
 
     machine: Machine
     fibers: FiberCosts
     blocks: BlockCosts
     find_pairs: Callable[[Net], Any] | None = None
+    inner: bool = True
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,8 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
-    if has_inner(body) and why_in_parts(node, extent):
+    inner = plans.planning.costs.inner
+    if has_inner(body) and (not inner or why_in_parts(node, extent)):
         return loop_part(net, numbers[0], extent, plans.planning)
     return recurrence(net, numbers[0], groups, plans)
 

@@ -33,7 +33,8 @@ Waves = tuple[tuple[int, ...], ...]
 class Across:
     """An operation between two extents, or between the steps of a sequence.
 
-    operation: "expand", "reduce", "windows", "overlap", "arrange"; "pairs" for operations at pairs of steps.
+    operation: "expand", "reduce", "windows", "overlap", "arrange", "extend"; "pairs" for operations at pairs
+        of steps.
     how: the reduction, such as "mean"; of an expansion "repeat", or the end at which the value is put,
         "first" or "last", with zeros elsewhere; of others their operation.
     source, result: the types of the two values; `source` is that of the first one that pairs read.

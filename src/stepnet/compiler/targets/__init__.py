@@ -11,6 +11,7 @@ from stepnet.compiler.plan.plan import Planning
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.assignment import common_engine
 from stepnet.compiler.targets.base import (
+    AddressEngine,
     Bound,
     Call,
     CalledKernel,
@@ -43,6 +44,7 @@ Order = str | tuple[str, ...]
 __all__ = [
     "AUTO",
     "REFERENCE",
+    "AddressEngine",
     "Bound",
     "Call",
     "CalledKernel",
@@ -57,6 +59,7 @@ __all__ = [
     "choose",
     "compiled",
     "devices_of",
+    "engine_at",
     "engine_named",
     "engine_names",
     "engines_of",
@@ -89,10 +92,38 @@ def interpreter() -> Engine:
     return Interpreter()
 
 
-ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": llvm, "onednn": onednn, "interpret": interpreter}
+def cuda(number: int = 0) -> Engine:
+    """Makes the engine that runs kernels on a GPU. number: of the GPU, from 0 on."""
+    from stepnet.compiler.targets.cpu.machine.room import load_llvm
+
+    load_llvm()  # its version is checked before its modules are imported
+    from stepnet.compiler.targets.cuda.engine import on_gpu
+
+    return on_gpu(number)
+
+
+def emulated_cuda() -> Engine:
+    """Makes the engine that runs the kernels of a GPU in an emulation on the CPU, to test them."""
+    from stepnet.compiler.targets.cpu.machine.room import load_llvm
+
+    load_llvm()  # its version is checked before its modules are imported
+    from stepnet.compiler.targets.cuda.engine import in_emulation
+
+    return in_emulation()
+
+
+ENGINES: Mapping[str, Callable[[], Engine]] = {
+    "llvm": llvm,
+    "onednn": onednn,
+    "interpret": interpreter,
+    "cuda": cuda,
+    "cuda-emulated": emulated_cuda,
+}
 """For each engine, the function that makes it. An engine is imported when it is first used, which takes a
 fifth off the time of `import stepnet`. The LLVM library is imported at the first compilation.
 """
+NUMBERED: Mapping[str, Callable[[int], Engine]] = {"cuda": cuda}
+"""Engines that have several devices: "cuda" is the first GPU, "cuda:1" the second, and so on."""
 GROUP = "stepnet.targets"
 """The entry points by which other packages add engines: a name, and a function that makes the engine."""
 
@@ -100,7 +131,15 @@ GROUP = "stepnet.targets"
 @cache
 def engine(name: str) -> Engine:
     """Makes an engine of stepnet or of an installed package, by its name; once per process."""
+    if (device := numbered(name)) is not None:
+        return run_without_fork(lambda: NUMBERED[device[0]](device[1]))
     return run_without_fork(ENGINES.get(name) or load_object(installed(GROUP)[name], "engine"))
+
+
+def numbered(name: str) -> tuple[str, int] | None:
+    """Returns the engine and the number of its device for a name such as "cuda:1"; None for another name."""
+    kind, _, number = name.partition(":")
+    return (kind, int(number)) if kind in NUMBERED and number.isdecimal() and int(number) else None
 
 
 def engine_names() -> tuple[str, ...]:
@@ -112,7 +151,7 @@ def engine_named(name: str) -> Engine:
     """Returns the engine, which compiles and runs nets, called `name`; raises `InputError`, with the known
     names, for any other.
     """
-    if name not in ENGINES and name not in installed(GROUP):
+    if name not in ENGINES and name not in installed(GROUP) and numbered(name) is None:
         names = ", ".join(engine_names())
         raise InputError(f"no engine is called {name!r}; the engines are {names}, or 'auto'")
     return engine(name)
@@ -198,6 +237,26 @@ def devices_of(asked: str | Sequence[str]) -> frozenset[str]:
     """
     own = (engine.devices for engine in engines_of(asked) if isinstance(engine, DeviceEngine))
     return frozenset({"cpu"}).union(*own)
+
+
+def engine_at(asked: str | Sequence[str], device: str, number: int = 0) -> AddressEngine | None:
+    """Returns the engine that takes arrays on a device where they lie: the first of those asked for that
+    does; for "auto", that of the device, unless it cannot be used here. None if there is none.
+
+    asked: the argument `engine=`. device: the type of the device by PyTorch's name. number: of the device
+        among those of the type.
+
+    >>> engine_at("auto", "cpu") is None
+    True
+    """
+    own = f"{device}:{number}" if number else device
+    order = checked_engine(asked)
+    for name in (order,) if isinstance(order, str) else order:
+        found = own if name in ("auto", device) and device in NUMBERED else name
+        made = None if found == "auto" else engine_named(found)
+        if isinstance(made, AddressEngine) and device in made.devices and made.number == number:
+            return made
+    return None
 
 
 def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Engine, dict[str, str]]:

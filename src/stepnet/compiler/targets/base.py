@@ -1,15 +1,16 @@
 """The interface of an engine: it refuses a schedule with a reason, or compiles it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.memory import AnyMemory
 from stepnet.compiler.net.types import Extent
-from stepnet.compiler.plan.load import CostModel, Load, Machine
+from stepnet.compiler.plan.load import CallSize, CostModel, Load, Machine
 from stepnet.compiler.plan.passes import Pipeline
 from stepnet.compiler.plan.passes.narrow import narrow_weights
 from stepnet.compiler.plan.plan import Plan, Planning
@@ -37,7 +38,8 @@ class EarlyEnds:
 @dataclass(frozen=True)
 class Call:
     """Checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs, in their
-    order. The kernel of a part, on a target with memory of its own, gets buffers of that memory instead.
+    order. The kernel of a part, on a target with memory of its own, gets buffers of that memory instead; a
+    call may also give them, and then gets its results as such.
 
     positions: where the steps of the sequences lie in their arrays. Outputs lie at the same positions.
     sequences: for each sequence an array [total, features...]. For inner sequences, the array has the values
@@ -508,6 +510,56 @@ class DeviceEngine(Engine, Protocol):
     @property
     def devices(self) -> tuple[str, ...]:
         """The types of these devices by PyTorch's names, such as "cuda"."""
+        ...
+
+
+@runtime_checkable
+class KernelEngine(Engine, Protocol):
+    """Engine that chooses kernels by the size of a call. Explanations then show the kernels."""
+
+    def kernels(self, plan: Plan, size: CallSize) -> list[tuple[str, str]]:
+        """Describes the kernels of a plan for calls of a size: a name and a text for each fact."""
+        ...
+
+
+@runtime_checkable
+class AddressEngine(DeviceEngine, Protocol):
+    """Engine that takes arrays on its devices by their addresses, and leaves its results there."""
+
+    @property
+    def number(self) -> int:
+        """The number of its device among those of the type."""
+        ...
+
+    def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> Any:
+        """Returns a C-contiguous array on the device, as calls take it, from the address of its first byte.
+
+        owner: the object that keeps the memory allocated.
+        """
+        ...
+
+    def array_of(self, value: Any) -> Any | None:
+        """Returns an array of another library, as calls take it, where it lies, if it is on the engine's
+        device; else None.
+        """
+        ...
+
+    def on_stream(
+        self, stream: int, allocate: "Callable[[int], OwnedMemory]"
+    ) -> "AbstractContextManager[None]":
+        """Context in which calls of this thread run on a stream of the device, by the driver's handle.
+
+        allocate: allocates the memory of results, a number of bytes; takes back what is not referred to.
+        """
+        ...
+
+
+class OwnedMemory(Protocol):
+    """Memory on a device, which is allocated as long as something refers to this object."""
+
+    @property
+    def address(self) -> int:
+        """The address of its first byte, a multiple of 256."""
         ...
 
 

@@ -121,4 +121,5 @@ class InterpretedNet(CalledKernel):
         values: dict[int, Any] = dict(zip(parameters_of(self.net), self.parameters, strict=True))
         values.update(zip(varying_of(self.net), packing.inputs(self.form, call.given), strict=True))
         inputs = [values[number] for number in self.net.inputs]
-        return packing.results(self.form, unshared(interpret(self.net, inputs, packing.segments), inputs))
+        results = unshared(interpret(self.net, inputs, packing.segments), inputs)
+        return packing.results(self.form, results, call.given)

@@ -10,7 +10,7 @@ Arrays are copied to the memory as the caller has them, and steps are moved ther
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -107,16 +107,24 @@ class CallPacking:
             inputs[place] = buffer
         return [inputs[place] for place in sorted(inputs)]
 
-    def results(self, form: "NetForm", buffers: Sequence[Buffer], clean: Container[int] = ()) -> Results:
-        """Returns the results of a net as arrays of the host, with outputs at the positions of the caller's
-        steps, or reduced to the last step of each sequence.
+    def results(
+        self,
+        form: "NetForm",
+        buffers: Sequence[Buffer],
+        given: OptionalArrays,
+        clean: Container[int] = (),
+    ) -> Results:
+        """Returns the results of a net as arrays of the host, or as buffers if the arrays of the call are
+        buffers, with outputs at the positions of the caller's steps, or reduced to the last step of each
+        sequence.
 
         form: which of the traced net's results are outputs, memories (recurrent states) and totals (values
             over all rows), and the direction of each output.
         buffers: the results in the net's order.
+        given: the arrays of the call.
         clean: the positions of the results that are already zeros in the gaps between sequences.
         """
-        ends, get = form.ends, self.memory.get
+        ends, get = form.ends, unchanged if has_buffers(given) else self.memory.get
         outputs = [
             get(self.in_caller_order(form, place, buffers[place], place in clean)) for place in ends.steps
         ]
@@ -141,6 +149,16 @@ class CallPacking:
             return output
         steps = output if self.gaps is None else memory.take(output, self.indices)
         return scattered(memory, type_, self.call.positions.total, self.indices, steps)
+
+
+def has_buffers(arrays: Sequence[Any]) -> bool:
+    """Tells whether some arrays of a call lie in the memory of a target, as its buffers; None is zeros."""
+    return any(array is not None and not isinstance(array, np.ndarray) for array in arrays)
+
+
+def unchanged(buffer: Any) -> Any:
+    """Returns a buffer as it is: results stay in the memory of a target."""
+    return buffer
 
 
 @dataclass(frozen=True)

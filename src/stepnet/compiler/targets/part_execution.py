@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, arrange, by_steps, expand, paired, windowed
+from stepnet.compiler.net.interpret import COPIED, LevelSizes, by_steps, copied, expand, paired, windowed
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
 from stepnet.compiler.net.pairs import PAIRED
@@ -290,8 +290,8 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
         return {part.results[0]: bound(across, given, positions)}
     if part.node.operation in WINDOWED:
         return {part.results[0]: windowed(net, part.node, [value], frame.segments, frame.memory)}
-    if part.node.operation == "arrange":
-        return {part.results[0]: arrange(net, part.node, [value], frame.segments, frame.memory)}
+    if part.node.operation in COPIED:
+        return {part.results[0]: copied(net, part.node, [value], frame.segments, frame.memory)}
     if part.node.operation == "expand":
         return {part.results[0]: expand(net, part.node, [value], frame.segments, frame.memory)}
     how: str = part.node.attributes["how"]

@@ -84,13 +84,14 @@ class PreparedParts:
         arrays: list[Any] = [*given]
         # The caller's arrays may be [batch, time, features...], which only machine code reads as they are.
         for place, shape in enumerate(self.shapes):
-            arrays[place] = arrays[place].reshape(shape)
+            if arrays[place].shape != shape:
+                arrays[place] = arrays[place].reshape(shape)
         values = dict(self.constants)
         values.update(zip(self.numbers, self.packing.put(self.form, arrays), strict=True))
         for step in self.steps:
             step(values)
         results = own_results(self.net, values, self.lent, self.packing.memory)
-        return self.packing.results(self.form, results, self.clean)
+        return self.packing.results(self.form, results, given, self.clean)
 
 
 def with_constants(whole: PreparedCall, constants: Values, reads: tuple[int, ...]) -> PreparedCall:
@@ -180,6 +181,7 @@ def prepared_parts(
             steps.append(step)
             bytes_ += size
     shapes = tuple(array.shape for array in call.sequences)
+    packing = replace(packing, call=replace(call, sequences=(), initial=(), statics=()))
     parts = PreparedParts(net, form, packing, numbers, shapes, constants, lent, clean, tuple(steps))
     return PreparedCall(parts.run, bytes_)
 

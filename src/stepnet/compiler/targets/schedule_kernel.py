@@ -5,7 +5,7 @@ part 1 plain        values 5 3     -> 8          machine code, each value a sequ
 part 2 across       value 8        -> 9          machine code, or NumPy
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ from stepnet.compiler.targets.base import (
     PreparedCall,
     Results,
 )
-from stepnet.compiler.targets.packed import CallPacking, NetForm, parameters_of, varying_of
+from stepnet.compiler.targets.packed import CallPacking, NetForm, parameters_of, unchanged, varying_of
 from stepnet.compiler.targets.part_execution import (
     KINDS,
     Frame,
@@ -50,6 +50,10 @@ Arrays = dict[int, Array]
 Compile = Callable[[Plan], Kernel]
 Total = Callable[[Node, Sequence[Array]], Array]
 """Computes a total: the value of a node over all rows, from its operands."""
+Evaluated = Callable[[Mapping[int, Any]], dict[int, Any]]
+"""Computes constants from the parameters of a net, by node; returns both."""
+Constants = Callable[[Net, tuple[int, ...], frozenset[int]], Evaluated]
+"""Makes the function that computes constants: of a net, its constants, and those that something reads."""
 Chained = Callable[[Sequence[Any], Waves, Waves, Sequence[BetweenKernels]], Chain | None]
 """Makes a chain that runs several bound kernels as one, from the waves and lines of their parts, and with the
 operations across extents between them; None if the parts must run one by one.
@@ -63,6 +67,15 @@ def no_chain(
     engines whose kernels (compiled parts) cannot run as one. No argument is used.
     """
     return None
+
+
+def by_interpreter(net: Net, numbers: tuple[int, ...], read: frozenset[int]) -> Evaluated:
+    """Makes the function that computes constants of a net on the host, by the interpreter, so that they have
+    the same bits on all targets.
+
+    numbers: the constants. read: those that something reads; all are computed.
+    """
+    return lambda parameters: evaluated(net, parameters, numbers)
 
 
 class WholeCalls(Protocol):
@@ -96,6 +109,7 @@ class Means:
     whole: makes the runner of a schedule as a whole.
     paired: computes an operation at pairs of steps that runs alone, with the bits that it has in a chain;
         None for an engine that leaves these to its memory.
+    constants: makes the function that computes constants from parameters.
     """
 
     compile: Compile
@@ -104,6 +118,7 @@ class Means:
     memory: AnyMemory = HOST
     whole: 'Callable[["BoundParts"], WholeCalls | None]' = in_turn
     paired: RunPairs | None = None
+    constants: Constants = by_interpreter
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
@@ -164,10 +179,19 @@ class PartsKernel:
 
     def constant_values(self, parameters: Arrays) -> Arrays:
         """Computes the values that depend on parameters alone; returns them and the parameters by node of the
-        net. They are arrays of the host, as kernels (compiled parts) are bound to these, and are computed
-        once for all calls: by the interpreter, so that they have the same bits on all targets.
+        net. Kernels (compiled parts) are bound to these, and they are computed once for all calls. They are
+        arrays of the host, unless the parameters are buffers of the target.
         """
-        return evaluated(self.schedule.net, parameters, self.known)
+        return self.constants(parameters)
+
+    @computed_once
+    def constants(self) -> Evaluated:
+        """The function that computes the constants of the net from its parameters."""
+        net, read = self.schedule.net, set(self.schedule.net.results)
+        for part in self.schedule.parts:
+            inside = () if part.inner is None or part.node is None else part.node.inputs
+            read |= {*part.parameters, *part.reads, *inside}
+        return self.means.constants(net, tuple(self.known), frozenset(read.intersection(self.known)))
 
     def put(self, constants: Arrays) -> Values:
         """Puts constants, given by node of the net, into the memory of the target. Those that are repeated or
@@ -217,15 +241,16 @@ def inside_of(part: Part, values: Arrays) -> Arrays:
     return {n: values[outer] for n, outer in inside if net.type_of(n).extent == CONST}
 
 
-def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Arrays:
-    """Returns the constants that a part of a schedule reads, by node, as host arrays, to bind the part in
-    this call.
+def constants_of(net: Net, part: Part, values: Values, frame: Frame, is_host: bool) -> Arrays:
+    """Returns the constants that a part of a schedule reads, by node, to bind the part in this call.
 
     values: the values computed so far, by node of the net. frame: has the memory that they lie in.
+    is_host: whether the part takes arrays of the host, not buffers.
     """
     inside = () if part.inner is None or part.node is None else part.node.inputs
     numbers = (number for number in (*part.parameters, *inside) if net.type_of(number).extent == CONST)
-    return {number: frame.memory.get(values[number]) for number in numbers}
+    get = frame.memory.get if is_host else unchanged
+    return {number: get(values[number]) for number in numbers}
 
 
 @dataclass(frozen=True)
@@ -303,7 +328,7 @@ class BoundParts(CalledKernel):
         inputs = packing.inputs(self.traced_form, call.given)
         values = self.values(dict(zip(self.varying, inputs, strict=True)), Frame.of(packing))
         results = own_results(self.net, values, self.lent, packing.memory)
-        return packing.results(self.traced_form, results, self.clean)
+        return packing.results(self.traced_form, results, call.given, self.clean)
 
     def packing(self, call: Call) -> CallPacking:
         """Describes the moves of a call's arrays into the memory of the engine, and of its results back."""
@@ -416,11 +441,12 @@ class BoundParts(CalledKernel):
 
         values: the values computed so far, by node of the net. frame: the positions of the values.
         """
-        part = self.schedule.parts[index]
+        part, means = self.schedule.parts[index], self.kernel.means
         runs: Any = self.bound[index]
         if part.is_bound_per_call:
-            runs = bound_part(part, self.kernel.kernels[index], constants_of(self.net, part, values, frame))
-        means = self.kernel.means
+            is_host = means.constants is by_interpreter
+            constants = constants_of(self.net, part, values, frame, is_host)
+            runs = bound_part(part, self.kernel.kernels[index], constants)
         runs = {"total": means.total, "across": means.paired}.get(part.kind, runs)
         results = KINDS[part.kind](self.net, part, runs, values, frame)
         if part.is_bound_per_call and runs is not None:

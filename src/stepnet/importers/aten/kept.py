@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.extensions import MODES, Extension
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import refuse
 from stepnet.importers import selecting
@@ -29,10 +30,12 @@ from stepnet.importers.aten.rows import AtenOperation, aligned, on_features, wit
 from stepnet.importers.aten.rules import InferredResult
 from stepnet.importers.aten.table import ATEN, elementwise, pointwise, promoted, uncast
 from stepnet.importers.aten.windows import POOLINGS
+from stepnet.importers.axes import is_time
 from stepnet.importers.convolving import (
     ZerosAround,
     convolve,
     convolve_transposed,
+    extend,
     pool,
     window_of,
 )
@@ -277,14 +280,15 @@ def single(number: Any, default: int) -> Any:
 
 
 def padded(call: ReplayedNode) -> Placed:
-    """Evaluates a `pad` node of a PyTorch graph: numbers around features, or zeros around steps, which only a
-    convolution reads.
+    """Evaluates a `pad` node of a PyTorch graph: numbers around features, zeros around steps, which only a
+    convolution reads, or copies of steps.
     """
     x, pads, number = call.operands[0], call.arguments["pad"], call.arguments.get("value") or 0
-    if call.arguments.get("mode", "constant") != "constant":
-        raise refuse(
-            f"padding of mode {call.arguments['mode']} is not an operation of a model; use torch.cat"
-        )
+    mode = call.arguments.get("mode", "constant")
+    if mode in MODES and len(pads) == 2 and is_time(x.axes[-1]):
+        return extend(x, len(x.axes) - 1, Extension(pads[0], pads[1], mode))
+    if mode != "constant":
+        raise refuse(f"padding of mode {mode} is not an operation of a model; use torch.cat")
     rank = len(x.axes)
     sides = [(rank - 1 - at, *pads[2 * at : 2 * at + 2]) for at in range(len(pads) // 2)]
     return selecting.pad(x, sides, number)

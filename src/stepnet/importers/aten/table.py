@@ -276,6 +276,7 @@ ATEN: Mapping[str, AtenOperation] = {
     "stepnet.convolved_transposed.default": AtenOperation(on_axes=windows.convolved_transposed),
     "stepnet.cut.default": AtenOperation(on_axes=windows.cut_off),
     "stepnet.repeated.default": AtenOperation(on_axes=windows.repeated_steps),
+    "stepnet.extended.default": AtenOperation(on_axes=windows.extended_steps),
     "stepnet.pooled.default": AtenOperation(on_axes=windows.pooled),
     "stepnet.group_normed.default": AtenOperation(on_axes=channels.group_norm),
     "stepnet.attended.default": AtenOperation(on_axes=axis_rules.attention),

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.windows import Window
 from stepnet.compiler.trace.traced import Traced
 from stepnet.importers.aten.replay import ReplayedNode
 from stepnet.importers.axes import is_feature
-from stepnet.importers.convolving import convolve, convolve_transposed, pool, repeated
+from stepnet.importers.convolving import convolve, convolve_transposed, extend, pool, repeated
 from stepnet.importers.placed import Placed
 from stepnet.importers.selecting import cut
 from stepnet.importers.shaping import transpose
@@ -53,6 +54,12 @@ def pooled(call: ReplayedNode) -> Placed:
 def cut_off(call: ReplayedNode) -> Placed:
     """Evaluates a `cut` node of a PyTorch graph: leaves steps out at both ends."""
     return cut(*call.arguments.values())
+
+
+def extended_steps(call: ReplayedNode) -> Placed:
+    """Evaluates an `extended` node of a PyTorch graph: puts copies of steps at the ends of sequences."""
+    x, before, after, how = call.arguments.values()
+    return extend(x, len(x.axes) - 1, Extension(before, after, how))
 
 
 def repeated_steps(call: ReplayedNode) -> Placed:

@@ -1,6 +1,6 @@
 """`ChunkStream`: a model that takes chunks of steps, and gives the outputs that are ready."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -14,45 +14,19 @@ from stepnet.compiler.values.structure import leaves, rebuild, skeleton, titled_
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError
 from stepnet.layout.files import safetensors
-from stepnet.model.batch import MOST_BEGUN, Batch, Statics, arranged_as
+from stepnet.model.batch import Batch, Statics, arranged_as
+from stepnet.model.graph.chunk_rows import TAKEN, ChunkRows, arrays_of
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
 from stepnet.model.streams.chunk_model import ChunkModel
 from stepnet.model.streams.chunk_parts import Chunk
 from stepnet.model.streams.in_use import alone
-from stepnet.model.streams.rows import chosen_once
+from stepnet.model.streams.rows import chosen_once, sources
 from stepnet.model.streams.stream import MOST_ROWS, ROWS_ARE
 from stepnet.model.streams.waiting import Kept, WaitingSteps, kept_and, kept_of, kept_with
 from stepnet.ragged import Ragged
 
 Array = np.ndarray
 FORMAT, VERSION = "stepnet.chunks", "1"
-TAKEN, STATICS = "taken", "statics."
-"""The names of what is kept of rows besides what the parts keep: the number of their steps so far, and, with
-numbers behind, their statics."""
-
-
-@dataclass(frozen=True)
-class ChunkRows:
-    """The rows of a stream of chunks after its first chunk.
-
-    program: the traced model.
-    model: its parts.
-    kept: what the parts keep of the rows, the number of steps that each row has had, and its statics.
-    """
-
-    program: GraphProgram
-    model: ChunkModel
-    kept: Kept
-
-    def begin(self, statics: list[Array], rows: int) -> Kept:
-        """Returns what is kept of rows that have had no step. statics: theirs. rows: their number."""
-        own: Kept = {f"{STATICS}{place}": array for place, array in enumerate(statics)}
-        return self.model.begin(rows) | own | {TAKEN: np.zeros(rows, np.int64)}
-
-    @property
-    def statics(self) -> list[str]:
-        """The names of the statics among what is kept."""
-        return [name for name in self.kept if name.startswith(STATICS)]
 
 
 class ChunkStream:
@@ -73,17 +47,18 @@ class ChunkStream:
     [[[9.0], [7.0]]]
     """
 
-    def __init__(self, programs: GraphPrograms, rows: Any, statics: Any, engine: Order) -> None:
+    def __init__(self, programs: GraphPrograms, rows: Any, initial: Any, statics: Any, engine: Order) -> None:
         """Stores the arguments of `Graph.stream_chunks`; the model is traced at the first chunk.
 
-        programs: those of the graph. rows: the number of rows. statics: values that each row has once.
-        engine: the engines in order of preference.
+        programs: those of the graph. rows: the number of rows. initial: the state that they go on from; None
+        for none. statics: values that each row has once. engine: the engines in order of preference.
         """
         self.programs, self.engine, self.in_use = programs, engine, False
         self._count = checked_integer(rows, ROWS_ARE, 0, MOST_ROWS)
         self._statics = Statics.of(statics, self._count)
         if self._statics.beside:
             raise InputError("a stream of chunks has no static sequences: give arrays [rows, features...]")
+        self._initial = initial
         self._rows: ChunkRows | None = None
 
     @property
@@ -147,11 +122,12 @@ class ChunkStream:
         return rebuild(state.program.output, outputs)
 
     @alone
-    def add(self, rows: Any = 1, statics: Any = None) -> Array:
+    def add(self, rows: Any = 1, initial: Any = None, statics: Any = None) -> Array:
         """Adds rows after the others; returns their indices.
 
         Args:
             rows: The number of rows to add.
+            initial: The state that they go on from, as `state` returns it; by default they begin anew.
             statics: Values that each of them has once, [rows, features...].
 
         Raises:
@@ -169,8 +145,10 @@ class ChunkStream:
                 raise InputError(f"the rows of this stream have {'no ' * (specs is None)}statics")
             if (skeleton(given.specs), leaves(given.specs)) != (skeleton(specs), leaves(specs)):
                 raise InputError(f"the statics are {given.specs}; those of the stream are {specs}")
+        if self._rows is None and not (initial is None and self._initial is None):
+            raise InputError("no chunk was taken yet: give initial= of all rows to the stream itself")
         if self._rows is not None:
-            new = self._rows.begin(given.arrays, count)
+            new = self._begins(self._rows, initial, given.arrays, count)
             self._rows = replace(self._rows, kept=kept_and(self._rows.kept, new))
         else:
             pairs = zip(own.arrays, given.arrays, strict=True) if self._count else ()
@@ -196,6 +174,8 @@ class ChunkStream:
         2
         """
         left = np.delete(np.arange(self._count), chosen_once(rows, self._count))
+        if self._rows is None and self._initial is not None:
+            raise InputError("no chunk was taken yet: leave the rows out of initial=")
         if self._rows is not None:
             self._rows = replace(self._rows, kept=kept_of(self._rows.kept, left))
         arrays = [array[left] for array in self._statics.arrays] if self._rows is None else []
@@ -203,14 +183,15 @@ class ChunkStream:
         self._count = len(left)
 
     @alone
-    def reset(self, rows: Any = None) -> None:
+    def reset(self, rows: Any = None, initial: Any = None) -> None:
         """Restarts all rows, or some, without their outputs that are left. Statics stay.
 
         Args:
             rows: The rows to restart: an index, indices or a mask. All by default.
+            initial: The state that they go on from, as `state` returns it; by default they begin anew.
 
         Raises:
-            InputError: For rows that do not exist.
+            InputError: For rows that do not exist, and for a state that does not fit.
 
         >>> import stepnet as sn
         >>> stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks()
@@ -221,10 +202,55 @@ class ChunkStream:
         [[[2.0]]]
         """
         chosen = np.arange(self._count) if rows is None else chosen_once(rows, self._count)
-        if (state := self._rows) is not None:
+        if (state := self._rows) is None:
+            if initial is not None or self._initial is not None:
+                raise InputError("no chunk was taken yet: give initial= to the stream itself")
+        else:
             statics = [state.kept[name][chosen] for name in state.statics]
-            begun = state.begin(statics, len(chosen))
+            begun = self._begins(state, initial, statics, len(chosen))
             self._rows = replace(state, kept=kept_with(state.kept, chosen, begun))
+
+    @alone
+    def reorder(self, rows: Any) -> None:
+        """Moves what is kept of rows: row i goes on where row rows[i] is. Statics do not move.
+
+        Args:
+            rows: An index for each row of the stream. The same index may come several times, or not at all.
+
+        Raises:
+            InputError: For another number of indices, for an index of no row, and before the first chunk.
+
+        >>> import stepnet as sn
+        >>> stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks(rows=2)
+        >>> stream.chunk(np.float32([[[1]], [[9]]])).shape
+        (2, 0, 1)
+        >>> stream.reorder([1, 1])
+        >>> stream.chunk(np.float32([[[5]], [[5]]])).tolist()
+        [[[9.0]], [[9.0]]]
+        """
+        state = self._known("give the rows of initial= in the order you want")
+        own = {name: state.kept[name] for name in state.statics}
+        self._rows = replace(state, kept=kept_of(state.kept, sources(rows, self._count)) | own)
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """The memory of the rows between chunks, without their statics: a dict of arrays by name, copies.
+
+        A stream of the same model goes on from it with the same bits, by `initial=`. Besides memories it has
+        the steps that later outputs read, and how many steps each row has had, "taken".
+
+        Raises:
+            InputError: Before the first chunk.
+
+        >>> import stepnet as sn
+        >>> pairs = sn.Graph(lambda x, params: sn.max_pool1d(x, 2))
+        >>> stream = pairs.stream_chunks()
+        >>> stream.chunk(np.float32([[[9]]])).shape
+        (1, 0, 1)
+        >>> pairs.stream_chunks(initial=stream.state).chunk(np.float32([[[5]]])).tolist()
+        [[[9.0]]]
+        """
+        return self._known("the state is known from the first chunk on").state()
 
     @alone
     def save(self, path: str | PathLike[str], rows: Any = None, *, force: Any = False) -> None:
@@ -241,19 +267,15 @@ class ChunkStream:
         """
         state = self._known("there is no state to save")
         chosen = np.arange(self._count) if rows is None else chosen_once(rows, self._count)
-        arrays = dict[str, Array]()
-        for name, own in kept_of(state.kept, chosen).items():
-            if isinstance(own, WaitingSteps):
-                arrays |= {f"{name}.values": own.values, f"{name}.lengths": own.lengths}
-            else:
-                arrays[name] = own
         described = {
             "format": FORMAT,
             "version": VERSION,
             "stepnet": __version__,
             "model": self._digest(state),
         }
-        safetensors.write(file_path(path), arrays, flag(force, "force"), described)
+        safetensors.write(
+            file_path(path), arrays_of(kept_of(state.kept, chosen)), flag(force, "force"), described
+        )
 
     @alone
     def load(self, path: str | PathLike[str]) -> Array:
@@ -280,7 +302,7 @@ class ChunkStream:
                 f"{path}: it was saved from another model, with other parameters, or from inputs of other "
                 "features or dtypes; load it with the model that it was saved from"
             )
-        new = self._read(arrays, state, f"{path}")
+        new = state.read(arrays, f"{path}")
         count = len(new[TAKEN])
         if count > MOST_ROWS - self._count:
             raise InputError(f"{path} has {count} rows; with {self._count} there are at most {MOST_ROWS}")
@@ -317,7 +339,17 @@ class ChunkStream:
         """
         model = ChunkModel.of(program.schedule_for(self.engine), program.params, self.engine)
         made = ChunkRows(program, model, {})
-        return replace(made, kept=made.begin(statics, self._count))
+        return replace(made, kept=self._begins(made, self._initial, statics, self._count))
+
+    def _begins(self, state: ChunkRows, initial: Any, statics: list[Array], rows: int) -> Kept:
+        """Returns what is kept of rows that begin anew, or that go on from a state.
+
+        state: the rows of the stream. initial: the state that the rows go on from; None for none. statics:
+        their values that each has once. rows: their number.
+        """
+        if initial is None:
+            return state.begin(statics, rows)
+        return state.from_state(initial, statics, rows)
 
     def _known(self, lacks: str) -> ChunkRows:
         """Returns the rows; raises `InputError` before the first chunk. lacks: what there is not then."""
@@ -349,64 +381,6 @@ class ChunkStream:
         program = state.program
         kinds = skeleton(program.traced.inputs), *leaves(program.traced.inputs)
         return digest(program.net, kinds, *map(Literal, program.params))
-
-    def _read(self, arrays: dict[str, Array], state: ChunkRows, path: str) -> Kept:
-        """Returns what a file has kept of rows; raises `FileError` unless its arrays are exactly those, with
-        as many steps as rows have that have had so many.
-
-        arrays: those of the file, by name. state: the rows of this stream, or of none. path: the file.
-        """
-        left, made = dict(arrays), Kept()
-
-        def taken(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-            """Takes an array out of those of the file; raises `FileError` unless it has these features and
-            this dtype.
-            """
-            array = left.pop(name, None)
-            if array is None or (array.shape[1:], array.ndim, array.dtype) != (shape, len(shape) + 1, dtype):
-                raise FileError(f"{path}: it has no array {name!r} of {dtype} with features {list(shape)}")
-            return array
-
-        def counted(name: str, counts: Array) -> Array:
-            """Takes an array of counts; raises `FileError` unless they are those that follow from the number
-            of steps of each row.
-            """
-            if not np.array_equal(array := taken(name, (), np.dtype(np.int64)), counts):
-                raise FileError(f"{path}: {name!r} does not fit the steps of the rows, {TAKEN!r}")
-            return array
-
-        made[TAKEN] = taken(TAKEN, (), np.dtype(np.int64))
-        counts, rows = self._counts(made[TAKEN], state, path), len(made[TAKEN])
-        statics = [np.zeros((0, *spec.shape), spec.dtype) for spec in leaves(state.program.traced.statics)]
-        for name, own in state.begin(statics, 0).items():
-            if isinstance(own, WaitingSteps):
-                lengths = counted(f"{name}.lengths", counts[name])
-                values = taken(f"{name}.values", own.values.shape[1:], own.values.dtype)
-                if sum(lengths.tolist()) != len(values):
-                    raise FileError(f"{path}: the lengths of {name!r} do not fit its {len(values)} steps")
-                made[name] = WaitingSteps(values, lengths)
-            elif name != TAKEN:
-                is_count = name in counts
-                array = counted(name, counts[name]) if is_count else taken(name, own.shape[1:], own.dtype)
-                if len(array) != rows:
-                    raise FileError(f"{path}: {name!r} has {len(array)} rows, and {TAKEN!r} {rows}")
-                made[name] = array
-        if left:
-            raise FileError(f"{path}: it has an array {min(left)!r}, which this stream has not")
-        return made
-
-    def _counts(self, taken: Array, state: ChunkRows, path: str) -> dict[str, Array]:
-        """Returns the counts and the numbers of steps that are kept of rows, by name.
-
-        taken: the number of steps that each row of a file has had; raises `FileError` for more than a stream
-        can have. state: the rows of this stream, or of none. path: the file.
-        """
-        if (taken < 0).any() or sum(taken.tolist()) > MOST_BEGUN:
-            raise FileError(f"{path}: {TAKEN!r} has counts of steps outside 0 to {MOST_BEGUN}")
-        try:
-            return state.model.counts(taken)
-        except InputError as error:
-            raise FileError(f"{path}: its rows have had too many steps ({error})") from None
 
     def __reduce__(self) -> Any:
         """Raises `InputError`, as a stream cannot be copied or pickled."""

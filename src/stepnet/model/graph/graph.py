@@ -227,7 +227,9 @@ class Graph(Model):
             check_stream(known.net)
         return StreamedRecurrence(self.step_for(engine))
 
-    def stream_chunks(self, rows: int = 1, statics: Any = None, engine: Asked = "auto") -> "ChunkStream":
+    def stream_chunks(
+        self, rows: int = 1, initial: Any = None, statics: Any = None, engine: Asked = "auto"
+    ) -> "ChunkStream":
         """Returns a stream of chunks of steps: `stream.chunk(x)` gives the outputs that are ready.
 
         It is for models with strides, transposed convolutions and convolutions that read later steps, too:
@@ -236,6 +238,7 @@ class Graph(Model):
 
         Args:
             rows: The number of sequences that are advanced together, from 0 on; see `ChunkStream.add`.
+            initial: The state that they go on from, `ChunkStream.state` of a stream of this model.
             statics: Values that each row has once, arrays [rows, features...].
             engine: An engine, or several in order of preference.
 
@@ -257,7 +260,7 @@ class Graph(Model):
             from stepnet.model.graph.chunk_stream import ChunkStream
 
         self.check_any_steps()
-        return ChunkStream(self.programs, rows, statics, self.engine_order(engine))
+        return ChunkStream(self.programs, rows, initial, statics, self.engine_order(engine))
 
     def trace_steps(
         self,

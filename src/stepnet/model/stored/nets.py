@@ -81,6 +81,7 @@ STORED: dict[str, Attributes] = {
     "scores": Attributes(("causal",)),
     "mix": Attributes(("over",)),
     "arrange": Attributes(("reverse", "steps")),
+    "extend": Attributes(("before", "after", "how")),
     "recur": Attributes(("body", "memories", "reverse", "sequences"), ("precision", "unroll")),
 }
 """The operations of traced steps and models. Those that passes add are never stored."""
@@ -201,7 +202,7 @@ def operands_of(name: str) -> int | None:
     """
     if name in ("concatenate", "recur"):
         return None
-    one = ("result", "expand", "reduce", "windows", "overlap", "arrange")
+    one = ("result", "expand", "reduce", "windows", "overlap", "arrange", "extend")
     none = ("input", "constant", "index")
     known = {"where": 3, **dict.fromkeys(PAIRED, 2), **dict.fromkeys(one, 1), **dict.fromkeys(none, 0)}
     if name in known:
@@ -353,6 +354,7 @@ READ: dict[str, Callable[[Any, str], Any]] = {
     "size": count,
     "dilation": count,
     "before": count,
+    "after": count,
     "stride": count,
     "lost": integer,
     "same": text,

@@ -13,6 +13,7 @@ from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order
 from stepnet.errors import InputError
+from stepnet.model.streams.chunk_ends import EndsPart
 from stepnet.model.streams.chunk_parts import (
     Chunk,
     ChunkPart,
@@ -59,6 +60,8 @@ class ChunkModel:
                 parts.append(PlanPart.of(part, part.plan, name, net, engine))
             elif node is not None and node.operation in WINDOWED:
                 parts.append(WindowPart(part.results[0], net, name))
+            elif node is not None and node.operation == "extend":
+                parts.append(EndsPart(part.results[0], net, name))
             elif node is not None and node.operation == "expand":
                 parts.append(RepeatPart(part.results[0], net, name))
             elif node is not None and node.operation == "reduce":

@@ -113,6 +113,8 @@ def later_steps(node: Node) -> str | None:
     """Returns the reason why an operation has no result at each step, though none needs a whole sequence, so
     that only a stream of chunks runs it; None if it has one.
     """
+    if node.operation == "extend":
+        return "copies of steps are put at the ends of its sequences"
     if any(is_derived(type_.extent) for type_ in node.types):
         return "it has other numbers of steps than its inputs, as after a stride"
     if node.operation == "overlap":

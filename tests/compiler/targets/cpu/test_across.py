@@ -275,6 +275,9 @@ def test_what_numpy_computes():
     assert refusal("last", "float32", CONST, ROWS, operation="expand") is None
     assert refusal("overlap", "float16", STEPS, STEPS, operation="overlap") == "NumPy adds windows of float16"
     assert refusal("windows", "float16", STEPS, STEPS, operation="windows") is None
+    assert refusal("reflect", "float32", STEPS, STEPS, operation="extend") == (
+        "NumPy puts copies of steps at the ends of sequences"
+    )
 
 
 # ---- graphs ------------------------------------------------------------------------------------------------

@@ -16,13 +16,13 @@ from stepnet.torch.patches.transformers.check import argument_names, difference,
 from stepnet.torch.patches.transformers.lengths import with_lengths
 from stepnet.torch.patches.transformers.rebind import globals_read, innermost, is_rebindable, rebound
 from stepnet.torch.patches.transformers.records import FILES, FunctionPatch
-from stepnet.torch.patches.transformers.scan import ENGINE, on_engine
+from stepnet.torch.patches.transformers.scan import on_engine
 from stepnet.torch.patches.transformers.states import unknown_layers, without_functions
 from stepnet.torch.patches.transformers.table import FUNCTIONS, LAYERS, LEFT, METHODS, WHOLE
 from stepnet.torch.patches.transformers.tokens import TOKEN, with_tokens
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded, untraced
-from stepnet.torch.sequences import dtypes_refused, runs_on
+from stepnet.torch.sequences import HOST, dtypes_refused
 
 torch: Any = pytorch("torch")
 PACKED = ("cu_seqlens", "seq_idx")
@@ -171,7 +171,7 @@ def refusal(parameters: list[Any]) -> str | None:
     """Returns the reason why a layer with these parameters cannot be accelerated now, their device or their
     dtype; None if it can.
     """
-    places = {tensor.device.type for tensor in parameters if not runs_on(tensor.device, "auto")}
+    places = {tensor.device.type for tensor in parameters if tensor.device.type != HOST}
     if places:
         where = ", ".join(sorted(places))
         return (
@@ -319,11 +319,11 @@ def without_kernel(theirs: Callable[..., Any]) -> Any:
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Tells whether transformers' own code must run a call with these arguments: while a graph is recorded,
-    on devices that the engines do not take, or for packed sequences.
+    on other devices than the CPU, or for packed sequences.
     """
     if is_recorded():
         return True
     if any(kwargs.get(name) is not None for name in PACKED):
         return True
-    values, engine = (*args, *kwargs.values()), ENGINE.get()
-    return any(isinstance(value, torch.Tensor) and not runs_on(value.device, engine) for value in values)
+    values = (*args, *kwargs.values())
+    return any(isinstance(value, torch.Tensor) and value.device.type != HOST for value in values)

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from stepnet.torch.arrays import PLAIN
 from stepnet.torch.patches.transformers.scan import Step
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
 FILES = "transformers.models."
 """The package with the files of models. In files from elsewhere the same names may mean other things."""
-PLAIN = torch.nn.Parameter, torch.Tensor
 MISSING = object()
 HOOKS = "_forward_hooks", "_forward_pre_hooks"
 class_of: Callable[[Any], Any] = cast("Any", type)

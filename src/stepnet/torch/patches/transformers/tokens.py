@@ -23,7 +23,7 @@ from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.patches.transformers.table import LAYERS
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded, is_transformed
-from stepnet.torch.sequences import COMPUTED, runs_on
+from stepnet.torch.sequences import COMPUTED, HOST
 
 torch: Any = pytorch("torch")
 VERSION = attrgetter("_version")
@@ -190,12 +190,12 @@ def has_global_hooks() -> bool:
 
 
 def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> bool:
-    """Tells whether a token x, the parameters of a layer (`module`) and its states are on a device that the
-    engines take and have one dtype, float32 or float64, as a prepared step requires. layer: its table entry.
+    """Tells whether a token x, the parameters of a layer (`module`) and its states are on the CPU and have
+    one dtype, float32 or float64, as a prepared step requires. layer: its table entry.
     """
-    tensors, engine = (x, *layer.parameters(module).values(), *states), ENGINE.get()
+    tensors = (x, *layer.parameters(module).values(), *states)
     return x.dtype in COMPUTED and all(
-        tensor.dtype == x.dtype and runs_on(tensor.device, engine) for tensor in tensors
+        tensor.dtype == x.dtype and tensor.device.type == HOST for tensor in tensors
     )
 
 

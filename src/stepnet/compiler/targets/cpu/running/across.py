@@ -58,6 +58,11 @@ SHARED_BYTES = 2**17
 SUMMED = ("float32", "float64", "int32", "int64")
 """The dtypes of sums and maxima that have code."""
 ENDS = ("first", "last")
+COPIED = {
+    "arrange": "arranges the steps of sequences",
+    "extend": "puts copies of steps at the ends of sequences",
+}
+"""The work of operations that only copy steps of the same sequence, by their indices, as messages say it."""
 
 
 def refusal_of(across: Across, is_laid: bool = False) -> str | None:
@@ -71,8 +76,8 @@ def refusal_of(across: Across, is_laid: bool = False) -> str | None:
         return "values at pairs of steps run in chains"
     if across.body is not None:
         return None
-    if across.operation == "arrange":
-        return None if is_laid else "NumPy arranges the steps of sequences"
+    if across.operation in COPIED:
+        return None if is_laid else f"NumPy {COPIED[across.operation]}"
     for extent in () if is_laid else extents:
         if extent not in (CONST, ROWS, STEPS) and not is_derived(extent) and not is_pairs(extent):
             return f"it runs over values at {extent_text(extent)}, which NumPy lays out"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, StepEntries, arranged_indices, entry_indices, steps_of
+from stepnet.compiler.net.interpret import COPIED, LevelSizes, StepEntries, entry_indices, steps_of
 from stepnet.compiler.net.ir import Recur
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.net.type_rules import recur_extent
@@ -294,10 +294,9 @@ class BlockWriter(BlockArrays):
         across, value = Across.of(bound.net, part), values[part.reads[0]]
         assert value is not None
         assert part.node is not None
-        if across.operation == "arrange":
-            values[part.results[0]] = self.taken(
-                key, value, arranged_indices(bound.net, part.node, frame.segments)
-            )
+        if across.operation in COPIED:
+            indices = COPIED[across.operation](bound.net, part.node, frame.segments)
+            values[part.results[0]] = self.taken(key, value, indices)
             return
         if max(map(len, (across.source.extent, across.result.extent))) == 1:
             read = made = Positions.end_to_end(np.arange(frame.segments.rows + 1))

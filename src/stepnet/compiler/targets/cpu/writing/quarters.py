@@ -145,7 +145,7 @@ def large_angle_function(code: Code) -> ir.Function:
     function = ir.Function(code.module, type_, FUNCTION)
     function.linkage = "internal"
     x, *results, count = function.args
-    inner = type(code)(function.append_basic_block("entry"), code.processor)
+    inner = Code(function.append_basic_block("entry"), code.processor)
     with inner.loop(inner.number(0), count) as element:
         offset = inner.mul(element, inner.number(8))
         number = inner.read(register_type("float64", 1), inner.at(x, offset), 8)

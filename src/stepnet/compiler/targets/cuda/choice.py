@@ -1,0 +1,111 @@
+"""The choice of the kernel that runs a loop: on tensor cores where that is possible, else any step's.
+
+rows  1   gru of 256   ->  cluster of 16 blocks, sums over k in 4 parts
+rows 64   gru of 256   ->  tagged groups of 8 blocks, sums over k in 4 parts: the same bits
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, prod
+
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.cuda.codes import LoopCode
+from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
+from stepnet.compiler.targets.cuda.grid import grid_code, grid_form
+from stepnet.compiler.targets.cuda.grid_share import products_of
+from stepnet.compiler.targets.cuda.loop import LoopForm, loop_code
+from stepnet.compiler.targets.cuda.tensor.choice import TensorChoice, chosen, refuse
+from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, block_time
+from stepnet.compiler.targets.cuda.tensor.registers import registers
+from stepnet.compiler.targets.cuda.tensor.shape import TensorShape
+from stepnet.compiler.targets.cuda.tensor.writing import loop_code as tensor_code
+from stepnet.compiler.targets.cuda.units import units_code
+
+FEW_WEIGHTS = 64 * 1024
+"""The bytes of weights from which groups of blocks may share a step."""
+GROUP_ROWS = 16, 8, 4, 2, 1
+"""The numbers of sequences that a group of blocks may run at a time."""
+BLOCK_BYTES = 47e3
+"""The bytes of weights that a block reads in a microsecond, as measured on an H100."""
+ROWS = 16
+"""The number of sequences for which the order of sums is chosen, so that it is the same for every batch."""
+
+
+@dataclass(frozen=True)
+class ChosenLoop:
+    """The kernel of a loop.
+
+    groups: the most groups of sequences that are launched at once; 0 for any number.
+    reason: why this kernel was chosen, with an estimate of its time, for people.
+    microseconds: the estimate of a step's time; 0.0 if there is none.
+    registers: the estimate of the registers of a thread; 0 if there is none.
+    """
+
+    loop: LoopCode
+    groups: int
+    reason: str
+    microseconds: float = 0.0
+    registers: int = 0
+
+
+def loop_of(plan: Plan, rows: int, facts: DeviceFacts) -> ChosenLoop:
+    """Returns the kernel for the loop of a plan, for some sequences on a device.
+
+    Sums over units have one order for all numbers of sequences, so that a sequence has the same bits in every
+    batch.
+    """
+    choices = chosen(plan, ROWS, facts)
+    if not choices:
+        return other_loop(plan, rows, facts, refuse(plan) or "it does not fit")
+    without = block_time(choices[0].shape.step, ROWS, facts)
+    if without < choices[0].microseconds:
+        return other_loop(plan, rows, facts, f"{without:.2f} us for a step")
+    order = order_of_sums(choices[0])
+    same = (choice for choice in chosen(plan, rows, facts) if order_of_sums(choice) == order)
+    best = next(same)
+    needed = registers(best.shape, facts)
+    return ChosenLoop(code_of(best.shape), best.groups, best.reason, best.microseconds, needed)
+
+
+def other_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str) -> ChosenLoop:
+    """Returns the kernel of a loop without tensor cores: with a thread for each unit if units are alone, of
+    groups of blocks, which keep the weights, or of single blocks, which read them at each step. All give the
+    same bits.
+
+    reason: why it is not on tensor cores.
+    """
+    if (units := units_code(plan)) is not None:
+        return ChosenLoop(units, 0, f"not on tensor cores: {reason}; units are alone")
+    weights = 4 * sum(
+        prod(plan.body.type_of(right).shape)
+        for node in products_of(LoopForm(plan, 1, LANES, facts.shared).statements)
+        for right in node.sides[1]
+    )
+    if weights >= FEW_WEIGHTS:
+        turns = ceil(ceil(rows / BLOCK_ROWS) / facts.multiprocessors)
+        alone = turns * (1.0 + weights / BLOCK_BYTES)
+        for group_rows in GROUP_ROWS:
+            form = grid_form(plan, group_rows, facts) if group_rows < 2 * rows else None
+            if form is None:
+                continue
+            groups = max(1, facts.multiprocessors // form.share.blocks)
+            together = ceil(ceil(rows / group_rows) / groups) * form.microseconds
+            if together < alone:
+                said = (
+                    f"not on tensor cores: {reason}; {together:.2f} us for a step, one block {alone:.2f} us"
+                )
+                return ChosenLoop(grid_code(form), groups, said, together)
+            break
+    return ChosenLoop(loop_code(plan), 0, f"not on tensor cores: {reason}")
+
+
+@lru_cache(maxsize=256)
+def code_of(shape: TensorShape) -> LoopCode:
+    """Writes the kernel of a loop on tensor cores, once for all numbers of sequences."""
+    return tensor_code(shape)
+
+
+def order_of_sums(choice: TensorChoice) -> tuple[int, int, str]:
+    """Returns the facts about a loop that decide the bits of its results."""
+    schedule = choice.shape.schedule
+    return schedule.parts, schedule.chains, schedule.functions

@@ -1,0 +1,87 @@
+"""The codes of a plan: kernels and products of its stages, the kernel of its loop, and what they read and
+fill.
+
+    sequence    values per row       DeviceStage, ProductCode, ...    ahead of the loop
+    before      values per step      DeviceStage, ProductCode, ...    ahead of the loop, for all steps at once
+    loop        the step             LoopCode                       one launch for all steps
+    after       values per step      DeviceStage, ProductCode, ...    behind the loop, for all steps at once
+    ended       values per row       DeviceStage, ProductCode, ...    behind the loop
+"""
+
+from dataclasses import dataclass
+
+from stepnet.compiler.targets.cuda.device import DeviceCode
+
+STAGE_WORDS = "count", "row_of", "index_of", "scratch", "errors"
+"""The first arguments of a stage's kernel.
+
+count: the entries: rows of the batch, or all steps of the arrays, gaps included.
+row_of: int64 [count], the row of each step, -1 in a gap between sequences; 0 if the entries are rows.
+index_of: int64 [count], the value of an `index` node for each entry; 0 if no node is one.
+scratch: `DeviceStage.scratch` bytes for each block that is launched.
+errors: see LOOP_WORDS.
+"""
+
+LOOP_WORDS = "rows", "starts", "lengths", "steps", "order", "reverse", "first_steps", "scratch", "errors"
+"""The first arguments of a loop's kernel.
+
+rows: the number of sequences. starts, lengths: int64 [rows].
+steps: int64, step t of sequence i is entry starts[i] + steps[t]; 0 (no array) for starts[i] + t.
+order: int64 [rows], the sequences in the order in which groups take them: longest first.
+reverse: 1 if each sequence runs from its last step to its first, else 0.
+first_steps: int64 [rows], the steps that each sequence did in earlier calls; 0 (no array) for zeros.
+scratch: `LoopCode.scratch` bytes for each group of sequences; the first `LoopCode.zeros` of each are zero.
+errors: int64 [4], zeros at first: [1, node, value, row] of an index outside its table, of any one that is.
+"""
+
+
+@dataclass(frozen=True)
+class DeviceStage:
+    """A kernel that computes values of one extent for all entries.
+
+    Its arguments are `STAGE_WORDS`, then the arrays of `reads`, then those of `writes`.
+
+    reads: the nodes whose arrays it reads: inputs, constants, and values of earlier codes. A value per row
+        may be read at steps.
+    writes: the nodes whose arrays [count, features...] it fills.
+    rows: the entries that a block takes at a time. scratch: the bytes of main memory for each block.
+    """
+
+    code: DeviceCode
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    rows: int = 1
+    scratch: int = 0
+
+
+@dataclass(frozen=True)
+class ProductCode:
+    """A product of all entries with constants, which the library of products computes.
+
+    The value of `node` is the sum of lefts[i] @ rights[i], all [count, k] and [k, n] after reshaping.
+    """
+
+    node: int
+    lefts: tuple[int, ...]
+    rights: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LoopCode:
+    """A kernel that runs all steps of a recurrence.
+
+    Its arguments are `LOOP_WORDS`, then arrays in the order of the body's operands by kind: sequences
+    [total, features...], initial memories [rows, features...] (0 for zeros), other operands (statics [rows,
+    features...] and constants); then those of its results by kind: outputs [total, features...] and final
+    memories [rows, features...] (0 for a result that nothing reads).
+
+    schedule: a description for people, such as "2 blocks of 128 threads for 8 sequences".
+    group_rows: the sequences that a group of blocks takes at a time.
+    scratch: the bytes of main memory for each group. zeros: how many of them are zero at first.
+    """
+
+    code: DeviceCode
+    schedule: str
+    group_rows: int
+    scratch: int = 0
+    zeros: int = 0

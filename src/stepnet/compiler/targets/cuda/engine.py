@@ -1,0 +1,174 @@
+"""The engine `cuda`: it refuses a schedule with a reason, or makes the kernels of its parts."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Node
+from stepnet.compiler.plan.load import CallSize, CostModel, FiberCosts
+from stepnet.compiler.plan.passes import PIPELINE, Pipeline
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets.base import Kernel, OwnedMemory, first_refusal, planning_of
+from stepnet.compiler.targets.cpu.costs import COSTS as CPU
+from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
+from stepnet.compiler.targets.cuda.constants import CudaConstants
+from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, allocated_by
+from stepnet.compiler.targets.cuda.driver import CudaDevice
+from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
+from stepnet.compiler.targets.cuda.kernel import CudaKernel
+from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda.refusals import refuse
+from stepnet.compiler.targets.cuda.totals import total
+from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.compiler.values.once import computed_once
+from stepnet.errors import DeviceError, InputError
+
+COSTS = CostModel(
+    CPU.machine, FiberCosts(10**9, CPU.fibers.long, CPU.fibers.larger, 10**9), CPU.blocks, inner=False
+)
+"""The costs by which nets are planned: matrices are not cut into fibers, as each thread takes elements."""
+
+
+@dataclass(frozen=True)
+class CudaEngine:
+    """Engine that runs plans on a GPU, or on an emulation of one.
+
+    device: the device that its kernels run on. If there is none, an emulated one, by whose properties kernels
+        are chosen and explained.
+    missing: why there is no device; "" if there is one.
+    devices: the devices of PyTorch whose tensors it takes where they lie.
+    number: of its device among those of the type.
+    """
+
+    device: Device
+    missing: str = ""
+    name: str = "cuda"
+    devices: tuple[str, ...] = ("cuda",)
+    number: int = 0
+    pipeline: Pipeline = PIPELINE
+    costs: CostModel = COSTS
+    runs_gradients: bool = True
+    has_same_bits: bool = False
+
+    @property
+    def memory(self) -> CudaMemory:
+        """The memory in which values between the parts of a schedule lie."""
+        return self.own_memory
+
+    @computed_once
+    def own_memory(self) -> CudaMemory:
+        """The memory of the device, which keeps arrays of integers for later calls."""
+        return CudaMemory(self.device)
+
+    def refuse(self, schedule: Schedule) -> str | None:
+        """Returns why this engine cannot run a schedule (a net cut into parts); None if it can."""
+        return self.missing or first_refusal(self, schedule)
+
+    def refuse_plan(self, plan: Plan) -> str | None:
+        """Returns why this engine cannot run the plan of one part; None if it can."""
+        return self.missing or refuse(plan)
+
+    def compile(self, schedule: Schedule) -> Kernel:
+        """Makes the kernel of a schedule: its parts run one after the other on the device."""
+        memory = self.memory
+        means = Means(self.compile_plan, self.total, memory=memory, constants=partial(CudaConstants, memory))
+        return in_parts(schedule, means)
+
+    def compile_plan(self, plan: Plan) -> Kernel:
+        """Makes the kernel of the plan of one part."""
+        return CudaKernel(plan, self.memory)
+
+    def kernels(self, plan: Plan, size: CallSize) -> list[tuple[str, str]]:
+        """Describes the kernels of a plan for calls of a size, whether or not there is a device."""
+        kernel = CudaKernel(plan.planned(planning_of(self)), self.memory)
+        facts, here = self.device.facts, "; there is none here" if self.missing else ""
+        described = [("GPU", f"{facts.name}{here}")]
+        for name, codes in kernel.stages.items():
+            if codes:
+                described.append((name, ", ".join(map(text_of_code, codes))))
+        if kernel.is_idle:
+            return described
+        chosen = kernel.loop(size.filled)
+        code = chosen.loop.code
+        blocks = "a block" if code.group == 1 else f"{code.group} blocks"
+        described.append(
+            ("loop", f"{blocks} of {code.threads} threads for {chosen.loop.group_rows} sequences")
+        )
+        described += [
+            ("chosen", chosen.reason),
+            ("shared", f"{code.shared:,} of {facts.shared:,} B of a block"),
+        ]
+        if chosen.registers:
+            described.append(("registers", f"about {chosen.registers} of 255 of a thread"))
+        if chosen.microseconds:
+            time = chosen.microseconds * size.longest
+            described.append(("time", f"{time:,.0f} us predicted for {size.longest} steps"))
+        return described
+
+    def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> DeviceArray:
+        """Returns a C-contiguous array on the device from the address of its first byte. owner: the object
+        that keeps the memory allocated.
+        """
+        return DeviceArray(self.device, address, shape, dtype, owner)
+
+    def array_of(self, value: Any) -> DeviceArray | None:
+        """Returns an array of another library where it lies, if it is on this engine's device; else None.
+
+        Raises `InputError` for one with gaps between its elements.
+        """
+        if isinstance(value, DeviceArray):
+            return value if value.device is self.device else None
+        facts = getattr(value, "__cuda_array_interface__", None)
+        where = value.__dlpack_device__() if hasattr(value, "__dlpack_device__") else (CUDA, 0)
+        if facts is None or tuple(map(int, where)) != self.device.place:
+            return None
+        shape, dtype = tuple(facts["shape"]), np.dtype(facts["typestr"])
+        strides = tuple(dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        if facts.get("strides") not in (None, strides):
+            raise InputError(
+                f"an array {list(shape)} on the GPU has gaps between its elements: give a contiguous copy"
+            )
+        return self.array_at(facts["data"][0], shape, dtype.name, value)
+
+    @contextmanager
+    def on_stream(self, stream: int, allocate: Callable[[int], OwnedMemory]) -> Generator[None]:
+        """Context in which calls of this thread run on a stream, and results lie in memory that a function
+        allocates.
+        """
+        with self.device.on_stream(stream), allocated_by(allocate):
+            yield
+
+    def total(self, node: Node, operands: Sequence[Any]) -> Any:
+        """Computes the value of a node that combines all rows, such as the gradient of a weight."""
+        return total(self.memory, node, operands)
+
+
+def text_of_code(code: DeviceStage | ProductCode) -> str:
+    """Describes a kernel or a product of a stage in a few words."""
+    if isinstance(code, ProductCode):
+        return f"a product with {len(code.rights)} matrices" if len(code.rights) > 1 else "a product"
+    values = "values" if len(code.writes) > 1 else "value"
+    return f"a kernel for {len(code.writes)} {values}"
+
+
+def on_gpu(number: int = 0) -> CudaEngine:
+    """Makes the engine for a GPU. If there is none, the engine refuses everything, with the reason.
+
+    number: of the GPU, from 0 on.
+    """
+    name = f"cuda:{number}" if number else "cuda"
+    try:
+        return CudaEngine(CudaDevice(number), name=name, number=number)
+    except DeviceError as error:
+        return CudaEngine(EmulatedDevice(), str(error), name, devices=())
+
+
+def in_emulation() -> CudaEngine:
+    """Makes the engine whose kernels run in an emulation on the CPU."""
+    return CudaEngine(EmulatedDevice(), name="cuda-emulated", devices=())

@@ -1,0 +1,244 @@
+"""Products of a block of a group: the columns of its units, for all rows, of weights that stay in shared
+memory.
+
+    left side      main memory -> shared memory [rows][k], at each step, 16 bytes at a time
+    weights        main memory -> shared memory [k / 4][columns of the block][4], once, where there is room
+
+Each sum is one chain of fused multiply-adds over k, as `columns.py` has it, so its bits are the same.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.writing.code import integer
+from stepnet.compiler.targets.cuda.columns import ABREAST, MOST_SUMS, ColumnWriter, Port, Vector
+from stepnet.compiler.targets.cuda.elements import ElementWriter, RowOfThread, RowShare, zero
+from stepnet.compiler.targets.cuda.functions import FOUR
+from stepnet.compiler.targets.cuda.grid_share import GridShare
+from stepnet.compiler.targets.cuda.places import Place
+from stepnet.compiler.targets.cuda.statements import Statement
+
+Value = ir.Value
+AT_ONCE = 16
+"""The loads of a left side that a thread has under way."""
+PIECE = 4
+"""The numbers of a load of 16 bytes."""
+
+
+@dataclass(frozen=True)
+class Areas:
+    """The places in shared memory of left sides, by node, and of the block's columns of weights, by node.
+    A matrix that is not among them is read from main memory at each step.
+    """
+
+    lefts: Mapping[int, int]
+    weights: Mapping[int, int]
+
+
+class GridColumnWriter(ColumnWriter):
+    """Writer of the products of the columns of a block.
+
+    grid: the share of the blocks. areas: in shared memory. first: the first unit of the block.
+    """
+
+    def __init__(
+        self,
+        writer: ElementWriter,
+        share: RowShare,
+        row: RowOfThread,
+        grid: GridShare,
+        areas: Areas,
+        first: Value,
+    ) -> None:
+        """Takes the writer of the entry, the row of the thread, and the share of the block."""
+        super().__init__(writer, share, {}, row)
+        self.grid, self.areas, self.first = grid, areas, first
+
+    def copy_left(self, left: int) -> None:
+        """Writes the copy of a left side of all rows to shared memory."""
+        code, type_, area = self.code, self.net.type_of(left), self.areas.lefts[left]
+        slot, count = self.writer.slots.get(left), self.share.rows * type_.size
+        if slot is not None and count % PIECE == 0:
+            pieces = count // PIECE
+            for begin in range(0, pieces, self.share.threads * AT_ONCE):
+                starts = range(begin, min(pieces, begin + self.share.threads * AT_ONCE), self.share.threads)
+                wholes = [s for s in starts if s + self.share.threads <= pieces]
+                self.copy_pieces(slot.pointer, area, wholes)
+                for start in starts:
+                    if start not in wholes:
+                        with code.when(code.icmp_signed("<", code.thread, integer(pieces - start))):
+                            self.copy_pieces(slot.pointer, area, [start])
+            return
+        with code.loop(code.thread, integer(count), self.share.threads) as index:
+            place, flat = code.divided(index, type_.size)
+            own = RowOfThread(place, self.row.entry, self.row.row, self.row.is_real, self.row.step)
+            self.writer.begin()
+            value = self.writer.element(left, Place(code, type_.shape, flat), own)
+            code.write_element(type_.dtype, value, code.shared(area), index)
+        self.writer.begin()
+
+    def copy_pieces(self, source: Value, area: int, starts: list[int]) -> None:
+        """Writes the copy of the thread's pieces behind some places, all of which are read first."""
+        code = self.code
+        offsets = [code.multiplied(code.summed(code.thread, integer(start)), 4 * PIECE) for start in starts]
+        read = [code.function_call("from_cache", FOUR, [code.at(source, offset)]) for offset in offsets]
+        for offset, four in zip(offsets, read, strict=True):
+            code.write(four, code.at(code.shared(area), offset), 16)
+
+    def column_of(self, index: Value) -> tuple[Value, Value]:
+        """Writes the column of a matrix that is a column of the block, and whether it is one of its units."""
+        code = self.code
+        part, place = code.divided(index, self.grid.own)
+        unit = code.summed(self.first, place)
+        column = code.summed(code.multiplied(part, self.grid.units), unit)
+        return column, code.icmp_signed("<", unit, integer(self.grid.units))
+
+    def own_columns(self, columns: int) -> int:
+        """Returns how many of the columns of a matrix a block has, counting those of absent units."""
+        return columns // self.grid.units * self.grid.own
+
+    def keep(self, right: int) -> None:
+        """Writes the copy of the block's columns of a matrix to shared memory."""
+        code = self.code
+        length, columns = self.net.type_of(right).shape
+        own, area = self.own_columns(columns), self.areas.weights[right]
+        with code.loop(code.thread, integer(length * own), self.share.threads) as index:
+            k, mine = code.divided(index, own)
+            column, is_there = self.column_of(mine)
+            quotient, rest = code.divided(k, PIECE)
+            with code.when(is_there):
+                self.writer.begin()
+                value = self.of_matrix(right, k, column, "float32")
+                at = code.summed(
+                    code.multiplied(code.summed(code.multiplied(quotient, own), mine), PIECE), rest
+                )
+                code.write_element("float32", value, code.shared(area), at)
+        self.writer.begin()
+
+    def write(self, together: list[Statement]) -> None:
+        """Writes the sums of products of some results of a node, which have one size."""
+        code, net = self.code, self.net
+        nodes = [net.nodes[statement.number] for statement in together]
+        product = net.nodes[nodes[0].inputs[0]] if nodes[0].operation == "result" else nodes[0]
+        lefts, rights = product.sides
+        count = len(lefts)
+        ports = [
+            Port(rights[of * count : (of + 1) * count], self.writer.slots[statement.number])
+            for statement, node in zip(together, nodes, strict=True)
+            for of in [node.attributes.get("of", 0)]
+        ]
+        shape = nodes[0].type.shape
+        columns, lead = shape[-1], prod(shape[:-1])
+        own, vectors = self.own_columns(columns), self.share.rows * lead
+        abreast = next(
+            a
+            for a in ABREAST
+            if vectors % a == 0
+            and len(ports) * a <= MOST_SUMS
+            and (a <= 4)
+            and (a == 1 or vectors // a * own >= 64)
+        )
+        with code.loop(code.thread, integer(vectors // abreast * own), self.share.threads) as index:
+            chunk, mine = code.divided(index, own)
+            column, is_there = self.column_of(mine)
+            with code.when(is_there):
+                numbers = [
+                    code.summed(code.multiplied(chunk, abreast), integer(place)) for place in range(abreast)
+                ]
+                chosen = [Vector(*code.divided(number, lead)) for number in numbers]
+                sums: list[Value] = [zero("float32")] * (abreast * len(ports))
+                for place, left in enumerate(lefts):
+                    matrices = [port.rights[place] for port in ports]
+                    sums = self.chain(left, matrices, chosen, column, mine, own, sums)
+                for at, port in enumerate(ports):
+                    for vector, total in zip(chosen, sums[at * abreast :], strict=False):
+                        flat = code.summed(code.multiplied(vector.place, columns), column)
+                        self.writer.write_slot(total, port.slot, vector.row, flat)
+
+    def chain(
+        self,
+        left: int,
+        rights: list[int],
+        vectors: list[Vector],
+        column: Value,
+        mine: Value,
+        own: int,
+        sums: list[Value],
+    ) -> list[Value]:
+        """Writes the products of one left side with a column of some matrices, added to the sums of each."""
+        code, type_ = self.code, self.net.type_of(left)
+        length = type_.shape[-1]
+        area = code.shared(self.areas.lefts[left])
+
+        def piece(k: Value, width: int) -> tuple[list[list[Value]], list[list[Value]]]:
+            """Writes some elements of the vectors, and of the columns."""
+            self.writer.begin()
+            elements, matrix = list[list[Value]](), list[list[Value]]()
+            for vector in vectors:
+                ahead = code.summed(
+                    code.multiplied(vector.row, type_.size), code.multiplied(vector.place, length)
+                )
+                index = code.summed(ahead, k)
+                elements.append(
+                    self.numbers(code.at(area, code.multiplied(index, 4)), width, length % PIECE == 0)
+                )
+            for right in rights:
+                if right in self.areas.weights:
+                    quotient, rest = code.divided(k, PIECE)
+                    at = code.summed(
+                        code.multiplied(code.summed(code.multiplied(quotient, own), mine), PIECE), rest
+                    )
+                    place = code.at(code.shared(self.areas.weights[right]), code.multiplied(at, 4))
+                    matrix.append(self.numbers(place, width, True))
+                else:
+                    steps = [code.summed(k, integer(step)) for step in range(width)]
+                    matrix.append([self.of_matrix(right, each, column, "float32") for each in steps])
+            return elements, matrix
+
+        def pieces(k: Value) -> list[Value]:
+            """Writes the elements of one turn: of the vectors and then of the columns, for each k."""
+            both = piece(k, PIECE), piece(code.summed(k, integer(PIECE)), PIECE)
+            return [number for half in both for side in half for each in side for number in each]
+
+        def multiplied(read: list[Value], width: int, totals: list[Value]) -> list[Value]:
+            """Writes the sums with some elements more."""
+            each = [read[at : at + width] for at in range(0, len(read), width)]
+            elements, matrix = each[: len(vectors)], each[len(vectors) :]
+            for step in range(width):
+                pairs = [(element[step], weight[step]) for weight in matrix for element in elements]
+                totals = [code.fused(*p, total) for p, total in zip(pairs, totals, strict=True)]
+            return totals
+
+        whole = length - length % (2 * PIECE)
+
+        def turn(k: Value, carried: list[Value]) -> list[Value]:
+            """Writes the reads for the next turn, and the products of what the last one has read."""
+            after = code.summed(k, integer(2 * PIECE))
+            is_last = code.icmp_signed(">=", after, integer(whole))
+            ahead = pieces(code.select(is_last, integer(0), after))
+            totals, read = carried[: len(sums)], carried[len(sums) :]
+            half = len(read) // 2
+            for part in (read[:half], read[half:]):
+                totals = multiplied(part, PIECE, totals)
+            return [*totals, *ahead]
+
+        totals = sums
+        if whole:
+            carried = code.carry(0, whole, [*sums, *pieces(integer(0))], turn, step=2 * PIECE)
+            totals = carried[: len(sums)]
+        for k in range(whole, length):
+            elements, matrix = piece(integer(k), 1)
+            totals = multiplied([each[0] for each in (*elements, *matrix)], 1, totals)
+        self.writer.begin()
+        return totals
+
+    def numbers(self, pointer: Value, width: int, is_aligned: bool) -> list[Value]:
+        """Writes a load of some numbers that lie side by side in shared memory."""
+        code = self.code
+        if width != PIECE or not is_aligned:
+            return [code.read_element("float32", pointer, integer(step)) for step in range(width)]
+        four = code.read(FOUR, pointer, 16)
+        return [code.extract_element(four, ir.Constant(ir.IntType(32), step)) for step in range(PIECE)]

@@ -1,0 +1,340 @@
+"""A plan on a device: its codes, bound to parameters, and its calls.
+
+sequence, before    kernels and products       values per row and per step
+loop                one kernel                 outputs of all steps, final memories
+after               kernels and products       values per step
+reduced, ended      reductions and kernels     values per row
+total               sums over all rows         constants, such as the gradient of a weight
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.meanings import OUTSIDE
+from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.base import Call, CalledKernel, Results
+from stepnet.compiler.targets.cuda.choice import ChosenLoop, loop_of
+from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
+from stepnet.compiler.targets.cuda.constants import CudaConstants
+from stepnet.compiler.targets.cuda.device import Array, DeviceArray, empty, get
+from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda.positions import DevicePositions
+from stepnet.compiler.targets.cuda.products import multiply
+from stepnet.compiler.targets.cuda.stages import stage_codes
+from stepnet.compiler.targets.cuda.totals import reduced_to_rows, total
+from stepnet.compiler.targets.packed import parameters_of, runs_back
+from stepnet.compiler.values.once import computed_once
+from stepnet.errors import IndexOutsideError
+
+Code = DeviceStage | ProductCode
+Values = dict[int, DeviceArray]
+
+
+def address_of(array: DeviceArray | None) -> int:
+    """Returns the address of an array; 0 for none."""
+    return 0 if array is None else array.address
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A plan with its codes, to be bound to parameters."""
+
+    plan: Plan
+    memory: CudaMemory
+
+    @computed_once
+    def stages(self) -> dict[str, tuple[Code, ...]]:
+        """The codes of each stage around the loop."""
+        names = "sequence", "before", "after", "ended"
+        return {name: stage_codes(self.plan, name) for name in names}
+
+    @computed_once
+    def loops(self) -> dict[int, ChosenLoop]:
+        """The kernels of the loop that were made so far, by the number of sequences."""
+        return {}
+
+    def loop(self, rows: int) -> ChosenLoop:
+        """Returns the kernel of the loop for some sequences."""
+        if rows not in self.loops:
+            self.loops[rows] = loop_of(self.plan, rows, self.memory.device.facts)
+        return self.loops[rows]
+
+    @computed_once
+    def has_tables(self) -> bool:
+        """Tells whether an index may lie outside of a table, so that a call must look for it."""
+        nets = self.plan.net, self.plan.body
+        return any(node.kind == "gather" for net in nets for node in net.nodes)
+
+    @computed_once
+    def is_idle(self) -> bool:
+        """Tells whether the loop computes nothing: it has no outputs, and memories stay as they are."""
+        recur = self.plan.recurrence.recur
+        return not recur.outputs and recur.following == recur.memories
+
+    @computed_once
+    def constants(self) -> CudaConstants:
+        """The constants that other nodes read, or that are results, computed from parameters."""
+        net, once = self.plan.net, self.plan.once
+        others = set(range(len(net.nodes))).difference(once)
+        read = {operand for number in others for operand in net.nodes[number].inputs} | {*net.results}
+        return CudaConstants(self.memory, net, once, frozenset(read.intersection(once)))
+
+    def bind(self, parameters: Sequence[Array]) -> "BoundPlan":
+        """Puts the parameters, in the net's order, and what is computed from them alone on the device."""
+        return BoundPlan(self, constants_of(self, parameters))
+
+
+def constants_of(kernel: CudaKernel, parameters: Sequence[Any]) -> Values:
+    """Computes the values of a plan that depend on parameters alone; returns both, by node, on the device.
+    Parameters that lie there stay where they are.
+    """
+    values = kernel.constants(dict(zip(parameters_of(kernel.plan.net), parameters, strict=True)))
+    return {number: on_device(kernel.memory, value) for number, value in values.items()}
+
+
+def on_device(memory: CudaMemory, value: Any) -> DeviceArray:
+    """Returns an array of the device as it is, and a copy there of one of the host, or of a number."""
+    return memory.put(value if isinstance(value, DeviceArray) else np.asarray(value))
+
+
+@dataclass(frozen=True)
+class BoundPlan(CalledKernel):
+    """A plan with its parameters on the device, which can be called."""
+
+    kernel: CudaKernel
+    constants: Values
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Replaces the parameters, for later calls; returns True."""
+        self.constants.update(constants_of(self.kernel, parameters))
+        return True
+
+    def __call__(self, call: Call) -> Results:
+        """Runs the plan on the arrays of a call, which are on the device, as its results are."""
+        run = PlanRun(self.kernel, call, dict(self.constants))
+        run.stage("sequence")
+        run.stage("before")
+        run.loop()
+        run.stage("after")
+        run.reductions()
+        run.stage("ended")
+        run.totals()
+        run.check()
+        return run.results()
+
+
+@dataclass
+class PlanRun:
+    """One call of a plan: the values computed so far, by node of the plan's net."""
+
+    kernel: CudaKernel
+    call: Call
+    values: Values
+    errors: DeviceArray | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Takes the arrays of the call."""
+        plan, memory = self.plan, self.memory
+        ends = plan.ends
+        pairs = (
+            (ends.sequences, self.call.sequences),
+            (ends.memories, self.call.initial),
+            (ends.statics, self.call.statics),
+        )
+        for places, arrays in pairs:
+            for place, array in zip(places, arrays, strict=True):
+                if array is not None:
+                    self.values[plan.net.inputs[place]] = cast("DeviceArray", array)
+        if self.kernel.has_tables:
+            self.errors = memory.zeros((4,), "int64")
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs."""
+        return self.kernel.plan
+
+    @property
+    def memory(self) -> CudaMemory:
+        """The memory that the values lie in."""
+        return self.kernel.memory
+
+    @computed_once
+    def places(self) -> DevicePositions:
+        """Where the steps of the call lie, as arrays on the device."""
+        return DevicePositions.of(self.call.positions, self.memory.device)
+
+    def made(self, net: Net, number: int) -> DeviceArray:
+        """Allocates the value of a node at steps or rows."""
+        type_ = net.type_of(number)
+        positions = self.call.positions
+        count = positions.rows if type_.extent == ROWS else positions.total
+        return empty(self.memory.device, (count, *type_.shape), type_.dtype)
+
+    # ---- stages around the loop
+
+    def stage(self, name: str) -> None:
+        """Runs the codes of a stage."""
+        for code in self.kernel.stages[name]:
+            if isinstance(code, ProductCode):
+                self.multiply(code)
+            else:
+                self.launch(code, at_rows=name in ("sequence", "ended"))
+
+    def multiply(self, code: ProductCode) -> None:
+        """Computes a product of all entries with constants."""
+        made = self.made(self.plan.net, code.node)
+        rights = [self.values[number] for number in code.rights]
+        pairs = zip(code.lefts, rights, strict=True)
+        lefts = [self.values[n].reshaped((made.shape[0], right.shape[0])) for n, right in pairs]
+        out = made.reshaped((made.shape[0], rights[0].shape[-1]))
+        multiply(self.memory.device, lefts, rights, out=out)
+        self.values[code.node] = made
+
+    def launch(self, stage: DeviceStage, at_rows: bool) -> None:
+        """Launches the kernel of a stage. at_rows: whether its entries are rows."""
+        for number in stage.writes:
+            self.values[number] = self.made(self.plan.net, number)
+        positions = self.call.positions
+        count = positions.rows if at_rows else positions.total
+        row_of = 0 if at_rows else self.places.row_of.address
+        index = None if at_rows else self.index_of
+        arrays = [self.values[number].address for number in (*stage.reads, *stage.writes)]
+        blocks = self.blocks(count, stage)
+        scratch = empty(self.memory.device, (blocks, stage.scratch), "int8") if stage.scratch else None
+        words = [count, row_of, address_of(index), address_of(scratch), address_of(self.errors), *arrays]
+        if count:
+            self.memory.device.launch(stage.code, blocks, words)
+
+    def blocks(self, count: int, stage: DeviceStage) -> int:
+        """Returns the number of blocks that share the entries of a stage: few, if each needs memory."""
+        most = (1 if stage.scratch else 16) * self.memory.device.facts.multiprocessors
+        return min(-(-count // stage.rows), most)
+
+    @computed_once
+    def index_of(self) -> DeviceArray | None:
+        """The number of each step in its sequence; None if the stages do not read it."""
+        if all(node.operation != "index" for node in self.plan.net.nodes):
+            return None
+        return self.places.index_of(self.call.step_offset)
+
+    # ---- the loop
+
+    def loop(self) -> None:
+        """Runs all steps: fills the outputs that something reads, and the final memories."""
+        plan, recur = self.plan, self.plan.recurrence.recur
+        operands = recur.operands_by_kind(plan.recurrence.inputs)
+        picked = {
+            node.attributes["of"]: number
+            for number, node in enumerate(plan.net.nodes)
+            if node.operation == "result" and node.inputs[0] == plan.recur
+        }
+        if self.kernel.is_idle:
+            for place, number in enumerate(operands.memories):
+                if place in picked:
+                    self.values[picked[place]] = self.initial(number)
+            return
+        for number in picked.values():
+            self.values[number] = self.made(plan.net, number)
+        inputs = [self.values.get(number) for number in plan.recurrence.inputs]
+        results = [
+            self.values[picked[place]] if place in picked else None
+            for place in range(len(plan.recurrence.types))
+        ]
+        self.launch_loop([*map(address_of, (*inputs, *results))])
+
+    def initial(self, number: int) -> DeviceArray:
+        """Returns a memory before the first step: that of the call, or zeros."""
+        if number in self.values:
+            return self.memory.copy(self.values[number])
+        type_ = self.plan.net.type_of(number)
+        return self.memory.zeros((self.call.positions.rows, *type_.shape), type_.dtype)
+
+    def launch_loop(self, arrays: Sequence[int]) -> None:
+        """Launches the kernel of the loop. arrays: the addresses of its operands and results."""
+        rows, places, memory = self.call.positions.rows, self.places, self.memory
+        if not rows:
+            return
+        chosen = self.kernel.loop(rows)
+        loop, groups = chosen.loop, -(-rows // chosen.loop.group_rows)
+        groups = min(groups, chosen.groups or groups)
+        scratch = empty(memory.device, (groups, loop.scratch), "int8") if loop.scratch else None
+        if scratch is not None and loop.zeros:
+            for group in range(groups):
+                memory.device.clear(scratch.address + group * loop.scratch, loop.zeros)
+        before = None if self.call.step_offset is None else places.put(self.call.step_offset)
+        words = [
+            rows,
+            places.starts.address,
+            places.lengths.address,
+            address_of(places.steps),
+            places.order.address,
+            int(self.plan.reverse),
+            address_of(before),
+            address_of(scratch),
+            address_of(self.errors),
+        ]
+        memory.device.launch(loop.code, groups * loop.code.group, [*words, *arrays])
+
+    # ---- after the loop
+
+    def reductions(self) -> None:
+        """Reduces values per step to values per row."""
+        for number in self.plan.reduced:
+            node = self.plan.net.nodes[number]
+            operands = [self.of_steps(operand) for operand in node.inputs]
+            self.values[number] = reduced_to_rows(self.memory, node, operands, self.call.positions.offsets)
+
+    def of_steps(self, number: int) -> DeviceArray:
+        """Returns a value per step with the sequences end to end, without the gaps of padded arrays."""
+        positions, value = self.call.positions, self.values[number]
+        return value if positions.is_packed else self.memory.take(value, positions.all_step_indices)
+
+    def totals(self) -> None:
+        """Computes values over all rows, and constants that depend on them."""
+        net = self.plan.net
+        for number in self.plan.total:
+            node = net.nodes[number]
+            operands = [
+                self.of_steps(n) if len(net.type_of(n).extent) > 1 else self.values[n] for n in node.inputs
+            ]
+            self.values[number] = total(self.memory, node, operands)
+
+    def check(self) -> None:
+        """Raises `IndexOutsideError` if a step read a table at an index outside of it."""
+        if self.errors is not None and get(self.errors)[0]:
+            raise IndexOutsideError(OUTSIDE)
+
+    def results(self) -> Results:
+        """Returns the results by kind, each in an array of its own."""
+        ends = self.plan.ends
+        outputs = [self.output(place) for place in ends.steps]
+        rows, totals = ([self.own(place) for place in places] for places in (ends.rows, ends.totals))
+        return Results(*(cast("list[Array]", arrays) for arrays in (outputs, rows, totals)))
+
+    def own(self, place: int) -> DeviceArray:
+        """Returns the result at a position of the net; a copy if it is an input or an earlier result."""
+        results = self.plan.net.results
+        number = results[place]
+        shared = self.plan.net.nodes[number].operation == "input" or number in results[:place]
+        value = self.values[number]
+        return self.memory.copy(value) if shared or number in self.plan.once else value
+
+    def output(self, place: int) -> DeviceArray:
+        """Returns an output with zeros in the gaps between sequences; with `last_only`, its last steps."""
+        memory, positions = self.memory, self.call.positions
+        type_ = self.plan.net.type_of(self.plan.net.results[place])
+        if not self.call.last_only:
+            output = self.own(place)
+            if len(gaps := self.places.gaps):
+                memory.write(output, gaps, memory.zeros((1, *type_.shape), type_.dtype))
+            return output
+        number = self.plan.net.results[place]
+        rows, indices = positions.end_step_indices(runs_back(self.plan.net, number))
+        made = memory.zeros((positions.rows, *type_.shape), type_.dtype)
+        memory.write(made, rows, memory.take(self.values[number], indices))
+        return made

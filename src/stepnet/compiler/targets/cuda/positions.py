@@ -1,0 +1,79 @@
+"""Where the steps of a batch lie, as arrays on a device that kernels read."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.compiler.targets.cuda.device import Array, Device, DeviceArray, put
+from stepnet.compiler.values.once import computed_once
+from stepnet.ragged.positions import Positions
+
+
+@dataclass(frozen=True, eq=False)
+class DevicePositions:
+    """The positions of the sequences of a batch, as arrays on a device, each made at its first use."""
+
+    positions: Positions
+    device: Device
+
+    @classmethod
+    def of(cls, positions: Positions, device: Device) -> "DevicePositions":
+        """Returns the places of some positions, which keep them for later calls."""
+        name = f"cuda {id(device)}"
+        if name not in positions.derived:
+            positions.derived[name] = cls(positions, device)
+        found: DevicePositions = positions.derived[name]
+        return found
+
+    def put(self, array: Array) -> DeviceArray:
+        """Copies integers to the device."""
+        return put(self.device, np.asarray(array, np.int64))
+
+    @computed_once
+    def starts(self) -> DeviceArray:
+        """The index of the first step of each sequence."""
+        return self.put(self.positions.starts)
+
+    @computed_once
+    def lengths(self) -> DeviceArray:
+        """The number of steps of each sequence."""
+        return self.put(self.positions.lengths)
+
+    @computed_once
+    def steps(self) -> DeviceArray | None:
+        """The index of each step after the first; None if the steps lie one after the other."""
+        return None if self.positions.steps is None else self.put(self.positions.steps)
+
+    @computed_once
+    def order(self) -> DeviceArray:
+        """The sequences, the longest first, so that those of like length share a group."""
+        return self.put(np.argsort(-self.positions.lengths, kind="stable"))
+
+    @computed_once
+    def row_of(self) -> DeviceArray:
+        """The row of each step, and -1 for an entry in a gap between sequences."""
+        positions = self.positions
+        rows = np.full(positions.total, -1, np.int64)
+        rows[positions.all_step_indices] = np.repeat(np.arange(positions.rows), positions.lengths)
+        return self.put(rows)
+
+    @computed_once
+    def gaps(self) -> Array:
+        """The entries that are no step of any sequence, on the host."""
+        if self.positions.is_packed:
+            return np.zeros(0, np.int64)
+        free = np.ones(self.positions.total, bool)
+        free[self.positions.all_step_indices] = False
+        return np.flatnonzero(free)
+
+    def index_of(self, first_steps: Array | None) -> DeviceArray:
+        """Returns the number of each step in its sequence, steps of earlier calls counted; 0 in gaps."""
+        positions = self.positions
+        made = np.zeros(positions.total, np.int64)
+        before = np.zeros(positions.rows, np.int64) if first_steps is None else first_steps
+        ends = np.cumsum(positions.lengths)
+        first = before - (ends - positions.lengths)
+        made[positions.all_step_indices] = np.arange(int(positions.lengths.sum())) + np.repeat(
+            first, positions.lengths
+        )
+        return self.put(made)

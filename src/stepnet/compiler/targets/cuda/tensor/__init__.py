@@ -1,0 +1,1 @@
+"""Loops whose recurrent weights stay on the chip as operands of tensor cores."""

@@ -1,0 +1,121 @@
+"""The choice among loops on tensor cores: all schedules that fit a device, by their estimated times."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.cuda.codes import LoopCode
+from stepnet.compiler.targets.cuda.device import DeviceFacts
+from stepnet.compiler.targets.cuda.tensor.costs import batch_time, facts_of, groups_at_once, step_time
+from stepnet.compiler.targets.cuda.tensor.registers import fitted, limit, registers, without_operands
+from stepnet.compiler.targets.cuda.tensor.shape import (
+    LAUNCHED,
+    Numbers,
+    TensorExchange,
+    TensorSchedule,
+    TensorShape,
+)
+from stepnet.compiler.targets.cuda.tensor.step import TensorStep
+from stepnet.compiler.targets.cuda.tensor.writing import loop_code
+
+BLOCKS = (2, 4, 8, 16, 32, 64, 128)
+"""The blocks of a group that are tried, besides one."""
+PARTS = (1, 2, 4)
+"""The warps that divide a sum, as they are tried."""
+SEVERAL: tuple[TensorExchange, ...] = ("cluster", "tagged")
+"""The exchanges of several blocks that are tried: one by a counter is never faster than one by tags."""
+ALONE_AHEAD = (16, 8, 4)
+"""The numbers of steps ahead that the values of units that are alone are read."""
+LONGEST = 2500
+"""The most products of the tensor cores that the code of a step may have: more take long to compile."""
+
+
+@dataclass(frozen=True)
+class TensorChoice:
+    """A loop that a device can run, and the estimate of its time.
+
+    microseconds: of a step of all sequences. bound: what takes the longest, a field of `StepTime`.
+    groups: the most groups of blocks that run at once if all of them must; 0 for any number.
+    is_measured: whether the estimate is by facts that were measured on such a device.
+    """
+
+    shape: TensorShape
+    microseconds: float
+    bound: str
+    groups: int
+    is_measured: bool
+
+    @property
+    def reason(self) -> str:
+        """The estimate as text."""
+        measured = "" if self.is_measured else ", by facts of another GPU"
+        name = self.shape.schedule.name
+        return f"{name}: {self.microseconds:.2f} us for a step, most of it {self.bound}{measured}"
+
+    @property
+    def code(self) -> LoopCode:
+        """The kernel of the loop."""
+        return loop_code(self.shape)
+
+
+def refuse(
+    plan: Plan, schedule: TensorSchedule | None = None, device: DeviceFacts | None = None
+) -> str | None:
+    """Tells why the loop of a plan does not run on tensor cores; None if it does.
+
+    schedule, device: if given, the reason may be theirs.
+    """
+    step = TensorStep.of(plan)
+    if step.refusal is not None or schedule is None or device is None:
+        return step.refusal
+    return TensorShape(step, schedule).misfit(device)
+
+
+def chosen(plan: Plan, rows: int, device: DeviceFacts, numbers: Numbers = "float32") -> list[TensorChoice]:
+    """Lists the loops on tensor cores that a device can run for a plan, the fastest first, by estimates of
+    their times; empty if there is none.
+
+    rows: the number of sequences. numbers: what is multiplied.
+    """
+    step = TensorStep.of(plan)
+    if step.refusal is not None:
+        return []
+    facts = facts_of(device)
+    found = list[TensorChoice]()
+    for shape in shapes(step, device, numbers):
+        needed = registers(shape, device)
+        time = step_time(shape, facts)
+        at_once = 0
+        if LAUNCHED[shape.schedule.exchange] == "grid":
+            at_once = groups_at_once(shape, device, facts, needed)[0]
+        microseconds = batch_time(shape, rows, device, facts, needed)
+        found.append(TensorChoice(shape, microseconds, time.bound, at_once, facts.is_measured))
+    return sorted(found, key=lambda choice: choice.microseconds)
+
+
+def shapes(step: TensorStep, device: DeviceFacts, numbers: Numbers) -> Iterator[TensorShape]:
+    """Yields the loops of a step that fit a device, with operands in registers as far as these allow."""
+    for schedule in schedules(step, device, numbers):
+        whole = TensorShape(step, schedule)
+        if whole.threads > 1024 or whole.operands * schedule.terms > LONGEST:
+            continue
+        shape = fitted(step, schedule, device)
+        if shape.misfit(device) is None and without_operands(shape, device) <= limit(shape, device):
+            yield shape
+
+
+def schedules(step: TensorStep, device: DeviceFacts, numbers: Numbers) -> Iterator[TensorSchedule]:
+    """Yields the schedules that are tried for a step."""
+    chains = 3 if numbers == "float32" else 1
+    functions = "exact" if numbers == "float32" else "fast"
+    if not step.lefts:
+        for blocks, parts, ahead in product((1, *BLOCKS), PARTS, ALONE_AHEAD):
+            yield TensorSchedule(blocks, "alone", numbers, 1, parts, 0, ahead)
+        return
+    groups: list[tuple[int, TensorExchange]] = [(1, "block")]
+    groups += product(BLOCKS, SEVERAL)
+    for (blocks, exchange), parts in product(groups, PARTS):
+        if exchange == "cluster" and blocks > device.cluster:
+            continue
+        yield TensorSchedule(blocks, exchange, numbers, chains, parts, 0, 2, functions)

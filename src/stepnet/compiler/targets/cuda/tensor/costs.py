@@ -1,0 +1,243 @@
+"""Estimates of the time of a step on tensor cores: what a warp does, and how long a device takes for it.
+
+    loop         the loop itself
+    products     products of the tensor cores, with their operands: instructions of the busiest scheduler
+    elementwise  other instructions, and those that wait for one another
+    exchange     barriers, and the way of values to other blocks
+    reads        of values of the step, where nothing else takes as long
+
+A product of the tensor cores that waits for the one before takes 25 cycles, which is less than its operands
+take. The facts of the H100 were fitted to the kernels of docs/design/gpu.md; those of others are estimates.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from math import ceil, log2
+
+from stepnet.compiler.targets.cuda.device import DeviceFacts
+from stepnet.compiler.targets.cuda.tensor.products import TERMS
+from stepnet.compiler.targets.cuda.tensor.shape import ROWS, TensorShape
+from stepnet.compiler.targets.cuda.tensor.step import TensorStep
+
+READ = {"float32": 14, "tf32": 8, "bfloat16": 12}
+"""The instructions that read an operand of values, by the numbers that are multiplied."""
+FETCHED = {"float32": 20, "tf32": 9, "bfloat16": 1}
+"""The instructions that read an operand of weights from shared memory."""
+ELEMENTARY = "sigmoid", "tanh", "exp", "expm1", "log", "log1p", "erf", "sin", "cos", "tan", "power"
+EXACT, APPROXIMATE = 25.0, 9.0
+"""The instructions of an elementary function, exact or by approximate instructions."""
+MOVED = 6
+"""The instructions that read or write an element in main memory."""
+WIDE = 4
+"""The turns of shared memory for a read of 16 bytes by each thread of a warp."""
+BLOCK_ROWS = 4
+"""The sequences of a block that does without tensor cores."""
+BLOCK_READS, CACHE_READS = 60e3, 5.5e6
+"""The bytes of weights in a microsecond that a block reads, and that all blocks read together."""
+PRODUCTS = 128 * 1.4e3
+"""The products in a microsecond of a block that does without tensor cores."""
+SCHEDULERS = 4
+"""The schedulers of a multiprocessor."""
+
+
+@dataclass(frozen=True)
+class ExchangeCost:
+    """Microseconds of an exchange: alone, for each doubling of the blocks, and for each thousand pieces.
+
+    A piece is 16 bytes that a block reads through the second cache, or writes to another block.
+    """
+
+    alone: float
+    doubling: float
+    pieces: float
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """The times of a device, in microseconds.
+
+    is_measured: whether they were fitted to measurements on it.
+    loop: of a step. warp: of an instruction of a warp that waits for its own.
+    scheduler: of an instruction of a warp for its scheduler, which has others. wait: between two instructions
+        of a chain.
+    barrier: of a block. read: of a value in main memory.
+    exchanges: by the kind of exchange. clusters: how many run at once, by their blocks.
+    crowd: the further time of a step for each further block on a multiprocessor, as a fraction.
+    """
+
+    is_measured: bool
+    loop: float
+    warp: float
+    scheduler: float
+    wait: float
+    barrier: float
+    read: float
+    exchanges: Mapping[str, ExchangeCost]
+    clusters: Mapping[int, int]
+    crowd: float
+
+    def slower(self, factor: float) -> "TensorFacts":
+        """Returns the facts of a device that takes `factor` times as long for all, as an estimate."""
+        times = "loop", "warp", "scheduler", "wait", "barrier", "read"
+        return replace(self, is_measured=False, **{name: factor * getattr(self, name) for name in times})
+
+
+H100 = TensorFacts(
+    is_measured=True,
+    loop=0.042,
+    warp=0.97e-3,
+    scheduler=0.49e-3,
+    wait=0.9e-3,
+    barrier=0.156,
+    read=0.377,
+    exchanges={
+        "grid": ExchangeCost(1.007, 0, 0.22),
+        "tagged": ExchangeCost(0.232, 0.028, 0.29),
+        "cluster": ExchangeCost(0.439, 0, 0.64),
+    },
+    clusters={2: 66, 4: 30, 8: 15, 16: 7},
+    crowd=0.3,
+)
+H200 = replace(H100, is_measured=False)
+A100 = H100.slower(1.98 / 1.41)
+DEVICES = {"H100": H100, "H200": H200, "A100": A100}
+"""The facts of devices, by a word of their names."""
+
+
+def facts_of(device: DeviceFacts) -> TensorFacts:
+    """Returns the facts of a device: by its name, or else an estimate by its compute capability."""
+    named = [facts for word, facts in DEVICES.items() if word in device.name]
+    return named[0] if named else replace(H100 if device.capability >= (9, 0) else A100, is_measured=False)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The microseconds of a step, by what takes them."""
+
+    loop: float
+    products: float
+    elementwise: float
+    exchange: float
+    reads: float
+
+    @property
+    def total(self) -> float:
+        """The microseconds of a step."""
+        return sum(getattr(self, each.name) for each in fields(self))
+
+    @property
+    def bound(self) -> str:
+        """The name of the part that takes the longest."""
+        return max((each.name for each in fields(self)), key=lambda name: getattr(self, name))
+
+
+def step_time(shape: TensorShape, facts: TensorFacts) -> StepTime:
+    """Estimates the time of a step of a loop on tensor cores, whose blocks have a multiprocessor each."""
+    step, schedule = shape.step, shape.schedule
+    elementary = APPROXIMATE if schedule.functions == "fast" else EXACT
+    instruction = facts.warp + facts.scheduler * shape.warps / SCHEDULERS
+    values = shape.elements * (elementwise(step, elementary) + MOVED * moved(step))
+    return StepTime(
+        facts.loop,
+        instruction * multiplying(shape),
+        instruction * values + facts.wait * waits(step, elementary),
+        exchange_time(shape, facts),
+        0.0 if step.lefts else facts.read / schedule.ahead,
+    )
+
+
+def multiplying(shape: TensorShape) -> float:
+    """Returns the instructions of a warp for the products of a step: of tensor cores, and for operands."""
+    step, schedule = shape.step, shape.schedule
+    away = max(0, shape.operands - schedule.resident)
+    count = float(away * (FETCHED[schedule.numbers] + WIDE))
+    for each in step.sums.values():
+        numbers = shape.numbers(each)
+        terms = schedule.terms if each.rights else len(TERMS["sum"])
+        depth = sum(shape.depth(each, left) for left in each.lefts)
+        count += depth * (READ[numbers] + terms * each.results)
+        if schedule.parts > 1:
+            count += each.results * (4 + schedule.parts * shape.elements)
+    return count
+
+
+def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
+    """Estimates the microseconds of the exchanges of a step."""
+    count, blocks = shape.step.exchanges, shape.schedule.blocks
+    cost = facts.exchanges.get(shape.schedule.exchange)
+    if cost is None:
+        return count * facts.barrier
+    pieces = len(shape.step.lefts) * shape.state_floats / 4
+    pieces *= {"tagged": 2.0, "cluster": (blocks - 1) / blocks}.get(shape.schedule.exchange, 1.0)
+    return count * (facts.barrier + cost.alone + cost.doubling * log2(blocks)) + cost.pieces * pieces / 1000
+
+
+def instructions(operation: str, elementary: float) -> float:
+    """Returns the instructions of an elementwise operation. elementary: those of an elementary function."""
+    return elementary if operation in ELEMENTARY else 1.0
+
+
+def elementwise(step: TensorStep, elementary: float) -> float:
+    """Returns the elementwise instructions of a step for each element of its units."""
+    nodes = (node for node in step.body.nodes if node.kind == "pointwise")
+    return sum(instructions(node.operation, elementary) for node in nodes)
+
+
+def waits(step: TensorStep, elementary: float) -> float:
+    """Returns the longest chain of elementwise instructions of a step, in which each waits for another."""
+    longest = dict[int, float]()
+    for number, node in enumerate(step.body.nodes):
+        own = instructions(node.operation, elementary) if node.kind == "pointwise" else 0.0
+        longest[number] = own + max((longest[n] for n in node.inputs), default=0.0)
+    return max(longest[n] for n in step.following)
+
+
+def moved(step: TensorStep) -> int:
+    """Returns the values that a step reads and writes in main memory."""
+    return len(step.read_sequences) + sum(len(pieces) for pieces in step.outputs)
+
+
+def groups_at_once(
+    shape: TensorShape, device: DeviceFacts, facts: TensorFacts, registers: int
+) -> tuple[int, int]:
+    """Returns how many groups of blocks run at once with a block on each multiprocessor, and how many blocks
+    a multiprocessor can hold.
+
+    registers: of a thread.
+    """
+    blocks = shape.schedule.blocks
+    by_registers = device.registers // (registers * shape.threads)
+    together = max(1, min(by_registers, 2048 // shape.threads, device.shared // max(1, shape.shared_bytes)))
+    if shape.schedule.exchange == "cluster":
+        return facts.clusters.get(blocks, device.multiprocessors // (2 * blocks)), together
+    return max(1, device.multiprocessors // blocks), together
+
+
+def batch_time(
+    shape: TensorShape, rows: int, device: DeviceFacts, facts: TensorFacts, registers: int
+) -> float:
+    """Estimates the microseconds of a step of `rows` sequences: of all turns that the groups take."""
+    groups = -(-rows // ROWS)
+    alone, together = groups_at_once(shape, device, facts, registers)
+    if shape.schedule.exchange in ("grid", "tagged"):
+        together = 1
+    used = min(together, ceil(groups / alone))
+    turns = ceil(groups / (alone * used))
+    return turns * (1 + facts.crowd * (used - 1)) * step_time(shape, facts).total
+
+
+def block_time(step: TensorStep, rows: int, device: DeviceFacts) -> float:
+    """Estimates the microseconds of a step of `rows` sequences where a block runs few of them without tensor
+    cores, and reads the weights at each step. Nothing of it was measured.
+    """
+    blocks = -(-rows // BLOCK_ROWS)
+    at_once = min(blocks, 2 * device.multiprocessors)
+    weights = sum(
+        each.count * each.columns for one in step.sums.values() for gate in one.rights for each in gate
+    )
+    reading = 4 * weights / min(BLOCK_READS, CACHE_READS / at_once)
+    computing = weights * BLOCK_ROWS / PRODUCTS
+    warps = step.width * BLOCK_ROWS / 32
+    others = H100.scheduler * warps * (elementwise(step, EXACT) + MOVED * moved(step))
+    each = 2 * H100.barrier * len(step.phases) + H100.wait * waits(step, EXACT) + others
+    return ceil(blocks / at_once) * (H100.read + each + max(reading, computing))

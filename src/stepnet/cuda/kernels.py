@@ -1,0 +1,105 @@
+"""The kernels of a model: their PTX, and their results in emulation."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets import engine_named
+from stepnet.compiler.targets.cuda.codes import ProductCode
+from stepnet.compiler.targets.cuda.device import DeviceCode
+from stepnet.compiler.targets.cuda.engine import CudaEngine
+from stepnet.compiler.targets.cuda.kernel import CudaKernel
+from stepnet.compiler.targets.cuda.ptx import translated
+from stepnet.compiler.values.arguments import checked_integer, short_repr
+from stepnet.errors import ArgumentError
+from stepnet.model.model import Model
+
+EMULATED = "cuda-emulated"
+"""The name of the engine that runs kernels in emulation."""
+
+
+def ptx(model: Model, *, rows: int = 16, capability: str = "9.0") -> dict[str, str]:
+    """Returns the PTX of the kernels of a model, by a name for each, such as "part 0: loop", without a GPU.
+
+    Products of all steps at once, which a library of kernels computes, are not among them.
+
+    Args:
+        model: A model that has been called, or was made with `inputs=`.
+        rows: The number of sequences of a call, by which kernels are chosen.
+        capability: The compute capability of the GPU, "8.0" or higher.
+
+    Raises:
+        ArgumentError: For another kind of `capability`, and for one below 8.0.
+        LibraryError: If the installed llvmlite has no code generator for such GPUs.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> import stepnet.cuda
+    >>> rnn = sn.RNN(lambda x, h, p: (x + h, x + h), memory=4, inputs=4)
+    >>> [name for name, text in stepnet.cuda.ptx(rnn).items() if ".entry kernel" in text]
+    ['part 0: loop']
+    """
+    version = checked_capability(capability)
+    count = checked_integer(rows, "rows is the number of sequences of a call, a whole number from 1 on", 1)
+    engine = engine_named(EMULATED)
+    assert isinstance(engine, CudaEngine)
+    schedule = model.program.schedule_for(EMULATED)
+    return {name: translated(code, version) for name, code in kernels_of(schedule, engine, count)}
+
+
+def kernels_of(
+    schedule: Schedule, engine: CudaEngine, rows: int, before: str = ""
+) -> Iterator[tuple[str, DeviceCode]]:
+    """Yields a name and the code of each kernel of a schedule, for a call of some sequences.
+
+    before: the number of the part that the schedule is in, with a dot; "" for a whole model.
+    """
+    for index, part in enumerate(schedule.parts):
+        if part.inner is not None:
+            yield from kernels_of(part.inner, engine, rows, f"{before}{index}.")
+        if part.plan is None:
+            continue
+        kernel = CudaKernel(part.plan, engine.memory)
+        for stage, codes in kernel.stages.items():
+            own = [code.code for code in codes if not isinstance(code, ProductCode)]
+            for place, code in enumerate(own):
+                yield f"part {before}{index}: {stage}{f' {place}' if len(own) > 1 else ''}", code
+        if not kernel.is_idle:
+            yield f"part {before}{index}: loop", kernel.loop(rows).loop.code
+
+
+def checked_capability(capability: Any) -> tuple[int, int]:
+    """Checks a compute capability as text, such as "9.0"; returns its numbers."""
+    found = re.fullmatch(r"(\d+)\.(\d)", capability) if isinstance(capability, str) else None
+    if found is None or (version := (int(found[1]), int(found[2]))) < (8, 0):
+        raise ArgumentError(
+            'capability is the compute capability of a GPU, "8.0" or higher, such as "9.0" for an H100, not '
+            f"{short_repr(capability)}"
+        )
+    return version
+
+
+def emulate(model: Model, *arguments: Any, **options: Any) -> Any:
+    """Returns the results of a call of a model, computed by its kernels for GPUs in an emulation on the CPU.
+
+    The emulation runs every thread of every block, in a random order, so it is slow: it is for tests of
+    kernels where there is no GPU.
+
+    Args:
+        model: Any model.
+        *arguments: The arguments of its call.
+        **options: Further arguments of its call, but for `engine`.
+
+    Returns:
+        The results, as the model itself returns them.
+
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> import stepnet.cuda
+    >>> rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=2)
+    >>> outputs, final = stepnet.cuda.emulate(rnn, np.ones((1, 3, 2), "float32"))
+    >>> outputs[0, :, 0].tolist()
+    [1.0, 2.0, 3.0]
+    """
+    return model(*arguments, engine=EMULATED, **options)

@@ -1,0 +1,147 @@
+"""The rows of a stream of chunks: what is kept of them between chunks, and the same as plain arrays.
+
+    kept       part.0.earlier  steps of each row        ->   part.0.earlier.values, part.0.earlier.lengths
+               part.1.memory.0 [rows, features...]      ->   the same
+               taken           steps that each row had  ->   the same
+
+The numbers of steps that are kept follow from those that each row has had, so arrays that a file or a user
+gives are checked against these.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.values.structure import leaves
+from stepnet.errors import FileError, InputError
+from stepnet.model.batch import MOST_BEGUN
+from stepnet.model.graph.programs import GraphProgram
+from stepnet.model.streams.chunk_model import ChunkModel
+from stepnet.model.streams.waiting import Kept, WaitingSteps
+
+Array = np.ndarray
+TAKEN, STATICS = "taken", "statics."
+"""The names of what is kept of rows besides what the parts keep: the number of their steps so far, and, with
+numbers behind, their statics."""
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """The rows of a stream of chunks after its first chunk.
+
+    program: the traced model.
+    model: its parts.
+    kept: what the parts keep of the rows, the number of steps that each row has had, and its statics.
+    """
+
+    program: GraphProgram
+    model: ChunkModel
+    kept: Kept
+
+    def begin(self, statics: list[Array], rows: int) -> Kept:
+        """Returns what is kept of rows that have had no step. statics: theirs. rows: their number."""
+        own: Kept = {f"{STATICS}{place}": array for place, array in enumerate(statics)}
+        return self.model.begin(rows) | own | {TAKEN: np.zeros(rows, np.int64)}
+
+    @property
+    def statics(self) -> list[str]:
+        """The names of the statics among what is kept."""
+        return [name for name in self.kept if name.startswith(STATICS)]
+
+    def state(self) -> dict[str, Array]:
+        """Returns copies of what is kept of the rows, without their statics, as arrays by name."""
+        return {
+            name: np.array(array)
+            for name, array in arrays_of(self.kept).items()
+            if not name.startswith(STATICS)
+        }
+
+    def from_state(self, initial: Any, statics: list[Array], rows: int) -> Kept:
+        """Returns what is kept of rows that go on from a state; raises `InputError` for one that does not fit
+        the model or the number of rows.
+
+        initial: the state, as `state` returns it. statics: values that each row has once. rows: their number.
+        """
+        given = cast("dict[str, Any]", initial) if isinstance(initial, dict) else {}
+        if not given or not all(isinstance(array, np.ndarray) for array in given.values()):
+            raise InputError("initial is the state of rows of such a stream, a dict of arrays by name")
+        own: dict[str, Array] = {name: given[name] for name in given if not f"{name}".startswith(STATICS)}
+        own |= {f"{STATICS}{place}": array for place, array in enumerate(statics)}
+        if TAKEN in own and own[TAKEN].shape != (rows,):
+            raise InputError(f"initial has {TAKEN!r} of shape {own[TAKEN].shape}, and there are {rows} rows")
+        try:
+            return self.read(own, "initial")
+        except FileError as error:
+            raise InputError(str(error)) from None
+
+    def read(self, arrays: dict[str, Array], where: str) -> Kept:
+        """Returns what is kept of rows, from the arrays of `arrays_of`; raises `FileError` unless the arrays
+        are exactly those of this model, with as many steps as rows have that have had so many.
+
+        arrays: the arrays, by name. where: the file that has them, or the argument, for messages.
+        """
+        left, made = dict(arrays), Kept()
+
+        def taken(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+            """Takes an array out of the given ones; raises `FileError` unless it has these features and this
+            dtype.
+            """
+            array = left.pop(name, None)
+            if array is None or (array.shape[1:], array.ndim, array.dtype) != (shape, len(shape) + 1, dtype):
+                raise FileError(f"{where}: it has no array {name!r} of {dtype} with features {list(shape)}")
+            return array
+
+        def counted(name: str, counts: Array) -> Array:
+            """Takes an array of counts; raises `FileError` unless they are those that follow from the number
+            of steps of each row.
+            """
+            if not np.array_equal(array := taken(name, (), np.dtype(np.int64)), counts):
+                raise FileError(f"{where}: {name!r} does not fit the steps of the rows, {TAKEN!r}")
+            return array
+
+        made[TAKEN] = taken(TAKEN, (), np.dtype(np.int64))
+        counts, rows = self.counts(made[TAKEN], where), len(made[TAKEN])
+        statics = [np.zeros((0, *spec.shape), spec.dtype) for spec in leaves(self.program.traced.statics)]
+        for name, own in self.begin(statics, 0).items():
+            if isinstance(own, WaitingSteps):
+                lengths = counted(f"{name}.lengths", counts[name])
+                values = taken(f"{name}.values", own.values.shape[1:], own.values.dtype)
+                if sum(lengths.tolist()) != len(values):
+                    raise FileError(f"{where}: the lengths of {name!r} do not fit its {len(values)} steps")
+                made[name] = WaitingSteps(values, lengths)
+            elif name != TAKEN:
+                is_count = name in counts
+                array = counted(name, counts[name]) if is_count else taken(name, own.shape[1:], own.dtype)
+                if len(array) != rows:
+                    raise FileError(f"{where}: {name!r} has {len(array)} rows, and {TAKEN!r} {rows}")
+                made[name] = array
+        if left:
+            raise FileError(f"{where}: it has an array {min(left, key=str)!r}, which this stream has not")
+        return made
+
+    def counts(self, taken: Array, where: str) -> dict[str, Array]:
+        """Returns the counts and the numbers of steps that are kept of rows, by name.
+
+        taken: the number of steps that each row has had; raises `FileError` for more than a stream can have.
+        where: the file that has them, or the argument.
+        """
+        if (taken < 0).any() or sum(taken.tolist()) > MOST_BEGUN:
+            raise FileError(f"{where}: {TAKEN!r} has counts of steps outside 0 to {MOST_BEGUN}")
+        try:
+            return self.model.counts(taken)
+        except InputError as error:
+            raise FileError(f"{where}: its rows have had too many steps ({error})") from None
+
+
+def arrays_of(kept: Kept) -> dict[str, Array]:
+    """Returns what is kept of rows as arrays by name; steps of several rows are two, end to end and their
+    numbers.
+    """
+    arrays = dict[str, Array]()
+    for name, own in kept.items():
+        if isinstance(own, WaitingSteps):
+            arrays |= {f"{name}.values": own.values, f"{name}.lengths": own.lengths}
+        else:
+            arrays[name] = own
+    return arrays

@@ -1,0 +1,167 @@
+"""Runs loops on tensor cores in emulation, beside the interpreter in float64; plans that they are made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import stepnet as sn
+from bench.gpu.cells import model
+from stepnet.compiler.net import interpret
+from stepnet.compiler.net.interpret import LevelSizes
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan import Plan
+from stepnet.compiler.targets.cuda.device import empty, get, put
+from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
+from stepnet.compiler.targets.cuda.tensor.shape import TensorSchedule, TensorShape
+from stepnet.compiler.targets.cuda.tensor.step import TensorStep
+from stepnet.compiler.targets.cuda.tensor.writing import loop_code
+from stepnet.model.gradient_runs import Halved
+
+Array = np.ndarray
+RAGGED = [3, 7, 0, 1, 5, 4, 2, 6, 7, 3]
+
+
+@cache
+def cell_plan(name: str, width: int) -> Plan:
+    """The plan of a cell by its name, or of "rg_lru"."""
+    return model(name, width, [1]).rnn.plan
+
+
+@cache
+def backward_plan(name: str, width: int) -> Plan:
+    """The plan of the loop that runs back through a cell, for its gradient."""
+    net = model(name, width, [1]).rnn.net
+    parts = Halved.of(net, range(len(net.inputs))).second.schedule.parts
+    (plan,) = [part.plan for part in parts if part.plan]
+    return plan
+
+
+def step_plan(step: Callable[..., Any], width: int, **shapes: tuple[int, ...]) -> Plan:
+    """The plan of a step of the user's, with parameters of these shapes and 6 features."""
+    chance = np.random.default_rng(0)
+    params = {name: chance.normal(0, 0.4, shape).astype("f4") for name, shape in shapes.items()}
+    rnn = sn.RNN(step, params, memory=width)
+    rnn(np.zeros((1, 1, 6), "f4"))
+    return rnn.plan
+
+
+@dataclass
+class Case:
+    """Operands of a step for some sequences. starts: the first entry of each. steps: as in LOOP_WORDS.
+
+    others: statics and parameters. zeros: whether sequences begin with zeros, for which no array is given.
+    done: the steps of each sequence in earlier calls.
+    """
+
+    step: TensorStep
+    lengths: list[int]
+    sequences: list[Array]
+    memories: list[Array]
+    others: list[Array]
+    starts: list[int]
+    steps: Array | None = None
+    reverse: bool = False
+    zeros: bool = False
+    done: list[int] | None = None
+
+    @classmethod
+    def drawn(cls, step: TensorStep, lengths: list[int], reverse: bool = False) -> "Case":
+        """Draws operands at random."""
+        chance = np.random.default_rng(len(lengths))
+
+        def array(n: int, *count: int, most: float = 1) -> Array:
+            """Draws an array of values of a node."""
+            type_ = step.body.type_of(n)
+            drawn = chance.uniform(-most, most, (*count, *type_.shape))
+            return drawn > 0 if type_.dtype == "bool" else drawn.astype(type_.dtype)
+
+        total = sum(lengths)
+        others = [
+            array(n, most=(2 / step.width) ** 0.5)
+            if step.body.type_of(n).extent == CONST
+            else array(n, len(lengths))
+            for n in step.others
+        ]
+        return cls(
+            step,
+            lengths,
+            [array(n, total) for n in step.sequences],
+            [array(n, len(lengths)) for n in step.memories],
+            others,
+            [int(start) for start in np.cumsum([0, *lengths[:-1]])],
+            reverse=reverse,
+        )
+
+    def entry(self, row: int, t: int) -> int:
+        """The entry of step t of a sequence, in the order in which steps run."""
+        place = self.lengths[row] - 1 - t if self.reverse else t
+        return self.starts[row] + (place if self.steps is None else int(self.steps[place]))
+
+    def expected(self) -> tuple[list[Array], list[Array]]:
+        """Outputs [total, ...] and last memories [rows, ...], by the interpreter in float64."""
+        step = self.step
+        total = len(self.sequences[0])
+        types = [step.body.type_of(n) for n in step.order.results_by_kind(step.body.results).outputs]
+        outputs = [np.full((total, *type_.shape), np.nan) for type_ in types]
+        wide = [wider(each) for each in self.sequences]
+        last = [np.zeros_like(wider(m)) if self.zeros else wider(m).copy() for m in self.memories]
+        for row, length in enumerate(self.lengths):
+            others = [
+                wider(each if step.body.type_of(n).extent == CONST else each[row : row + 1])
+                for n, each in zip(step.others, self.others, strict=True)
+            ]
+            memories = [each[row : row + 1] for each in last]
+            for t in range(length):
+                at = self.entry(row, t)
+                values = [each[at : at + 1] for each in wide]
+                index = np.array([t + (self.done[row] if self.done else 0)])
+                results = interpret(step.body, [*values, *memories, *others], LevelSizes(1), index)
+                for output, result in zip(outputs, results, strict=False):
+                    output[at] = result[0]
+                memories = [np.asarray(each) for each in results[len(outputs) :]]
+            for memory, now in zip(last, memories, strict=True):
+                memory[row] = now[0]
+        return outputs, last
+
+    def run(
+        self, schedule: TensorSchedule, seed: int = 0, groups: int | None = None, missing: int = 0
+    ) -> tuple[list[Array], list[Array]]:
+        """Outputs and last memories of the loop in emulation. groups: as many run at a time, by default all.
+        missing: the blocks that are not launched.
+        """
+        step, device = self.step, EmulatedDevice(seed)
+        code = loop_code(TensorShape(step, schedule))
+        rows = len(self.lengths)
+        types = [step.body.type_of(n) for n in step.order.results_by_kind(step.body.results).outputs]
+        total = len(self.sequences[0])
+        outputs = [empty(device, (total, *type_.shape), type_.dtype) for type_ in types]
+        last = [empty(device, each.shape, each.dtype.name) for each in self.memories]
+        groups = groups or -(-rows // code.group_rows)
+        scratch = empty(device, (max(1, groups * code.scratch),), "uint8")
+        for group in range(groups):
+            device.clear(scratch.address + group * code.scratch, code.zeros)
+        lists = [
+            put(device, np.array(each, "i8"))
+            for each in (self.starts, self.lengths, np.argsort(np.negative(self.lengths), kind="stable"))
+        ]
+        steps = None if self.steps is None else put(device, self.steps.astype("i8"))
+        sequences = [put(device, each) for each in self.sequences]
+        memories = [] if self.zeros else [put(device, each) for each in self.memories]
+        others = [put(device, each) for each in self.others]
+        first = [each.address for each in memories] if memories else [0] * len(self.memories)
+        starts, lengths, order = (each.address for each in lists)
+        done = None if self.done is None else put(device, np.array(self.done, "i8"))
+        words = [rows, starts, lengths, steps.address if steps else 0, order, int(self.reverse)]
+        words.append(done.address if done else 0)
+        words += [scratch.address, 0, *(each.address for each in sequences), *first]
+        words += [each.address for each in (*others, *outputs, *last)]
+        device.launch(code.code, groups * schedule.blocks - missing, words)
+        return [get(each) for each in outputs], [get(each) for each in last]
+
+
+def wider(array: Any) -> Array:
+    """An array in float64, unless it is no float."""
+    return array.astype("f8") if array.dtype.kind == "f" else np.asarray(array)

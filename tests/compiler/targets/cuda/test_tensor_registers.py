@@ -1,0 +1,89 @@
+"""Registers of loops on tensor cores: what ptxas needs, in a table that this file writes when it is run."""
+
+import json
+import re
+import subprocess
+from itertools import product
+from pathlib import Path
+
+import pytest
+from llvmlite.binding import llvm_version_info
+
+from stepnet.compiler.plan import Plan
+from stepnet.compiler.targets.cuda.assembler import assembled, ptxas
+from stepnet.compiler.targets.cuda.device import DeviceFacts
+from stepnet.compiler.targets.cuda.tensor.choice import TensorChoice, chosen
+from stepnet.compiler.targets.cuda.tensor.registers import fitted, limit, registers
+from stepnet.compiler.targets.cuda.tensor.shape import TensorSchedule, TensorShape
+from stepnet.compiler.targets.cuda.tensor.step import TensorStep
+from tests.compiler.targets.cuda.tensor_loops import backward_plan, cell_plan
+
+DEVICE = DeviceFacts("NVIDIA H100 80GB HBM3", (9, 0), 132, 232448, 65536, 16)
+TABLE = Path(__file__).with_name("tensor_registers.json")
+FEW = 16
+"""The bytes that a kernel may spill: four registers of the 255."""
+STEPS = ("gru", "lstm", "backward gru", "backward lstm", "minimal_gated_unit")
+WIDTHS = (64, 128, 256, 512)
+MADE_BY = "made by"
+"""The row of the table that names the compilers: others give other registers."""
+with_ptxas = pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")
+
+
+def plan_of(name: str, width: int) -> Plan:
+    """The plan of a cell, or of the loop that runs back through it."""
+    make = backward_plan if name.startswith("backward ") else cell_plan
+    return make(name.removeprefix("backward "), width)
+
+
+def best(name: str, width: int) -> list[TensorChoice]:
+    """The fastest loop for 16 sequences, of each exchange."""
+    found = dict[str, TensorChoice]()
+    for choice in chosen(plan_of(name, width), 16, DEVICE):
+        found.setdefault(choice.shape.schedule.exchange, choice)
+    return [*found.values()]
+
+
+def compilers() -> str:
+    """The versions of LLVM and of ptxas."""
+    said = subprocess.run([str(ptxas()), "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"V[\d.]+", said)
+    return f"LLVM {'.'.join(map(str, llvm_version_info))}, ptxas {found[0] if found else said}"
+
+
+def rows(name: str, width: int) -> dict[str, dict[str, int]]:
+    """The report of ptxas on the fastest loop of each exchange, by its schedule."""
+    found = dict[str, dict[str, int]]()
+    for choice in best(name, width):
+        made, shape = assembled(choice.code.code), choice.shape
+        word = f"{shape.schedule.name}, {shape.schedule.resident} of {shape.operands} operands in registers"
+        sizes = {"registers": made.registers, "spilled": made.spilled, "shared": shape.shared_bytes}
+        found[word] = sizes
+    return found
+
+
+@with_ptxas
+@pytest.mark.long(every=7)
+@pytest.mark.parametrize(("name", "width"), [*product(STEPS, WIDTHS)])
+def test_operands_in_registers_leave_room_for_the_others(name: str, width: int):
+    table, found = json.loads(TABLE.read_text()), rows(name, width)
+    assert all(row["spilled"] <= FEW for row in found.values()), found
+    told = table[f"{name}-{width}"]
+    assert found.keys() == told.keys()
+    if table[MADE_BY] == compilers():
+        assert found == told
+
+
+def test_the_estimate_of_registers_is_within_the_limit():
+    step = TensorStep.of(cell_plan("gru", 256))
+    for parts, blocks in ((1, 4), (2, 8), (4, 16)):
+        shape = fitted(step, TensorSchedule(blocks, "tagged", chains=3, parts=parts, ahead=2), DEVICE)
+        assert 0 < shape.schedule.resident < shape.operands
+        assert registers(shape, DEVICE) <= limit(shape, DEVICE) == 255
+    whole = TensorShape(step, TensorSchedule(16, "tagged", numbers="bfloat16", parts=4))
+    assert fitted(step, whole.schedule, DEVICE).schedule.resident == whole.operands
+
+
+if __name__ == "__main__":
+    table = {f"{name}-{width}": rows(name, width) for name, width in product(STEPS, WIDTHS)}
+    table = {MADE_BY: compilers(), **table}
+    TABLE.write_text(json.dumps(table, indent=1) + "\n")

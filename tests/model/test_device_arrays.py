@@ -1,0 +1,123 @@
+"""Arrays on a device in calls of models: taken where they lie, on the emulated device."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet.compiler import targets
+from stepnet.compiler.targets.cuda.device import DeviceArray, put
+from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
+from stepnet.compiler.targets.cuda.engine import CudaEngine
+from stepnet.errors import InputError
+
+Array = np.ndarray
+DEVICE = EmulatedDevice()
+RANDOM = np.random.default_rng(7)
+X = RANDOM.normal(size=(3, 5, 4)).astype("f4")
+
+
+@pytest.fixture(autouse=True)
+def placed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The engine "placed", whose device is emulated."""
+    made = CudaEngine(DEVICE, name="placed", devices=("cpu",))
+    monkeypatch.setitem(targets.ENGINES, "placed", lambda: made)  # type: ignore[arg-type]
+    yield
+    targets.engine.cache_clear()
+
+
+def decay() -> sn.RNN:
+    """A step of a few elementwise operations."""
+
+    def step(x: Any, h: Any, a: Any) -> Any:
+        following = h / (1 + np.exp(-a)) + x
+        return np.tanh(following), following
+
+    return sn.RNN(step, RANDOM.normal(size=4).astype("f4"), memory=4)
+
+
+def test_results_of_arrays_on_a_device_stay_there() -> None:
+    rnn, on_device = decay(), put(DEVICE, X)
+    lengths = [5, 0, 2]
+    outputs, final = rnn(on_device, lengths=lengths, engine="placed")
+    assert isinstance(outputs, DeviceArray)
+    for one, other in zip((outputs, final), rnn(X, lengths=lengths, engine="interpret"), strict=True):
+        assert_close(one.numpy(), other, 4, 16)
+    again = rnn(on_device, final, engine="placed")  # from memories on the device, without a copy to the host
+    assert all(isinstance(one, DeviceArray) for one in again)
+    expected = rnn(X, final.numpy(), engine="interpret")
+    for one, other in zip(again, expected, strict=True):
+        assert_close(one.numpy(), other, 4, 16)
+
+
+def test_numpy_arrays_give_numpy_arrays() -> None:
+    rnn = decay()
+    assert all(type(array) is np.ndarray for array in rnn(X, engine="placed"))
+
+
+def test_other_libraries_take_results_by_dlpack() -> None:
+    torch = pytest.importorskip("torch")
+    outputs, _ = decay()(put(DEVICE, X), engine="placed")
+    expected = outputs.numpy()
+    for taken in (np.from_dlpack(outputs), torch.from_dlpack(outputs)):
+        assert np.array_equal(taken, expected)
+    tensor = torch.from_dlpack(outputs)
+    assert tensor.data_ptr() == outputs.address  # where it lies
+    address = outputs.address
+    del outputs, taken
+    assert address in DEVICE.memory  # which the tensor holds
+    del tensor
+    assert address not in DEVICE.memory
+
+
+def test_an_unused_capsule_gives_its_memory_back() -> None:
+    array = put(DEVICE, X)
+    address, capsule = array.address, array.__dlpack__()
+    del array
+    assert address in DEVICE.memory
+    del capsule
+    assert address not in DEVICE.memory
+
+
+class Foreign:
+    """An array of another library on the device, which has the CUDA array interface."""
+
+    def __init__(self, array: Array, strides: Any = None) -> None:
+        self.array = array
+        self.facts = {"shape": array.shape, "typestr": array.dtype.str, "data": (array.ctypes.data, False)}
+        self.facts |= {"version": 3, "strides": strides}
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return self.facts
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return DEVICE.place
+
+
+def test_arrays_of_other_libraries_are_taken_where_they_lie() -> None:
+    rnn = decay()
+    outputs, final = rnn(Foreign(X), engine="placed")
+    for one, other in zip((outputs, final), rnn(X, engine="interpret"), strict=True):
+        assert_close(one.numpy(), other, 4, 16)
+
+
+WRONG = {
+    "an input, of type Foreign, is on a GPU, and engine='llvm'": lambda rnn: rnn(Foreign(X), engine="llvm"),
+    "has gaps between its elements": lambda rnn: rnn(Foreign(X, (4, 80, 16)), engine="placed"),
+    "an initial memory, of type ndarray, is on the host": lambda rnn: rnn(
+        Foreign(X), np.zeros((3, 4), "f4"), engine="placed"
+    ),
+    "mask= and begun= are not for arrays on a GPU": lambda rnn: rnn(
+        Foreign(X), mask=np.ones((3, 5), bool), engine="placed"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_calls_say_what_to_do(message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        WRONG[message](decay())

@@ -1,0 +1,143 @@
+"""Padding by reflection and replication in modules, and the layers of EnCodec as transformers has them."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as functional
+from tolerance import assert_close
+from torch import nn
+
+import stepnet as sn
+import stepnet.torch
+from stepnet.errors import InputError, StepnetError
+
+FRAMES = 6
+
+
+class Padded(nn.Module):
+    """Convolutions with padding modes, and the function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reflected = nn.Conv1d(FRAMES, 4, 5, padding=2, padding_mode="reflect")
+        self.replicated = nn.Conv1d(4, 4, 3, stride=2, padding=1, padding_mode="replicate")
+
+    def forward(self, frames: Any) -> Any:
+        x = functional.relu(self.reflected(frames.transpose(1, 2)))
+        x = functional.pad(self.replicated(x), (1, 0), mode="reflect")
+        return functional.pad(x, (0, 0), mode="reflect").transpose(1, 2)
+
+
+class Turned(nn.Module):
+    """A layer over channels ahead of steps, with steps ahead of channels around it."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, frames: Any) -> Any:
+        return self.layer(frames.transpose(1, 2)).transpose(1, 2)
+
+
+def frames(*lengths: int, features: int = FRAMES) -> list[Any]:
+    random = np.random.default_rng(0)
+    return [random.normal(size=(length, features)).astype("float32") for length in lengths]
+
+
+def assert_as_torch(module: Any, rows: list[Any]) -> sn.Graph:
+    """Compares a graph of the module with the module, sequence by sequence; returns the graph."""
+    features = rows[0].shape[1]
+    graph = stepnet.torch.graph(module, torch.zeros(2, 9, features), axes="NT")
+    for made, one in zip(graph(sn.Ragged.from_list(rows)).to_list(), rows, strict=True):
+        with torch.no_grad():
+            right = module(torch.from_numpy(one)[None])[0].numpy()
+        assert_close(made, right, len(one), 200)
+    return graph
+
+
+def test_padding_modes_are_those_of_pytorch():
+    torch.manual_seed(0)
+    module, rows = Padded().eval(), frames(9, 4, 17)
+    graph = assert_as_torch(module, rows)
+    stream = graph.stream_chunks()
+    parts = [stream.chunk(rows[2][None, :5]), stream.chunk(rows[2][None, 5:], last=True)]
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), graph(rows[2][None]))
+
+
+def test_padding_modes_in_programs(tmp_path: Path):
+    torch.manual_seed(0)
+    module, (x,) = Padded().eval(), frames(11)
+    time = torch.export.Dim("time", min=5, max=500)
+    batch = torch.export.Dim("batch", min=2, max=500)
+    program = torch.export.export(module, (torch.zeros(2, 9, FRAMES),), dynamic_shapes=({0: batch, 1: time},))
+    torch.export.save(program, tmp_path / "padded.pt2")
+    with torch.no_grad():
+        right = module(torch.from_numpy(x)[None]).numpy()
+    assert_close(sn.load(tmp_path / "padded.pt2")(x[None]), right, 11, 200)
+
+
+def test_other_modes_and_axes_are_refused():
+    for pads, mode, message in (
+        ((1, 1), "circular", "by reflect or replicate, not by 'circular'"),
+        ((-1, 1), "reflect", "steps are put at each end, not -1 and 1"),
+        ((1, 1, 1, 1), "replicate", "a padding of 'replicate' has two numbers"),
+    ):
+        module = Turned(lambda x, pads=pads, mode=mode: functional.pad(x, pads, mode=mode))
+        with pytest.raises(StepnetError, match=message):
+            stepnet.torch.graph(module, torch.zeros(2, 9, FRAMES))
+
+
+# ---- EnCodec -----------------------------------------------------------------------------------------------
+
+encodec: Any = pytest.importorskip("transformers.models.encodec.modeling_encodec")
+CONFIG: dict[str, Any] = {
+    "num_filters": 2,
+    "hidden_size": FRAMES,
+    "codebook_dim": FRAMES,
+    "upsampling_ratios": [4, 2],
+    "num_lstm_layers": 1,
+    "num_residual_layers": 1,
+}
+CONFIGS = {
+    "24 kHz": {},
+    "48 kHz": {"use_causal_conv": False, "norm_type": "time_group_norm"},
+    "zeros": {"pad_mode": "constant"},
+}
+
+KERNELS = [(7, 1, 1), (4, 2, 1), (3, 1, 4), (8, 4, 1), (3, 3, 1)]
+
+
+def of_encodec(kind: str, **settings: Any) -> Any:
+    """A module of EnCodec with random weights."""
+    torch.manual_seed(0)
+    config = encodec.EncodecConfig(**CONFIG, **settings)
+    return Turned(getattr(encodec, kind)(config)).eval()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"), [(7, 1, 1), (4, 2, 1), (3, 1, 4), (8, 4, 1), (3, 3, 1)]
+)
+def test_a_convolution_of_encodec(name: str, kernel: int, stride: int, dilation: int):
+    torch.manual_seed(0)
+    config = encodec.EncodecConfig(**CONFIG, **CONFIGS[name])
+    layer = encodec.EncodecConv1d(config, FRAMES, 3, kernel, stride, dilation)
+    assert_as_torch(Turned(layer).eval(), frames(9, 10, 11, 12, 30))
+    assert "forward" not in layer.__dict__
+
+
+def test_the_codec_of_encodec_takes_chunks():
+    for kind, steps, features in (("EncodecEncoder", 83, 1), ("EncodecDecoder", 12, FRAMES)):
+        module, (x,) = of_encodec(kind), frames(steps, features=features)
+        graph = assert_as_torch(module, [x])
+        stream, cuts = graph.stream_chunks(), [0, 1, 5, 9, 10, steps]
+        parts = [stream.chunk(x[None, at:to], last=to == steps) for at, to in pairwise(cuts)]
+        np.testing.assert_array_equal(np.concatenate(parts, axis=1), graph(x[None]))
+        if kind == "EncodecDecoder":  # after the first steps, eight results for each step
+            assert [part.shape[1] for part in parts] == [0, 0, 72, 8, 16]
+    with pytest.raises(InputError, match="so a sequence has at least 7 steps, and sequence 0 has 6"):
+        graph(x[None, :6])
