@@ -2,7 +2,6 @@
 
     shape             a plan and a schedule: the sizes of a kernel, and what it refuses
     addresses, exchange_code, writing   the kernel as LLVM code, for a GPU and for the emulation alike
-    fast_functions    sigmoid and tanh by approximate instructions
     device_functions  the functions that a kernel calls, as PTX and for the emulation
     emulator          runs a kernel on the CPU: results, races, deadlocks
     ptx               a kernel as PTX and as machine code of a GPU

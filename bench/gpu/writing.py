@@ -7,11 +7,11 @@ from llvmlite import ir
 from bench.gpu.addresses import Elements, Value, elements
 from bench.gpu.device_functions import F32, FOUR, QUAD, SCALAR, VOID
 from bench.gpu.exchange_code import Exchanges
-from bench.gpu.fast_functions import FAST
 from bench.gpu.shape import DEPTH, LANES, Shape
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.targets.cpu.writing.code import I32, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
+from stepnet.compiler.targets.cuda.tensor.approximate import APPROXIMATE
 
 
 def written(shape: Shape) -> str:
@@ -174,8 +174,8 @@ class Writer(Exchanges):
         node = self.step.body.nodes[n]
         if node.operation == "result":
             return products[node.inputs[0]][node.attributes["of"]]
-        if self.schedule.functions == "fast" and node.operation in FAST:
-            return [FAST[node.operation](self.code, x) for x in values[node.inputs[0]]]
+        if self.schedule.functions == "fast" and node.operation in APPROXIMATE:
+            return [APPROXIMATE[node.operation](self.code, x) for x in values[node.inputs[0]]]
         dtypes = [self.step.body.type_of(i).dtype for i in node.inputs]
         return [
             pointwise(self.code, node, [values[i][e] for i in node.inputs], dtypes)
