@@ -35,7 +35,7 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 BENCH_PEERS := openvino tensorflow jax paddle
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark peft
 
-.PHONY: help demo test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-gpu test-emulated test-torchs-own ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
+.PHONY: help demo test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-gpu gpu-report test-emulated test-torchs-own ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,9 @@ test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, agains
 
 test-gpu: $(VENV)/test.stamp ## every kind of model, random steps and loops on an NVIDIA GPU, which must be there
 	$(BIN)/python tests/processes/on_gpu.py $(ARGS)
+
+gpu-report: $(VENV)/test.stamp ## all that is measured on an NVIDIA GPU, the most valuable first, into build/gpu-report.json
+	$(BIN)/python -m bench.gpu report build/gpu-report.json $(ARGS)
 
 test-emulated: $(VENV)/test.stamp ## tests of the engine, and the demo, under QEMU as 64-bit Arm and as an x86-64 without AVX
 	$(BIN)/python tests/processes/emulated.py $(ARGS)

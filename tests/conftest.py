@@ -42,6 +42,7 @@ from sharing import by_rows
 from turns import covering, values_of
 
 import stepnet as sn
+from stepnet.compiler.plan.plan import KNOWN
 from stepnet.compiler.targets.cpu.running import native
 from stepnet.compiler.targets.threads import threads_set
 
@@ -298,6 +299,22 @@ def has_patches(path: Path) -> bool:
     return any(word in text for word in PATCHING)
 
 
+def may_patch(item: pytest.Item) -> bool:
+    """Tells whether a test may replace parts of modules, and so of the compiler."""
+    return "monkeypatch" in vars(item).get("fixturenames", ()) or has_patches(item.path)
+
+
+@pytest.fixture(autouse=True)
+def no_plans_of_patched_passes(request: pytest.FixtureRequest) -> Generator[None]:
+    """A test that may replace a part of the compiler neither finds nor leaves plans."""
+    if not may_patch(request.node):
+        yield
+        return
+    KNOWN.clear()
+    yield
+    KNOWN.clear()
+
+
 HELD: list[ExitStack] = []
 """The locks of tests that are alone and follow one another, which are taken once for all of them."""
 
@@ -331,7 +348,7 @@ def pytest_runtest_protocol(
     """
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
-    patches = "monkeypatch" in vars(item).get("fixturenames", ()) or has_patches(item.path)
+    patches = may_patch(item)
     os.environ["STEPNET_CACHE_DIR"] = str(item.config.stash[COMPILED] if patches else KEPT)
     os.environ["STEPNET_CACHE"] = "0" if any(map(item.path.is_relative_to, COMPILING)) else "1"
     if fcntl is None:

@@ -1,60 +1,67 @@
-"""`python -m bench.gpu`: a prototype of kernels for GPUs, and what is measured of it."""
+"""`python -m bench.gpu`: what is measured and checked of the target `cuda` on a GPU."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bench.gpu.parts import PARTS, run_part
+from bench.gpu.parts import report as measured
+from bench.gpu.place import EMULATED, GPU, Place
+from stepnet.errors import InputError, StepnetError
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-Folder = Annotated[Path, typer.Argument(help="The folder of kernels, operands and expected results.")]
+Emulated = Annotated[bool, typer.Option("--emulated", help="Try it in the emulation, with small sizes.")]
 
 
 @app.command()
-def prepare(
-    folder: Folder, processes: Annotated[int, typer.Option(min=1, help="How many compile.")] = 2
-) -> None:
-    """Write the folder that a machine with a GPU needs. Needs stepnet, nvcc and ptxas."""
-    from bench.gpu.prepare import prepare as write
-
-    bundle = write(folder, processes)
-    typer.echo(f"{len(bundle.kernels)} kernels and {len(bundle.checks)} checks in {folder}")
-
-
-@app.command()
-def measure(
-    folder: Folder,
+def report(
     result: Annotated[Path, typer.Argument(help="The file of JSON for the results.")],
-    stages: Annotated[
-        str, typer.Option(help="Names of stages, separated by semicolons; all by default.")
-    ] = "",
+    only: Annotated[str, typer.Option(help="Parts, separated by semicolons; all by default.")] = "",
+    seconds: Annotated[float, typer.Option(min=1, help="The time for all parts.")] = 1200.0,
+    emulated: Emulated = False,
 ) -> None:
-    """Measure everything on this machine's GPU. Needs NumPy and PyTorch, but not stepnet."""
-    from bench.gpu.stages import STAGES
-    from bench.gpu.stages import measure as run
-
-    names = stages.split(";") if stages else [*STAGES]
-    if unknown := {*names} - {*STAGES}:
-        raise typer.BadParameter(f"there is no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
-    run(folder, result, names)
+    """Run all parts in processes, the most valuable first, and write the results after each."""
+    names = only.split(";") if only else [*PARTS]
+    if unknown := {*names} - {*PARTS}:
+        raise InputError(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    if not measured(result, names, seconds, EMULATED if emulated else GPU):
+        raise typer.Exit(1)
 
 
 @app.command()
-def tables(result: Annotated[Path, typer.Argument(help="The file of JSON of `measure`.")]) -> None:
-    """Print the tables of docs/design/gpu.md."""
-    from bench.gpu.tables import saved
-    from bench.gpu.tables import tables as written
+def part(
+    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(PARTS)}.")],
+    result: Annotated[Path | None, typer.Option(help="A file of JSON for the rows.")] = None,
+    emulated: Emulated = False,
+) -> None:
+    """Run one part in this process, and print its rows."""
+    if name not in PARTS:
+        raise InputError(f"there is no part {name}; there are {', '.join(PARTS)}")
+    if not run_part(name, Place(EMULATED if emulated else GPU), result):
+        raise typer.Exit(1)
 
-    for name, table in written(saved(result)).items():
-        typer.echo(f"{name}\n\n{table()}\n")
+
+@app.command()
+def prepare() -> None:
+    """Compile the microbenchmarks, which needs nvcc but no GPU: into build/gpu, where they are looked for."""
+    from bench.gpu.microbenchmarks import FOLDER, HOPPER, NAMES, compiled
+
+    for name in NAMES:
+        typer.echo(f"{name}: {len(compiled(name, HOPPER, FOLDER))} bytes in {FOLDER}")
 
 
-@app.command(hidden=True)
-def stage(name: str, folder: Folder, result: Path) -> None:
-    """Run one stage in this process."""
-    from bench.gpu.stages import run_stage
+@app.command()
+def facts(result: Annotated[Path, typer.Argument(help="The file of a report.")]) -> None:
+    """Print the row of `tensor/costs.py` for the GPU of a report, fitted to its times."""
+    from bench.gpu.calibrate import calibration
 
-    run_stage(name, folder, result)
+    typer.echo(calibration(result))
 
 
 if __name__ == "__main__":
-    app(prog_name="python -m bench.gpu")
+    try:
+        app(prog_name="python -m bench.gpu")
+    except StepnetError as error:
+        sys.exit(f"bench.gpu: {error}")

@@ -2,14 +2,12 @@
 cache.
 """
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 
-from bench.gpu.bundle import Bundle
-from bench.gpu.driver import Driver, Function, Memory, driver
 from bench.gpu.exchanges import per_round as nanoseconds
+from bench.gpu.microbenchmarks import Microbenchmarks, MicroFunction
+from bench.gpu.place import Place, Rows
+from stepnet.compiler.targets.cuda import DeviceArray, empty, get, put
 
 ROUNDS = 4096
 PRODUCTS = {"tf32_1": 1, "tf32_8": 8, "bf16_1": 1, "bf16_8": 8}
@@ -21,54 +19,51 @@ FLOPS = {"tf32": 16 * 8 * 8 * 2, "bf16": 16 * 8 * 16 * 2}
 CHAIN = 4096
 
 
-def arithmetic(bundle: Bundle) -> Iterator[tuple[str, Any]]:
+def arithmetic(place: Place) -> Rows:
     """Yields cycles of one multiprocessor, by what is repeated."""
-    cuda = driver()
-    module = cuda.module(bundle.code("arithmetic"))
-    out, sink = cuda.empty(8 * 132), cuda.empty(16)
-    yield "device", cuda.facts()
+    module, device = Microbenchmarks.of(place, "arithmetic"), place.device
+    out, sink = empty(device, (132,), "int64"), empty(device, (4,), "float32")
     for name, chains in {**PRODUCTS, **GROUP_PRODUCTS, **WIDE_PRODUCTS}.items():
         function, kind = module.function(name), name.split("_")[-2]
         for warps in (1, 4, 8, 16) if name in PRODUCTS else (4, 8, 16):
-            cycles = per_round(cuda, function, out, sink, 1, 32 * warps)
+            cycles = per_round(function, out, sink, 1, 32 * warps)
             rate = FLOPS[kind] * chains * warps / cycles
             yield f"{name}, {warps} warps", {"cycles": cycles / chains, "flops_per_cycle": rate}
     reads = module.function("shared_reads")
     for warps in (1, 2, 4, 8, 16):
-        cycles = per_round(cuda, reads, out, sink, 1, 32 * warps)
+        cycles = per_round(reads, out, sink, 1, 32 * warps)
         yield f"shared memory, {warps} warps", {"bytes_per_cycle": 8 * 16 * 32 * warps / cycles}
     barrier = module.function("block_barrier")
     for warps in (1, 4, 8, 16, 32):
         yield (
             f"barrier of a block, {warps} warps",
-            {"cycles": per_round(cuda, barrier, out, sink, 1, 32 * warps)},
+            {"cycles": per_round(barrier, out, sink, 1, 32 * warps)},
         )
     order = np.random.default_rng(0).permutation(CHAIN) * 32  # a line of the cache each
     chain = np.zeros(CHAIN * 32, "u4")
     chain[order] = np.roll(order, -1)
-    latency, there = module.function("cache_latency"), cuda.put(chain)
+    latency, there = module.function("cache_latency"), put(device, chain)
 
     def chase(rounds: int) -> float:
         """Returns the seconds of a launch that follows the chain."""
-        return cuda.seconds(lambda: latency(1, 1, out, sink, rounds, there))
+        return latency.seconds(lambda: latency(1, 1, out, sink, rounds, there))
 
     yield "latency of the second cache", {"nanoseconds": nanoseconds(chase)}
-    data, together = cuda.put(np.ones(1 << 18, "f4")), module.function("cache_reads")
+    data, together = put(device, np.ones(1 << 18, "f4")), module.function("cache_reads")
     for blocks in (1, 16, 64, 132):
         for kilobytes in (4, 16, 64, 256):
             pieces = kilobytes * 64
-            cycles = per_round(cuda, together, out, sink, blocks, 256, data, pieces, rounds=64)
+            cycles = per_round(together, out, sink, blocks, 256, data, pieces, rounds=64)
             yield f"the same {kilobytes} KB read by {blocks} blocks", {"cycles": cycles}
 
 
 def per_round(
-    cuda: Driver,
-    function: Function,
-    out: Memory,
-    sink: Memory,
+    function: MicroFunction,
+    out: DeviceArray,
+    sink: DeviceArray,
     blocks: int,
     threads: int,
-    *more: "Memory | int",
+    *more: DeviceArray | int,
     rounds: int = ROUNDS,
 ) -> float:
     """Returns the cycles of a round in the first block, by the difference of launches of different length."""
@@ -76,8 +71,7 @@ def per_round(
     def cycles(count: int) -> float:
         """Returns the cycles of a launch."""
         function(blocks, threads, out, sink, count, *more)
-        cuda.wait()
-        return float(out.read(np.zeros(1, "u8"))[0])
+        return float(get(out)[0])
 
     cycles(rounds)
     return min(cycles(2 * rounds) - cycles(rounds) for _ in range(3)) / rounds

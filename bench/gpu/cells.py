@@ -1,86 +1,100 @@
-"""Recurrences with random parameters that kernels are made of: named cells, and a step without products."""
+"""Recurrences with random parameters that are measured: named cells, and cells that no library knows."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import stepnet as sn
-from bench.gpu.inputs import Inputs
-from bench.gpu.shape import Step
 from stepnet.cells.gated import cell
-from stepnet.compiler.plan.plan import Plan
 
 Array = np.ndarray
 FEATURES = 12
+KNOWN = ("gru", "lstm", "minimal_gated_unit", "simple_rnn")
+"""Cells by which schedules are measured."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """A recurrence with parameters, and sequences for it."""
+def recurrence(name: str, width: int, dtype: str = "float32") -> sn.RNN:
+    """Returns a recurrence of a cell: one of `OWN`, or a named cell of stepnet.
 
-    rnn: sn.RNN
-    params: dict[str, Array]
-    sequences: list[Array]
-
-    @property
-    def step(self) -> Step:
-        """The step of the recurrence."""
-        return Step.of(self.rnn.plan)
-
-    @property
-    def inputs(self) -> Inputs:
-        """The operands of the recurrence for all sequences."""
-        return self.of(self.sequences)
-
-    def of(self, sequences: list[Array]) -> Inputs:
-        """Returns the operands of the recurrence for some sequences."""
-        return hoisted(self.rnn.plan, self.params, sequences)
-
-    def expected(self) -> tuple[list[Array], list[Array]]:
-        """Returns outputs [all steps, width] and last memories [sequences, width], by the CPU engine."""
-        outputs, last = self.rnn(sn.Ragged.from_list(self.sequences))
-        return [np.asarray(outputs.values)], list(last.values()) if isinstance(last, dict) else [last]
-
-
-def rg_lru(x: Any, h: Any, params: Any) -> Any:
-    """A recurrence whose units are alone: a gated decay, as in real-gated linear recurrent units."""
-    a = sn.sigmoid(x @ params["Wa"] + params["ba"])
-    h = a * h + np.sqrt(1 - a * a) * (sn.sigmoid(x @ params["Wi"]) * (x @ params["Wx"]))
-    return h, h
-
-
-def model(name: str, width: int, lengths: list[int], features: int = FEATURES) -> Model:
-    """Returns a cell by its name, or "rg_lru", with random parameters and sequences."""
-    chance = np.random.default_rng(0)
-    if name == "rg_lru":
-        shapes = {"Wa": (features, width), "ba": (width,), "Wi": (features, width), "Wx": (features, width)}
-    else:
-        shapes = {n: a.shape for n, a in cell(name).parameters(inputs=features, hidden=width).items()}
-    params = {n: chance.normal(0, 0.3, shape).astype("f4") for n, shape in shapes.items()}
-    sequences = [chance.normal(size=(n, features)).astype("f4") for n in lengths]
-    rnn = sn.RNN(rg_lru, params, memory=width) if name == "rg_lru" else sn.cells.rnn(name, params)
-    rnn(np.zeros((1, 1, features), "f4"))  # now its inputs are known
-    return Model(rnn, params, sequences)
-
-
-def hoisted(plan: Plan, params: dict[str, Array], sequences: list[Array]) -> Inputs:
-    """Returns the operands of a plan's recurrence for sequences that begin with zeros. NumPy does the work
-    before the loop, by the plan's own net.
+    name: of the cell. width: the units of its memory.
     """
-    net = plan.net
-    joined = np.concatenate(sequences)
-    values = dict[int, Any]()
-    for place, number in enumerate(net.inputs):
-        if place in plan.ends.memories:
-            values[number] = np.zeros((len(sequences), *net.type_of(number).shape), "f4")
-        else:
-            values[number] = joined if place in plan.ends.sequences else params[net.nodes[number].name]
-    for n, node in enumerate(net.nodes[: plan.recur]):
-        if node.operation == "result":
-            values[n] = values[node.inputs[0]][node.attributes["of"]]
-        elif node.operation != "input":
-            values[n] = node.row.meaning(*(values[i] for i in node.inputs), **node.attributes)
-    operands = plan.recurrence.recur.operands_by_kind([values[n] for n in plan.recurrence.inputs])
-    lengths = np.array([len(each) for each in sequences])
-    return Inputs(lengths, operands.sequences, operands.memories, operands.others)
+    chance = np.random.default_rng(0)
+    if name in OWN:
+        shapes, step, memories = OWN[name](width)
+        params = {n: chance.normal(0, shape[0] ** -0.5, shape) for n, shape in shapes.items()}
+        params = {n: array.astype("f4").astype(dtype) for n, array in params.items()}
+        return sn.RNN(step, params, memory=memories, inputs=inputs_of(name, width))
+    shapes = {n: a.shape for n, a in cell(name).parameters(inputs=FEATURES, hidden=width).items()}
+    params = {n: chance.normal(0, 0.3, shape).astype("f4") for n, shape in shapes.items()}
+    rnn = sn.cells.rnn(name, {n: array.astype(dtype) for n, array in params.items()})
+    rnn(np.zeros((1, 1, FEATURES), dtype))  # now its inputs are known
+    return rnn
+
+
+def inputs_of(name: str, width: int) -> int:
+    """Returns the features of the inputs of a cell."""
+    return width if name == "decay" else FEATURES
+
+
+def rg_lru(width: int) -> tuple[dict[str, tuple[int, ...]], Any, Any]:
+    """Returns a gated decay, whose units are alone: the shapes of its parameters, its step and its memory."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        """One step, as in real-gated linear recurrent units."""
+        a = sn.sigmoid(x @ p["Wa"] + p["ba"])
+        h = a * h + np.sqrt(1 - a * a) * (sn.sigmoid(x @ p["Wi"]) * (x @ p["Wx"]))
+        return h, h
+
+    matrix = (FEATURES, width)
+    return {"Wa": matrix, "ba": (width,), "Wi": matrix, "Wx": matrix}, step, width
+
+
+def layer_normed(width: int) -> tuple[dict[str, tuple[int, ...]], Any, Any]:
+    """Returns a GRU with both products normalised: shapes of parameters, step and memory."""
+
+    def normalised(v: Any) -> Any:
+        """Returns values of mean 0 and variance 1."""
+        centred = v - v.mean(axis=-1, keepdims=True)
+        return centred / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + 1e-5)
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        """One step."""
+        a, b = normalised(x @ p["W"]), normalised(h @ p["R"])
+        r = sn.sigmoid(a[:, :width] + b[:, :width])
+        z = sn.sigmoid(a[:, width : 2 * width] + b[:, width : 2 * width])
+        h = z * h + (1 - z) * np.tanh(a[:, 2 * width :] + r * b[:, 2 * width :])
+        return h, h
+
+    return {"W": (FEATURES, 3 * width), "R": (width, 3 * width)}, step, width
+
+
+def slstm(width: int) -> tuple[dict[str, tuple[int, ...]], Any, Any]:
+    """Returns an LSTM with exponential gates: shapes of parameters, step and memories."""
+
+    def step(x: Any, memory: Any, p: Any) -> Any:
+        """One step."""
+        h, c, n, m = memory
+        g = x @ p["W"] + h @ p["R"]
+        i, f, z, o = (g[:, k * width : (k + 1) * width] for k in range(4))
+        m_next = np.maximum(f + m, i)
+        i, f = np.exp(i - m_next), np.exp(f + m - m_next)
+        c, n = f * c + i * np.tanh(z), f * n + i
+        h = sn.sigmoid(o) * c / np.maximum(n, 1e-6)
+        return h, [h, c, n, m_next]
+
+    return {"W": (FEATURES, 4 * width), "R": (width, 4 * width)}, step, [width] * 4
+
+
+def decay(width: int) -> tuple[dict[str, tuple[int, ...]], Any, Any]:
+    """Returns a decay without products: shapes of parameters, step and memory."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        """One step."""
+        h = sn.sigmoid(p["a"]) * h + x
+        return np.tanh(h), h
+
+    return {"a": (width,)}, step, width
+
+
+OWN = {"rg_lru": rg_lru, "layer_normed": layer_normed, "slstm": slstm, "decay": decay}
+"""Cells that no library has: each gives shapes of parameters, a step and memories for some units."""

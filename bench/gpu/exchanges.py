@@ -4,12 +4,14 @@ A kernel repeats one thing; the time of one is the difference of two launches of
 """
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
-from typing import Any
 
-from bench.gpu.bundle import Bundle
-from bench.gpu.driver import CudaError, Driver, Function, Handle, Memory, driver
+from bench.gpu.microbenchmarks import Microbenchmarks, MicroFunction
+from bench.gpu.place import Place, Rows
+from stepnet.compiler.targets.cuda import Device, DeviceArray, empty
+from stepnet.compiler.targets.cuda.library import loaded
+from stepnet.errors import DeviceError
 
 ROUNDS, LAUNCHES = 1000, 5
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)
@@ -23,41 +25,38 @@ CLUSTER_SHARED = 2 * 16 * 256 * 16
 MEMORY_BYTES = 4 << 20
 
 
-def exchanges(bundle: Bundle) -> Iterator[tuple[str, Any]]:
+def exchanges(place: Place) -> Rows:
     """Yields nanoseconds by what is repeated, and by the number of blocks."""
-    cuda = driver()
-    module = cuda.module(bundle.code("barriers"))
-    memory = cuda.empty(MEMORY_BYTES)
-    yield "device", cuda.facts()
-    for threads in (32, 128, 256):
-        for name in BARRIERS:
-            barrier = module.function(f"barrier_{name}")
-            found = {blocks: of_one(cuda, barrier, memory, blocks, threads) for blocks in (*BLOCKS, 132)}
-            yield f"barrier {name}, {threads} threads", found
-    for words in WORDS:
-        for name in ("counter", "tagged"):
-            exchange = module.function(f"exchange_{name}", SHARED)
-            found = {blocks: of_one(cuda, exchange, memory, blocks, 256, words) for blocks in BLOCKS}
-            yield f"exchange {name}, {words} words", found
-    yield "handoff", handoffs(cuda, module.function("handoff"), memory)
+    module = Microbenchmarks.of(place, "barriers")
+    memory = empty(place.device, (MEMORY_BYTES,), "uint8")
     for size in CLUSTERS:
         functions = {
             name: module.function(f"cluster_{name}_{size}", CLUSTER_SHARED, big_clusters=size > 8)
             for name in CLUSTER_KERNELS
         }
+        yield f"clusters of {size} at once", at_once(functions["barrier"], size)
         for name, function in functions.items():
-            yield f"cluster {name}, {size} blocks", of_cluster(cuda, function, size)
-        yield f"clusters of {size} at once", at_once(cuda, functions["barrier"], size)
+            yield f"cluster {name}, {size} blocks", of_cluster(function, size)
+    for words in WORDS:
+        for name in ("counter", "tagged"):
+            exchange = module.function(f"exchange_{name}", SHARED)
+            found = {blocks: of_one(exchange, memory, blocks, 256, words) for blocks in BLOCKS}
+            yield f"exchange {name}, {words} words", found
+    for threads in (128, 32, 256):
+        for name in BARRIERS:
+            barrier = module.function(f"barrier_{name}")
+            found = {blocks: of_one(barrier, memory, blocks, threads) for blocks in (*BLOCKS, 132)}
+            yield f"barrier {name}, {threads} threads", found
+    yield "handoff", handoffs(place.device, module.function("handoff"), memory)
 
 
-def of_one(cuda: Driver, function: Function, memory: Memory, blocks: int, threads: int, *more: int) -> float:
+def of_one(function: MicroFunction, memory: DeviceArray, blocks: int, threads: int, *more: int) -> float:
     """Returns the nanoseconds of one barrier or exchange of a grid."""
 
     def launch(rounds: int) -> float:
         """Returns the seconds of a launch."""
-        memory.fill(0)
-        cuda.wait()
-        return cuda.seconds(lambda: function(blocks, threads, memory, rounds, *more, cooperative=True))
+        memory.device.clear(memory.address, memory.nbytes)
+        return function.seconds(lambda: function(blocks, threads, memory, rounds, *more, cooperative=True))
 
     return per_round(launch)
 
@@ -69,18 +68,18 @@ def per_round(launch: Callable[[int], float]) -> float:
     return median(differences) / (2 * ROUNDS) * 1e9
 
 
-def handoffs(cuda: Driver, function: Function, memory: Memory) -> dict[str, float]:
+def handoffs(device: Device, function: MicroFunction, memory: DeviceArray) -> dict[str, float]:
     """Returns the nanoseconds of handing a word from one block to another, for several pairs of blocks."""
-    out = cuda.empty(8)
+    out = empty(device, (1,), "int64")
 
     def launch_with(partner: int) -> Callable[[int], float]:
         """Returns the launch for a pair."""
 
         def launch(rounds: int) -> float:
             """Returns the seconds of a launch."""
-            memory.fill(0)
-            cuda.wait()
-            return cuda.seconds(lambda: function(132, 32, memory, rounds, partner, out, cooperative=True))
+            device.clear(memory.address, memory.nbytes)
+            arguments = memory, rounds, partner, out
+            return function.seconds(lambda: function(132, 32, *arguments, cooperative=True))
 
         return launch
 
@@ -88,24 +87,24 @@ def handoffs(cuda: Driver, function: Function, memory: Memory) -> dict[str, floa
     return {"least": found[0], "median": median(found), "most": found[-1]}
 
 
-def of_cluster(cuda: Driver, function: Function, size: int) -> dict[str, float]:
+def of_cluster(function: MicroFunction, size: int) -> dict[str, float]:
     """Returns the nanoseconds of a round in one cluster, and in as many as fill the GPU, by threads of a
     block.
     """
     found = dict[str, float]()
     for threads in (32, 128, 256):
         for clusters in (1, 112 // size):
-            launch = launch_of_cluster(cuda, function, size * clusters, threads)
+            launch = launch_of_cluster(function, size * clusters, threads)
             found[f"{clusters} x {size} blocks of {threads} threads"] = per_round(launch)
     return found
 
 
-def launch_of_cluster(cuda: Driver, function: Function, blocks: int, threads: int) -> Callable[[int], float]:
+def launch_of_cluster(function: MicroFunction, blocks: int, threads: int) -> Callable[[int], float]:
     """Returns the launch of clusters, which takes a number of rounds and returns seconds."""
 
     def launch(rounds: int) -> float:
         """Returns the seconds of a launch."""
-        return cuda.seconds(lambda: function(blocks, threads, rounds))
+        return function.seconds(lambda: function(blocks, threads, rounds))
 
     return launch
 
@@ -115,18 +114,21 @@ class LaunchConfig(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
-        ("stream", Handle),
-        ("attributes", Handle),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
         ("count", ctypes.c_uint),
     )
 
 
-def at_once(cuda: Driver, function: Function, size: int) -> "int | str":
-    """Returns how many clusters of one block per multiprocessor run at once."""
-    config = LaunchConfig(size, 1, 1, 256, 1, 1, function.shared, None, None, 0)
-    count = ctypes.c_int()
+def at_once(function: MicroFunction, size: int) -> int | str:
+    """Returns how many clusters of one block per multiprocessor run at once, or the driver's reason."""
+    config, count = LaunchConfig(size, 1, 1, 256, 1, 1, function.shared, None, None, 0), ctypes.c_int()
+    name, functions = "cuOccupancyMaxActiveClusters", function.device.library.functions
+    if name not in functions:  # the target itself does not ask for it
+        functions[name] = getattr(loaded(), name)
+        functions[name].argtypes = [ctypes.c_void_p] * 3
     try:
-        cuda.call("cuOccupancyMaxActiveClusters", ctypes.byref(count), function.handle, ctypes.byref(config))
-    except CudaError as error:
+        function.device.call(name, ctypes.byref(count), function.handle, ctypes.byref(config))
+    except DeviceError as error:
         return str(error)
     return count.value

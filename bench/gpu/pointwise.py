@@ -18,8 +18,7 @@ from stepnet.compiler.targets.cpu.machine.object_code import object_code
 from stepnet.compiler.targets.cpu.machine.processor import Processor, host_processor
 from stepnet.compiler.targets.cpu.writing.code import POINTER, Code, load_vector, store_vector
 from stepnet.compiler.targets.cpu.writing.pointwise import POINTWISE, pointwise
-from stepnet.compiler.targets.cuda.device import Device, DeviceCode, empty, get, put
-from stepnet.compiler.targets.cuda.writer import KernelWriter
+from stepnet.compiler.targets.cuda import Device, DeviceCode, KernelWriter, empty, get, put
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.errors import NetError
 

@@ -1,10 +1,8 @@
-"""Checks of the target `cuda` on a GPU: `python -m bench.gpu.selfcheck [file for the results]`.
+"""Checks of the driver, and of the device functions and elementwise operations of kernels, on a GPU.
 
-Each check is a line, and a summary is written as JSON. It needs stepnet and what stepnet needs, and nothing
-else. With `--emulated`, what can be is checked in emulation, to check the checks.
+What can be is checked in emulation too, to check the checks.
 """
 
-import json
 import multiprocessing
 import subprocess
 import sys
@@ -12,21 +10,27 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.gpu.place import Place, Rows
 from bench.gpu.pointwise import differing, groups, on_device, operands
 from bench.gpu.together import F32, TOGETHER, launched
-from stepnet.compiler.targets.cuda.device import Device, DeviceCode, empty, get, put
-from stepnet.compiler.targets.cuda.driver import CudaDevice, cuda_device
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.writer import KernelWriter
+from stepnet.compiler.targets.cuda import (
+    CudaDevice,
+    Device,
+    DeviceCode,
+    EmulatedDevice,
+    KernelWriter,
+    cuda_device,
+    empty,
+    get,
+    put,
+)
 from stepnet.errors import DeviceError
 
 Array = np.ndarray
-EMULATED = "--emulated"
 ENOUGH = 200
 """The launches that are timed."""
 SHOWN = 6
@@ -236,6 +240,8 @@ ANYWHERE: dict[str, Callable[[Device], str | None]] = {
     "approximate functions": approximate,
     "changed after a write": changed_after_write,
 }
+FEW = {name: ANYWHERE[name] for name in (*TOGETHER, "pointwise of bool, float32")}
+"""The checks that are tried in emulation; tests run all others there."""
 ON_A_GPU: dict[str, Callable[[Device], str | None]] = {
     "freed memory": freed_memory,
     "streams": streams,
@@ -248,8 +254,15 @@ ON_A_GPU: dict[str, Callable[[Device], str | None]] = {
 }
 
 
-def checked(name: str, check: Callable[[Device], str | None], device: Device) -> dict[str, Any]:
-    """Runs a check, prints its line, and returns its row of the summary."""
+def selfcheck(place: Place) -> Rows:
+    """Yields the verdict of each check, by its name."""
+    checks = place.sized({**ANYWHERE, **ON_A_GPU}, FEW)
+    for name, check in checks.items():
+        yield name, verdict(check, place.device)
+
+
+def verdict(check: Callable[[Device], str | None], device: Device) -> dict[str, Any]:
+    """Runs a check; returns whether it is right, its seconds, and what it said."""
     start = time.perf_counter()
     try:
         said, right = check(device) or "", True
@@ -262,28 +275,8 @@ def checked(name: str, check: Callable[[Device], str | None], device: Device) ->
         subprocess.TimeoutExpired,
     ) as error:
         said, right = f"{type(error).__name__}: {error}" if str(error) else traceback.format_exc(), False
-    seconds = round(time.perf_counter() - start, 2)
-    print(f"{'right' if right else 'WRONG'}  {name} ({seconds} s)  {said}", flush=True)
-    return {"name": name, "right": right, "seconds": seconds, "said": said}
-
-
-def main(arguments: list[str]) -> int:
-    """Runs all checks; returns 1 if one is wrong."""
-    if arguments and arguments[0] in PARTS:
-        PARTS[arguments[0]]()
-        return 0
-    emulated = EMULATED in arguments
-    device: Device = EmulatedDevice(1) if emulated else cuda_device()
-    print(device.facts)
-    checks = ANYWHERE if emulated else {**ANYWHERE, **ON_A_GPU}
-    rows = [checked(name, check, device) for name, check in checks.items()]
-    wrong = [row["name"] for row in rows if not row["right"]]
-    summary = {"device": str(device.facts), "checks": len(rows), "wrong": wrong, "rows": rows}
-    for path in (each for each in arguments if each != EMULATED):
-        Path(path).write_text(json.dumps(summary, indent=1))
-    print(json.dumps({name: summary[name] for name in ("device", "checks", "wrong")}))
-    return int(bool(wrong))
+    return {"right": right, "seconds": round(time.perf_counter() - start, 2), "said": said}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    PARTS[sys.argv[1]]()

@@ -1,19 +1,12 @@
 """Checks modules of `stepnet.torch` on a GPU against torch.nn, and measures both.
 
-    python -m bench.gpu.selfcheck_torch [results.json] [--checks] [--times] [--steps 1024]
-
 Values and gradients are compared with torch.nn on the same GPU in float32, and with float64 on the CPU. Times
-are medians of alternating runs, by CUDA events. Each case is a line, which says what failed, and the others
-run on. It needs stepnet, NumPy and PyTorch, and nothing of the repository beside this file.
+are medians of alternating runs.
 """
 
-import argparse
-import json
 import statistics
 import time
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,12 +14,20 @@ import torch
 
 import stepnet as sn
 import stepnet.torch
+from bench.gpu.place import Place, Rows
+from stepnet.compiler.net.tolerance import tolerance
 from stepnet.torch.ready import MinimalGatedUnit
 
 LENGTHS = [7, 20, 1, 13, 20, 3, 2, 11, 5, 20]
 STEPS, FEATURES = max(LENGTHS), 24
 RUNS, WARMUP = 7, 2
 ROWS = 16
+WIDEST = 256
+"""The units of the widest module that is checked."""
+FAR = 2 * tolerance("float32", STEPS * len(LENGTHS), 2 * WIDEST)
+"""The largest difference from float64, by the largest number of a tensor, that is rounding."""
+FEW = ("GRU 32",)
+"""The checks that are tried in emulation."""
 WIDTHS = 64, 128, 256, 512
 
 
@@ -150,40 +151,43 @@ def decay(units: int, engine: str = "cuda") -> tuple[Any, Any]:
     return DecayLoop(torch.from_numpy(a)), scan
 
 
-CHECKS: dict[str, tuple[Callable[[], tuple[Any, Any]], Callable[[Any, Any], Any]]] = {
-    "GRU 32": (lambda: pair_of_layers("GRU", 32), on_padded),
-    "GRU 200": (lambda: pair_of_layers("GRU", 200), on_padded),
+CHECKS: dict[str, tuple[Callable[[str], tuple[Any, Any]], Callable[[Any, Any], Any]]] = {
+    "GRU 32": (lambda engine: pair_of_layers("GRU", 32, engine), on_padded),
+    "GRU 200": (lambda engine: pair_of_layers("GRU", 200, engine), on_padded),
     "GRU 32, 2 layers, bidirectional, packed": (
-        lambda: pair_of_layers("GRU", 32, num_layers=2, bidirectional=True),
+        lambda engine: pair_of_layers("GRU", 32, engine, num_layers=2, bidirectional=True),
         on_packed,
     ),
-    "GRU 128, 2 layers": (lambda: pair_of_layers("GRU", 128, num_layers=2), on_padded),
-    "LSTM 32": (lambda: pair_of_layers("LSTM", 32), on_padded),
-    "LSTM 256": (lambda: pair_of_layers("LSTM", 256), on_padded),
-    "LSTM 64, 2 layers, packed": (lambda: pair_of_layers("LSTM", 64, num_layers=2), on_packed),
+    "GRU 128, 2 layers": (lambda engine: pair_of_layers("GRU", 128, engine, num_layers=2), on_padded),
+    "LSTM 32": (lambda engine: pair_of_layers("LSTM", 32, engine), on_padded),
+    "LSTM 256": (lambda engine: pair_of_layers("LSTM", 256, engine), on_padded),
+    "LSTM 64, 2 layers, packed": (lambda engine: pair_of_layers("LSTM", 64, engine, num_layers=2), on_packed),
     "LSTM 32, bidirectional, projected, packed": (
-        lambda: pair_of_layers("LSTM", 32, bidirectional=True, proj_size=16),
+        lambda engine: pair_of_layers("LSTM", 32, engine, bidirectional=True, proj_size=16),
         on_packed,
     ),
-    "RNN 48": (lambda: pair_of_layers("RNN", 48), on_padded),
-    "minimal gated unit 64": (lambda: minimal_gated_unit(64), on_padded),
-    "minimal gated unit 256": (lambda: minimal_gated_unit(256), on_padded),
-    "Scan of a decay": (lambda: decay(FEATURES), on_padded),
+    "RNN 48": (lambda engine: pair_of_layers("RNN", 48, engine), on_padded),
+    "minimal gated unit 64": (lambda engine: minimal_gated_unit(64, engine), on_padded),
+    "minimal gated unit 256": (lambda engine: minimal_gated_unit(256, engine), on_padded),
+    "Scan of a decay": (lambda engine: decay(FEATURES, engine), on_padded),
 }
 
 
-def check(name: str, device: str) -> dict[str, Any]:
+def check(name: str, place: Place) -> dict[str, Any]:
     """Compares one case with the GPU's own layer in float32, and with float64 on the CPU."""
     make, call = CHECKS[name]
-    theirs, ours = make()
+    theirs, ours = make(place.name)
+    device = place.torch_device
     torch.manual_seed(1)
     x = torch.randn(STEPS, len(LENGTHS), FEATURES)
     exact = answers(theirs.double(), call, x.double())
     there = answers(theirs.float().to(device), call, x.to(device))
     begun = time.perf_counter()
     found = answers(ours.to(device), call, x.to(device))
+    away = difference(found, exact)
     return {
-        "stepnet to float64": difference(found, exact),
+        "right": away < FAR,
+        "stepnet to float64": away,
         "torch to float64": difference(there, exact),
         "stepnet to torch": difference(found, there),
         "seconds at first": round(time.perf_counter() - begun, 2),
@@ -234,92 +238,72 @@ def training(module: Any, x: Any) -> None:
 
 
 def milliseconds(run: Callable[[], None]) -> float:
-    """Measures a run by CUDA events: the time on the GPU, and that of the host if it is longer."""
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()
+    """Measures a run, waited for: the time on the GPU, and that of the host if it is longer."""
+    first = time.perf_counter()
     run()
-    last.record()
-    last.synchronize()
-    return first.elapsed_time(last)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - first) * 1e3
 
 
-def medians(runs: dict[str, Callable[[], None]], count: int = RUNS) -> dict[str, float]:
+def medians(runs: dict[str, Callable[[], None]], count: int) -> dict[str, float]:
     """Runs several functions in turn; returns the median of each in milliseconds."""
-    for run in runs.values():
-        for _ in range(WARMUP):
-            run()
-    torch.cuda.synchronize()
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(count):
+    for turn in range(-WARMUP if count > 1 else 0, count):
         for name, run in runs.items():
-            times[name].append(milliseconds(run))
+            took = milliseconds(run)
+            if turn >= 0:
+                times[name].append(took)
     return {name: round(statistics.median(own), 3) for name, own in times.items()}
 
 
-def measured(kind: str, units: int, how: str, steps: int, device: str) -> dict[str, Any]:
+def measured(place: Place, kind: str, units: int, how: str) -> dict[str, Any]:
     """Measures one case: stepnet beside torch.nn, or beside a Python loop for a cell that cuDNN lacks."""
     what = forward if how == "forward" else training
-    x = torch.randn(steps, ROWS, FEATURES, device=device)
+    steps, count, device = place.sized(1024, 16), place.sized(RUNS, 1), place.torch_device
+    x = torch.randn(steps, place.sized(ROWS, 2), FEATURES, device=device)
     if kind == "MinimalGatedUnit":
-        theirs, ours = (module.to(device) for module in minimal_gated_unit(units))
+        theirs, ours = (module.to(device) for module in minimal_gated_unit(units, place.name))
         few = x[: steps // 16]  # a loop takes a tenth of a millisecond for each step
-        loop = medians({"loop": lambda: what(theirs, few)}, 3)["loop"] * steps / len(few)
-        return {**medians({"stepnet": lambda: what(ours, x)}), "loop": round(loop, 3)}
-    theirs, ours = (module.to(device) for module in pair_of_layers(kind, units))
-    return medians({"stepnet": lambda: what(ours, x), "torch.nn": lambda: what(theirs, x)})
+        loop = medians({"loop": lambda: what(theirs, few)}, min(count, 3))["loop"] * steps / len(few)
+        return {**medians({"stepnet": lambda: what(ours, x)}, count), "loop": round(loop, 3)}
+    theirs, ours = (module.to(device) for module in pair_of_layers(kind, units, place.name))
+    return medians({"stepnet": lambda: what(ours, x), "torch.nn": lambda: what(theirs, x)}, count)
 
 
-def packed_times(units: int, how: str, steps: int, device: str) -> dict[str, Any]:
+def packed_times(place: Place, units: int, how: str) -> dict[str, Any]:
     """Measures a GRU on a PackedSequence of lengths from an eighth of the steps up."""
     what = forward if how == "forward" else training
-    theirs, ours = (module.to(device) for module in pair_of_layers("GRU", units))
-    lengths = torch.linspace(steps / 8, steps, ROWS).long()
-    x = torch.randn(steps, ROWS, FEATURES, device=device)
+    steps, rows, device = place.sized(1024, 16), place.sized(ROWS, 2), place.torch_device
+    theirs, ours = (module.to(device) for module in pair_of_layers("GRU", units, place.name))
+    lengths = torch.linspace(steps / 8, steps, rows).long()
+    x = torch.randn(steps, rows, FEATURES, device=device)
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
-    return medians({"stepnet": lambda: what(ours, packed), "torch.nn": lambda: what(theirs, packed)})
+    runs = {"stepnet": lambda: what(ours, packed), "torch.nn": lambda: what(theirs, packed)}
+    return medians(runs, place.sized(RUNS, 1))
 
 
-def main() -> None:
-    """Runs the checks and the measurements, and writes their results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("file", nargs="?", help="a JSON file for the results")
-    parser.add_argument("--checks", action="store_true", help="only the checks")
-    parser.add_argument("--times", action="store_true", help="only the measurements")
-    parser.add_argument("--steps", type=int, default=1024, help="the steps of a sequence that is measured")
-    parser.add_argument("--device", default="cuda", help="the device, for a trial without a GPU")
-    given = parser.parse_args()
-    results: dict[str, Any] = {"torch": torch.__version__}
-    if torch.cuda.is_available():
-        results |= {"gpu": torch.cuda.get_device_name(), "cudnn": torch.backends.cudnn.version()}
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-
-    def line(name: str, run: Callable[[], dict[str, Any]]) -> None:
-        """Runs one case, prints it and writes all results so far."""
-        try:
-            results[name] = run()
-        except Exception as error:  # the other cases are still of use
-            results[name] = {"failed": f"{type(error).__name__}: {error}"[:2000]}
-            traceback.print_exc()
-        print(name, results[name], flush=True)
-        if given.file:
-            Path(given.file).write_text(json.dumps(results, indent=1))
-
-    if not given.times:
-        for name in CHECKS:
-            line(name, lambda name=name: check(name, given.device))
-        if given.device == "cuda":
-            line("on a stream", lambda: in_order(given.device))
-            line("training", lambda: after_a_step_of_an_optimiser(given.device))
-    if not given.checks:
-        for how in ("forward", "training"):
-            for kind in ("GRU", "LSTM", "MinimalGatedUnit"):
-                for units in WIDTHS:
-                    case = kind, units, how, given.steps, given.device
-                    line(f"{how} {kind} {units}, ms", lambda case=case: measured(*case))
-            for units in (128, 512):
-                case = units, how, given.steps, given.device
-                line(f"{how} packed GRU {units}, ms", lambda case=case: packed_times(*case))
+def torch_checks(place: Place) -> Rows:
+    """Yields how far values and gradients of modules are from those of torch.nn and of float64."""
+    in_float32()
+    for name in place.sized(tuple(CHECKS), FEW):
+        yield name, check(name, place)
+    if not place.is_emulated:
+        yield "on a stream", in_order(place.torch_device)
+        yield "training", after_a_step_of_an_optimiser(place.torch_device)
 
 
-if __name__ == "__main__":
-    main()
+def torch_times(place: Place) -> Rows:
+    """Yields the milliseconds of modules, forward and with gradients, beside PyTorch."""
+    in_float32()
+    for how in ("forward", "training"):
+        for kind in place.sized(("GRU", "LSTM", "MinimalGatedUnit"), ("GRU", "MinimalGatedUnit")):
+            for units in place.sized(WIDTHS, (16,)):
+                yield f"{how} {kind} {units}, ms", measured(place, kind, units, how)
+        for units in place.sized((128, 512), (16,) if how == "forward" else ()):
+            yield f"{how} packed GRU {units}, ms", packed_times(place, units, how)
+
+
+def in_float32() -> None:
+    """Lets PyTorch multiply float32 as such, and not as TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from llvmlite import ir
 
-from stepnet.compiler.targets.cuda.device import Device, DeviceArray, DeviceCode, empty, get, put
-from stepnet.compiler.targets.cuda.writer import KernelWriter
+from stepnet.compiler.targets.cuda import Device, DeviceArray, DeviceCode, KernelWriter, empty, get, put
 
 Array = np.ndarray
 I32, I64, F32, VOID = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()

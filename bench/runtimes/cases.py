@@ -87,10 +87,15 @@ the case's `lengths`.
 RANGES = {"a": (0.5, 0.999), "gW": (0.5, 1.5), "gR": (0.05, 0.15), "gc": (0.5, 1.5)}
 
 
+DEVICES = ("cpu", "cuda", "cuda-emulated")
+"""Where a case is run: on the processor, on a GPU, or in the emulation of one, to try cases without a GPU."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One cell at one size. `time` is the longest sequence's number of steps, `lengths` a name of LENGTHS,
-    `mode` one of MODES; `directions` is 2 for both, and `busy` a number of processes that count meanwhile.
+    `mode` one of MODES; `directions` is 2 for both, `busy` a number of processes that count meanwhile, and
+    `device` one of DEVICES.
 
     >>> print(Case("gru", 16, 100, 256, 256, "ragged"))
     gru 16x256 ragged
@@ -109,10 +114,12 @@ class Case:
     layers: int = 1
     directions: int = 1
     busy: int = 0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         """Raises `InputError` for values that the benchmark does not have."""
-        for name, known in (("cell", CELLS), ("lengths", LENGTHS), ("mode", MODES)):
+        tables = ("cell", CELLS), ("lengths", LENGTHS), ("mode", MODES), ("device", DEVICES)
+        for name, known in tables:
             if getattr(self, name) not in known:
                 raise InputError(
                     f"the benchmark has no {name} {getattr(self, name)!r}; there are {', '.join(known)}"
@@ -137,6 +144,7 @@ class Case:
         parts += ["both directions"] if self.directions > 1 else []
         parts += [MODES[self.mode].title] if self.mode != "forward" else []
         parts += [f"beside {self.busy} busy"] if self.busy else []
+        parts += [f"on {self.device}"] if self.device != "cpu" else []
         return " ".join(parts)
 
     @property

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.runtimes import report, results, saved
-from bench.runtimes.cases import MODES, Case
+from bench.runtimes.cases import DEVICES, MODES, Case
 from bench.runtimes.groups import GROUPS, PRESETS, Preset, chosen_cases, grid, group_of
 from bench.runtimes.machine import facts as machine_facts
 from bench.runtimes.measure import Settings, measure, workers
@@ -70,6 +70,7 @@ def bench(
     dtype: Annotated[str, typer.Option(help="float32 or float64, of a grid.")] = "float32",
     mode: Annotated[str, typer.Option(help=f"{', '.join(MODES)}, of a grid.")] = "forward",
     training: Annotated[bool, typer.Option("--training", help="The same as --mode training.")] = False,
+    device: Annotated[str, typer.Option(help=f"{', '.join(DEVICES)}, of a grid.")] = "cpu",
     peers: Annotated[
         str,
         typer.Option(help=f"Whom to time: {', '.join(peer.name for peer in PEERS)}. Default: the group's."),
@@ -112,6 +113,7 @@ def bench(
             steps,
             dtype,
             "training" if training else mode,
+            device,
         )
         parts = [Part("", (), tuple(cases))]
     if peers:

@@ -15,6 +15,10 @@ OF_LENGTHS = ("torch", "torch packed", *LIBRARIES[1:])
 LOOPS = ("torch loop", "torch.compile", "jax")
 TRAINERS = ("torch", "onednn", "tensorflow", "tensorflow xla", "jax", "paddle")
 STREAMERS = ("torch", "onnxruntime", "onnxruntime bound", "openvino", "tensorflow", "jax", "paddle")
+GPUS = (
+    *("torch", "torch packed", "torch loop", "torch graph", "torch.compile"),
+    *("cudnn standard", "cudnn persistent", "cudnn dynamic", "cudnn small", "flashrnn", "fla", "mamba_ssm"),
+)
 MARKED = ("torch", "torch packed", "prototype")
 BATCHES, WIDTHS = (1, 2, 4, 8, 16, 64, 256), (32, 64, 128, 256, 512, 1024)
 SMALL_BATCHES, SMALL_WIDTHS = (1, 2, 4, 8), (32, 64, 128)
@@ -39,6 +43,7 @@ def grid(
     time: int = 100,
     dtype: str = "float32",
     mode: str = "forward",
+    device: str = "cpu",
 ) -> list[Case]:
     """Returns every combination as a case, but no ragged batch of one; inputs are as wide as the memory.
 
@@ -47,7 +52,7 @@ def grid(
     """
     hiddens, lengths = list(hiddens), list(lengths)
     return [
-        Case(cell, batch, time, hidden, hidden, kind, dtype, mode)
+        Case(cell, batch, time, hidden, hidden, kind, dtype, mode, device=device)
         for cell in cells
         for batch in batches
         for hidden in hiddens
@@ -75,6 +80,31 @@ def vowels_case(hidden: int = 256, mode: str = "forward", cell: str = "gru", dir
 def both(*sizes: tuple[int, int], time: int = 100, **fields: object) -> list[Case]:
     """Returns cases of a GRU and an LSTM at some sizes, batch by hidden; fields: further fields."""
     return [case for cell in ("gru", "lstm") for case in sized(cell, *sizes, time=time, **fields)]
+
+
+def on_gpu(time: int = 1024) -> list[Case]:
+    """Returns the cases that are run on a GPU, those first that say most."""
+
+    def there(cell: str, *sizes: tuple[int, int], **fields: object) -> list[Case]:
+        """Returns cases of a cell at some sizes, batch by hidden; fields: further fields."""
+        return sized(cell, *sizes, time=time, device="cuda", **fields)
+
+    return [
+        *(case for cell in ("gru", "lstm", "minimal", "layernorm_lstm") for case in there(cell, (16, 256))),
+        *there("gru", (64, 256), (16, 64), (16, 512), (16, 1024)),
+        *there("lstm", (64, 256), (16, 64), (16, 512), (16, 1024)),
+        *there("gru", (16, 256), mode="training"),
+        *there("minimal", (64, 256), (16, 512), (16, 64)),
+        *(case for cell in ("gru", "lstm") for case in there(cell, (64, 256), lengths="ragged")),
+        *there("gru", (16, 256), directions=2),
+        *there("diagonal", (16, 256), (16, 1024)),
+        *there("mlstm", (16, 256)),
+        *there("lstm", (16, 256), mode="training"),
+        *there("minimal", (16, 256), mode="training"),
+        *there("layernorm_lstm", (64, 256), (16, 64), (16, 512)),
+        *there("gru", (1, 256), (64, 64), (64, 512), (64, 1024)),
+        *there("lstm", (1, 256), (64, 64), (64, 512), (64, 1024)),
+    ]
 
 
 def table() -> tuple[Group, ...]:
@@ -185,6 +215,7 @@ def table() -> tuple[Group, ...]:
                     *sized("gru", (1, 1024), busy=1),
                 ],
             ),
+            ("gpu", "On a GPU", GPUS, on_gpu()),
         )
     )  # fmt: skip
 
@@ -204,7 +235,7 @@ class Preset:
 PRESETS = {
     "targets": Preset(("targets",)),
     "small": Preset(("gru", "lstm"), SMALL_BATCHES, SMALL_WIDTHS),
-    "wide": Preset(tuple(name for name in GROUPS if name != "targets")),
+    "wide": Preset(tuple(name for name in GROUPS if name not in ("targets", "gpu"))),
 }
 
 

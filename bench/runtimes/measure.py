@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 
 from bench.runtimes.cases import Case
 from bench.runtimes.machine import Peak, peak
-from bench.runtimes.oracle import expected, wrong
+from bench.runtimes.oracle import Answers, expected, wrong
 from bench.runtimes.results import REFUSED, Result, Timing
 from bench.runtimes.runner import OURS, Peer, Worker, WorkerError
 
@@ -56,12 +57,16 @@ class Turns:
 
 @contextmanager
 def workers(peers: Sequence[Peer], threads: int, engine: str) -> Generator[list[Worker]]:
-    """Starts the processes of these peers; they end with the block."""
+    """Starts the processes of these peers, all at once; they end with the block."""
+
+    def started(peer: Peer) -> Worker:
+        """Starts the process of one peer, which imports its library."""
+        return Worker(peer, threads, {"engine": engine} if peer.module == OURS else None)
+
+    with ThreadPoolExecutor(max(1, len(peers))) as pool:
+        made = list(pool.map(started, peers))
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(Worker(peer, threads, {"engine": engine} if peer.module == OURS else None))
-            for peer in peers
-        ]
+        yield [stack.enter_context(worker) for worker in made]
 
 
 @contextmanager
@@ -89,14 +94,15 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         file, outputs = Path(folder) / "case.npz", Path(folder) / "outputs.npz"
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType] an array is no allow_pickle
-        progress("the right answers")
-        right = expected(case, arrays)
+        right: Answers | None = None
         for worker in peers:
             progress(worker.peer.name)
             why, seconds = prepared(worker, case, file, outputs)
             if why is None:
+                progress("the right answers")
+                right = expected(case, arrays) if right is None else right
                 with np.load(outputs) as saved:
-                    why = wrong(dict(saved), right, case)
+                    why = wrong(dict(saved), right, case, worker.peer.options.get("digits", ""))
             if why is None:
                 ready[worker] = seconds
             elif worker.missing is None:

@@ -30,7 +30,7 @@ FUNCTIONS: Functions = functions_like_numpy(np, sigmoid)
 def expected(case: Case, arrays: dict[str, Array]) -> Answers:
     """Computes the right results of a case in float64, to check those of runtimes: outputs, or gradients."""
     wide = {name: array if name == "lengths" else array.astype(np.float64) for name, array in arrays.items()}
-    work = Work({**case.record, "dtype": "float64"}, wide, 1, {"form": "loop"})
+    work = Work({**case.record, "dtype": "float64", "device": "cpu"}, wide, 1, {"form": "loop"})
     if not case.training:
         return {"outputs": outputs(work)}
     prepared = torch_peer.prepare_training(work)
@@ -62,14 +62,17 @@ def recurrence(work: Work, p: dict[str, Array], x: Array) -> Array:
     return np.stack(found)
 
 
-def wrong(answers: Answers, right: Answers, case: Case) -> str | None:
-    """Returns how a peer's outputs or gradients differ from the right ones; None if only by rounding."""
+def wrong(answers: Answers, right: Answers, case: Case, digits: str = "") -> str | None:
+    """Returns how a peer's outputs or gradients differ from the right ones; None if only by rounding.
+
+    digits: a dtype with as many digits as the numbers that it multiplies; "" for the case's own.
+    """
     shapes = {name: array.shape for name, array in answers.items()}
     if shapes != case.answers:
         return f"wrong: the shapes are {shapes}, not {case.answers}"
     if not all(np.isfinite(array).all() for array in answers.values()):
         return f"wrong: {' and '.join(answers)} are not finite"
-    allowed = rounding(case)
+    allowed = rounding(case, digits)
     for name, array in answers.items():
         # A gradient is a sum over all steps: its largest numbers say how large the terms were.
         scale = np.max(np.abs(right[name])) if case.training else np.abs(right[name])
@@ -79,7 +82,7 @@ def wrong(answers: Answers, right: Answers, case: Case) -> str | None:
     return None
 
 
-def rounding(case: Case) -> float:
+def rounding(case: Case, digits: str = "") -> float:
     """Returns the largest difference that rounding explains: that of the tests, for each layer."""
     length = case.steps if case.training else case.time
-    return case.layers * tolerance(case.dtype, length, case.inputs + case.hidden)
+    return case.layers * tolerance(digits or case.dtype, length, case.inputs + case.hidden)

@@ -13,6 +13,8 @@ from stepnet.errors import InputError
 COLOURS = (
     *("#CCCCCC", "#999999", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#E69F00"),
     *("#A87300", "#D55E00", "#000000", "#F0E442", "#A89C00", "#004C78", "#7A3F60"),
+    *("#7FB77E", "#5D3A9B", "#40B0A6", "#C85200"),
+    *("#1B9E77", "#66A61E", "#A6761D", "#E7298A"),
 )
 PER_ROW = 6
 TITLE = "each peer's time over stepnet's: above 1 stepnet is faster"

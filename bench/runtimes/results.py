@@ -92,14 +92,14 @@ class Result:
     @property
     def compute_share(self) -> float | None:
         """stepnet's multiply-adds a second as a share of the peak; None if they are not known."""
-        if self.ours is None or self.case.starts:
+        if self.ours is None or self.case.starts or self.case.device != "cpu":
             return None
         return self.case.flops / self.ours.seconds / self.peak.flops
 
     @property
     def stream_share(self) -> float | None:
         """The bytes of weights that stepnet reads a second, once a step, as a share of the peak; or None."""
-        if self.ours is None or self.case.starts:
+        if self.ours is None or self.case.starts or self.case.device != "cpu":
             return None
         return self.case.weight_bytes * self.case.time / self.ours.seconds / self.peak.bandwidth
 

@@ -51,6 +51,8 @@ OURS, ONE_THREAD = "stepnet", "one thread"
 # Marks to measure against, not something that people would use instead: never the best peer.
 MARKS = ("prototype", ONE_THREAD)
 
+CUDNN = ("standard", "persistent", "dynamic", "small")
+"""The algorithms of cuDNN."""
 PEERS = (
     Peer(OURS, "stepnet"),
     Peer(ONE_THREAD, "stepnet", threads=1),
@@ -59,6 +61,7 @@ PEERS = (
     Peer("torch packed", "torch", {"form": "packed"}),
     Peer("torch loop", "torch", {"form": "loop"}),
     Peer("torch.compile", "torch", {"form": "compiled"}),
+    Peer("torch graph", "torch", {"form": "graph"}),
     Peer("onnxruntime", "onnxruntime"),
     Peer("onnxruntime bound", "onnxruntime", {"bound": True}),
     Peer("openvino", "openvino", environment="openvino"),
@@ -67,6 +70,11 @@ PEERS = (
     Peer("tensorflow xla", "tensorflow", {"xla": True}, "tensorflow"),
     Peer("jax", "jax", environment="jax"),
     Peer("paddle", "paddle", environment="paddle"),
+    *(Peer(f"cudnn {name}", "cudnn", {"algorithm": name}) for name in CUDNN),
+    # FlashRNN's products have the digits of TF32, which are as many as those of float16.
+    Peer("flashrnn", "gpu_libraries", {"library": "flashrnn", "digits": "float16"}),
+    Peer("fla", "gpu_libraries", {"library": "fla"}),
+    Peer("mamba_ssm", "gpu_libraries", {"library": "mamba_ssm"}),
 )
 
 

@@ -746,7 +746,7 @@ def test_every_case_of_a_group_is_there_once_and_its_peers_exist():
     for group in GROUPS.values():
         assert len(set(group.cases)) == len(group.cases) > 0
         assert set(group.peers) <= known
-    assert set(PRESETS["wide"].groups) | {"targets"} == set(GROUPS)
+    assert set(PRESETS["wide"].groups) | {"targets", "gpu"} == set(GROUPS)
 
 
 def test_the_grids_have_all_sizes():

@@ -1,266 +1,578 @@
-"""The kernels of bench/gpu in emulation: their results, what the emulation finds, and the measurements' own
-code.
+"""The measurements on a GPU, tried in emulation: their rows, processes and limits; fits of the cost model.
 
-Nothing here needs a GPU. The emulation stands in for the driver, so that checks and times run as they would
-there.
+Nothing here needs a GPU. A stand-in for the driver launches the microbenchmarks, which are CUDA C++.
 """
 
 import ctypes
 import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain, combinations
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from constants import Constants
-from tolerance import assert_close
 from typer.testing import CliRunner
 
-import stepnet as sn
-from bench.gpu import checks, driver, stages, steps, tables
+from bench.gpu import arithmetic, calibrate, exchanges, microbenchmarks, parts, schedules
 from bench.gpu.__main__ import app
-from bench.gpu.backward import backward_step
-from bench.gpu.bundle import Bundle, Check, Compiled, write_case
-from bench.gpu.cases import schedule
-from bench.gpu.cells import model
-from bench.gpu.driver import CudaError, Driver
-from bench.gpu.emulator import emulated
-from bench.gpu.inputs import Inputs, arranged, drawn
-from bench.gpu.prepare import file_name, step_of
-from bench.gpu.shape import Schedule, Shape, Step
-from bench.gpu.truth import interpreted
+from bench.gpu.calibrate import Measured, calibration, fitted_facts, measured, positive_fit
+from bench.gpu.cells import recurrence
+from bench.gpu.microbenchmarks import MicroFunction, compiled
+from bench.gpu.parts import PARTS, Beside, Part, in_process, wrong_rows
+from bench.gpu.place import EMULATED, GPU, Place
+from bench.gpu.placed import PlacedCall, plan_of
+from bench.gpu.schedules import loop_by, right, schedule, step_of
+from bench.runtimes import oracle
+from bench.runtimes.cases import Case
+from bench.runtimes.groups import GROUPS, chosen_cases
+from bench.runtimes.machine import Peak
+from bench.runtimes.peers import cudnn, gpu_libraries, onnxruntime, worker
+from bench.runtimes.peers import stepnet as ours
+from bench.runtimes.peers import torch as torch_peer
+from bench.runtimes.results import Result, Run, Timing
+from bench.runtimes.saved import load, save
+from stepnet.compiler.targets.cuda import H100, CudaEngine, DeviceCode, EmulatedDevice, empty, step_time
+from stepnet.errors import DeviceError, InputError
 
-Array = np.ndarray
-RAGGED = [3, 7, 0, 1, 5, 4, 2, 6, 7, 3]
-
-
-def run(shape: Shape, inputs: Inputs, seed: int = 0, missing: int = 0) -> tuple[list[Array], list[Array]]:
-    """Returns outputs and last memories of a kernel in emulation. missing: blocks that are not launched."""
-    call = arranged(shape.signature, inputs)
-    addresses = [array.ctypes.data for array in call.arrays]
-    emulated(shape, addresses, call.groups * shape.schedule.blocks - missing, seed)
-    return call.found(call.arrays[-call.results :])
-
-
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        ("gru-16", "block1.chains1"),
-        ("lstm-32", "cluster2.parts4"),
-        ("minimal_gated_unit-32", "grid2.ahead2"),
-        ("simple_rnn-32", "tagged2.parts2"),
-        ("rg_lru-16", "block1.ahead3"),
-        ("gru-16", "block1.fast"),
-    ],
-)
-def test_kernels_give_what_the_engine_gives(name: str, word: str):
-    cell, width = name.split("-")
-    made = model(cell, int(width), RAGGED)
-    found = run(Shape(made.step, schedule(word)), made.inputs, seed=1)
-    expected = made.expected()
-    for ours, theirs in zip([*found[0], *found[1]], [*expected[0], *expected[1]], strict=True):
-        assert_close(ours, theirs, max(RAGGED), 2 * int(width))
-
-
-def test_backward_loops_give_what_the_interpreter_gives():
-    step = backward_step("gru", 32)
-    inputs = drawn(Shape(step, Schedule()).signature, [3, 0, 2])
-    found, expected = run(Shape(step, schedule("grid2")), inputs), interpreted(step, inputs)
-    for ours, theirs in zip([*found[0], *found[1]], [*expected[0], *expected[1]], strict=True):
-        assert_close(ours, theirs.astype("f4"), 3, 3 * 32)
-
-
-def test_schedules_and_orders_of_threads_give_the_same_bits():
-    made = model("simple_rnn", 32, [4, 2])
-    words = ("block1", "grid2", "tagged2", "cluster2")
-    shapes = [Shape(made.step, schedule(word)) for word in words]
-    first, *others = (run(shape, made.inputs, seed)[0][0] for seed, shape in enumerate(shapes))
-    assert all(np.array_equal(first, other) for other in others)
-    few = Shape(made.step, Schedule(chains=3, resident=2))
-    assert np.array_equal(run(few, made.of(made.sequences[:1]))[0][0], first[:4])
-
-
-@pytest.mark.parametrize(("numbers", "least", "most"), [("tf32", 1e-5, 2e-3), ("bfloat16", 1e-4, 2e-2)])
-def test_rounded_products_are_not_float32(numbers: Any, least: float, most: float):
-    made = model("simple_rnn", 16, [5, 2])
-    away = np.abs(
-        run(Shape(made.step, Schedule(numbers=numbers)), made.inputs)[0][0] - made.expected()[0][0]
-    ).max()
-    assert least < away < most
-
-
-def test_a_missing_barrier_and_a_missing_block_are_found():
-    made = model("simple_rnn", 32, [4, 2])
-    racy = Shape(made.step, schedule("block1.barrier"))
-    assert np.isnan(run(racy, made.inputs, 1)[1][0]).any()
-    for word in ("grid2", "tagged2", "cluster2"):
-        with pytest.raises(RuntimeError, match="deadlock: 32 of 32 threads wait for each other"):
-            run(Shape(made.step, schedule(word)), made.inputs, missing=1)
-
-
-def test_shapes_that_the_prototype_does_not_take_are_refused():
-    step = model("gru", 32, [1]).step
-    with pytest.raises(ValueError, match="32 units on 4 blocks: the prototype takes a multiple of 64 units"):
-        Shape(step, schedule("grid4"))
-    with pytest.raises(ValueError, match="a group of 2 blocks cannot exchange values by 'block'"):
-        Schedule(blocks=2)
-    rnn = sn.RNN(lambda x, h, params: (x + h.sum(-1, keepdims=True),) * 2, {}, memory=32)
-    rnn(np.zeros((1, 1, 32), "f4"))
-    with pytest.raises(ValueError, match="the prototype does not take reshape in a step"):
-        Shape(Step.of(rnn.plan), Schedule())
-
-
-# ---- the measurements, with the emulation in place of the driver
-
-
-class EmulatedDriver(Driver):
-    """A driver whose memory is this process' own, and whose kernels are emulated. A kernel's code is its
-    name.
-    """
-
-    def __init__(self) -> None:
-        """Begins without memory."""
-        self.kept = dict[int, Array]()
-        self.images = list[str]()
-
-    def facts(self) -> dict[str, Any]:
-        """Returns what the GPU is called."""
-        return {"device": "emulation"}
-
-    def seconds(self, call: Any) -> float:
-        """Calls; returns a made-up time."""
-        call()
-        return 1e-3
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Does what a function of the driver does."""
-        match name, arguments:
-            case "cuMemAlloc_v2", (address, size):
-                array = np.full(size.value + 16, 0xFF, "u1")
-                self.kept[array.ctypes.data] = array
-                address._obj.value = array.ctypes.data
-            case "cuMemFree_v2", (address,):
-                del self.kept[address.value]
-            case (("cuMemcpyHtoD_v2" | "cuMemcpyDtoH_v2" | "cuMemcpyDtoD_v2"), (target, source, size)):
-                ctypes.memmove(target.value, source.value, size.value)
-            case "cuMemsetD32_v2", (address, word, count):
-                (ctypes.c_uint32 * count.value).from_address(address.value)[:] = [word] * count.value
-            case "cuModuleLoadData", (handle, image):
-                self.images.append(image.value.decode())
-                handle._obj.value = len(self.images)
-            case "cuModuleGetFunction", (function, module, _):
-                function._obj.value = module.value
-            case (("cuLaunchKernel" | "cuLaunchCooperativeKernel"), (function, blocks, *_)):
-                if blocks > 132:
-                    raise CudaError("too large")
-                self.launch(self.images[function.value - 1], blocks, arguments[9])
-            case (("cuCtxSynchronize" | "cuFuncSetAttribute" | "cuModuleUnload"), _):
-                pass
-            case _:
-                raise AssertionError(name)
-
-    def launch(self, name: str, blocks: int, pointers: Any) -> None:
-        """Emulates a kernel by its name."""
-        step, word = name.split("/")
-        shape = Shape(step_of(step), schedule(word))
-        table = ctypes.c_uint64.from_address(pointers[0]).value
-        addresses = (ctypes.c_uint64 * len(shape.argument_names)).from_address(table)
-        emulated(shape, list(addresses), blocks)
+SAVED = Path(__file__).parents[2] / "bench" / "saved" / "gpu-h100.json"
+WITH_A_GPU = ("exchanges", "arithmetic")
+"""The parts that are CUDA C++."""
+CYCLES = 100.0
+"""The cycles of a round in the stand-in for a GPU."""
+HERE = [name for name, part in PARTS.items() if part.module and not part.tool and name not in WITH_A_GPU]
+"""The parts that run in this process; those that a tool watches are `kernels`."""
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> EmulatedDriver:
-    """The emulation as the driver of the measurements."""
-    emulation = EmulatedDriver()
-    for module in (checks, steps):
-        monkeypatch.setattr(module, "driver", lambda: emulation)
-    return emulation
+def place() -> Place:
+    """The emulation."""
+    return Place(EMULATED)
 
 
-def bundle_of(folder: Path, step: str, words: list[str]) -> Bundle:
-    """Returns a bundle of the schedules of a step, whose code is what the emulation takes."""
-    kernels = dict[str, Compiled]()
-    for word in words:
-        its = schedule(word)
-        shape, name = Shape(step_of(step), its), file_name(step, its)
-        kernels[name] = Compiled(
-            name,
-            step,
-            *(
-                its.exchange,
-                its.blocks,
-                its.numbers,
-                its.chains,
-                its.parts,
-                its.ahead,
-                its.functions,
-                its.without,
-            ),
-            *(shape.threads, shape.shared_bytes, 0, 0, 0),
-            shape.signature,
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize("name", HERE)
+def test_a_part_runs_in_emulation(name: str, place: Place):
+    rows = dict(PARTS[name].rows(place))
+    assert rows
+    assert wrong_rows(rows) == []
+    json.dumps(rows)
+
+
+def test_wrong_results_are_rows_that_say_so(place: Place):
+    rnn, its = recurrence("simple_rnn", 32), schedule("tagged2")
+    _, loop = loop_by(plan_of(rnn, place), its, place.device.facts, 1)
+    found = right(place, "simple_rnn-32", rnn, its, loop)
+    assert (found["right"], found["alone_alike"]) == (True, True)
+    assert 0 < found["error"] < 1
+    without = schedule("tagged2.products")
+    _, racy = loop_by(plan_of(rnn, place), without, place.device.facts, 1)
+    found = right(place, "simple_rnn-32", rnn, without, racy)
+    assert found["right"] is False
+    assert found["error"] > 1
+    assert wrong_rows({"one": found, "two": {"right": True}, "three": 4}) == ["one"]
+
+
+class Refusing(EmulatedDevice):
+    """A device that takes no kernel."""
+
+    def launch(self, code: DeviceCode, blocks: int, words: Sequence[int]) -> None:
+        raise DeviceError("too large")
+
+
+@dataclass(frozen=True)
+class PlaceOn(Place):
+    """A place with a device of the test's own."""
+
+    own: Any = None
+
+    @property
+    def engine(self) -> CudaEngine:
+        return CudaEngine(self.own, name=EMULATED)
+
+
+def test_a_loop_that_the_device_refuses_says_why():
+    place = PlaceOn(EMULATED, Refusing())
+    rnn = recurrence("simple_rnn", 32)
+    _, loop = loop_by(plan_of(rnn, place), schedule("block1"), place.device.facts, 1)
+    assert schedules.timed(place, rnn, loop, 2) == "refused: too large"
+
+
+def test_a_loop_of_ones_choice_is_the_one_that_runs(place: Place):
+    rnn, x = recurrence("simple_rnn", 32), np.ones((2, 3, 12), "f4")
+    _, loop = loop_by(plan_of(rnn, place), schedule("tagged2.parts2"), place.device.facts, 1)
+    placed = PlacedCall.of(rnn, place, x, [3, 3], loop)
+    assert placed.loop is loop
+    assert loop.loop.code.group == 2
+    assert [array.shape for array in placed.results()] == [(6, 32), (2, 32)]
+
+
+def test_words_are_schedules():
+    (float32, tf32, bfloat16) = schedules.schedules("cluster8.parts4.*.ahead2")
+    assert (float32.name, tf32.name) == ("cluster8-float32-p4-c3-a2", "cluster8-tf32-p4-c1-a2")
+    assert bfloat16.numbers == "bfloat16"
+    assert schedule("block1.fast.products").name == "block1-float32-p1-c3-a1-fast-no-products"
+    assert step_of("minimal_gated_unit-64") == ("minimal_gated_unit", 64)
+
+
+def test_every_schedule_that_is_timed_exists():
+    for table in (schedules.TIMED, schedules.TRIAL, schedules.FEW):
+        for step, text in table.items():
+            assert step_of(step)[1] >= 16
+            assert schedules.schedules(text)
+
+
+# ---- processes
+
+
+def test_parts_are_processes_and_their_rows_are_kept(tmp_path: Path, constants: Constants):
+    few = {name: PARTS[name] for name in ("without products", "exchanges")}
+    constants(parts, PARTS={**few, "watched": Part("sanitized", "sanitized", 9, ("no-such-tool",))})
+    path = tmp_path / "new" / "report.json"
+    assert not parts.report(path, [*parts.PARTS], 60, EMULATED)
+    told = json.loads(path.read_text())
+    assert told["device"] == Place(EMULATED).device.facts.name
+    assert len(told["parts"]["without products"]["rows"]) == 2
+    assert told["parts"]["without products"]["ended"] == ""
+    assert told["parts"]["exchanges"]["ended"] == "it ended with 1"
+    assert (
+        "barriers.cu are CUDA C++, which is not emulated: they need a GPU"
+        in told["parts"]["exchanges"]["said"]
+    )
+    assert told["parts"]["watched"]["ended"] == "no-such-tool is not here"
+
+
+def test_the_rows_beside_other_runtimes_are_read_and_kept(tmp_path: Path):
+    part, case = PARTS["beside"], GROUPS["gpu"].cases[0]
+    timings = {"stepnet": Timing((0.5, 0.5, 0.5), 1, 0.1), "torch": Timing((1.0, 2.0, 1.0), 1, 0.1)}
+    result = Result(case, timings, {"fla": "refused: it has no gru cell"}, Peak(1e9, 1e9, 1.0), "gpu")
+    run = Run((result,), {"processor": "p", "threads": 2}, {}, {}, {}, "python -m bench")
+    save(run, tmp_path / "result.json")
+    (row,) = part.read(tmp_path / "result.json").items()
+    failures = {"fla": "refused: it has no gru cell"}
+    assert row == (str(case), {"stepnet": 0.5, "torch": 1.0, "ratio": 2.0, "failures": failures})
+    for _ in range(2):
+        part.keep(tmp_path / "result.json", tmp_path / "report.json")
+    assert load(tmp_path / "report-beside.json").results == [result]
+    command = part.command("beside", GPU, tmp_path / "result.json")
+    assert command[2:4] == ["bench", "--save"]
+    assert command[-8:] == ["--group", "gpu", "--batch", "16", "--hidden", "256", "--rounds", "3"]
+
+
+def test_every_case_on_a_gpu_is_in_a_part_of_the_report():
+    asked = list[Case]()
+    for part in PARTS.values():
+        if isinstance(part, Beside):
+            options = dict(zip(part.arguments[::2], part.arguments[1::2], strict=True))
+            sizes = [[*map(int, options.get(name, "0").split(","))] for name in ("--batch", "--hidden")]
+            batches, hiddens = ([] if size == [0] else size for size in sizes)
+            asked += chosen_cases(GROUPS["gpu"], (), batches, hiddens)
+    assert sorted(map(str, asked)) == sorted(map(str, GROUPS["gpu"].cases))
+
+
+class Command(Part):
+    """A part that is a command in Python, which is given the file of results."""
+
+    def command(self, name: str, engine: str, result: Path) -> list[str]:
+        return [sys.executable, "-c", self.function, str(result)]
+
+    def keep(self, result: Path, report: Path) -> None:
+        report.with_name("kept.json").write_bytes(result.read_bytes())
+
+
+def test_a_part_that_is_stopped_keeps_what_it_wrote(tmp_path: Path, constants: Constants):
+    text = "import sys, time; open(sys.argv[1], 'w').write('{\"a\": 1}'); print('said', flush=True)"
+    constants(parts, PARTS={"slow": Command("", f"{text}; time.sleep(60)", 50)})
+    found = in_process("slow", EMULATED, 1.0, tmp_path / "report.json")
+    assert found["rows"] == json.loads((tmp_path / "kept.json").read_text()) == {"a": 1}
+    assert (found["ended"], found["said"]) == ("it was stopped after 1 seconds", "said")
+
+
+def test_parts_that_do_not_begin_in_time_say_so(tmp_path: Path):
+    assert not parts.report(tmp_path / "report.json", ["kernels"], 1, EMULATED)
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert told["parts"]["kernels"]["ended"] == "no time was left"
+
+
+def test_one_part_is_printed_and_written(tmp_path: Path):
+    done = CliRunner().invoke(
+        app, ["part", "without products", "--emulated", "--result", str(tmp_path / "rows.json")]
+    )
+    assert done.exit_code == 0, done.output
+    assert [*json.loads((tmp_path / "rows.json").read_text())] == [
+        line.split(": {")[0] for line in done.output.splitlines()
+    ]
+
+
+def test_parts_that_do_not_exist_are_refused():
+    for command in (["report", "result.json", "--only", "stairs"], ["part", "stairs"]):
+        error = CliRunner().invoke(app, command).exception
+        assert isinstance(error, InputError)
+        assert str(error).startswith("there is no part stairs; there are selfcheck, kernels, ")
+
+
+def test_without_a_gpu_it_is_said():
+    with pytest.raises(DeviceError, match="there is no CUDA driver here"):
+        Place()
+    with pytest.raises(InputError, match="'llvm' is no engine for GPUs: give 'cuda' or 'cuda-emulated'"):
+        Place("llvm")
+
+
+# ---- the facts of the cost model
+
+
+@cache
+def on_an_h100() -> list[Measured]:
+    """The loops of up to 256 units that were timed on an H100."""
+    return [*measured(calibrate.of_file(SAVED), 256)]
+
+
+def test_facts_are_fitted_to_what_was_measured_on_an_h100():
+    loops = on_an_h100()
+    facts = fitted_facts(loops, calibrate.clusters_of(calibrate.of_file(SAVED)))
+    assert facts.clusters == H100.clusters
+    for name in ("warp", "scheduler", "read"):
+        assert getattr(facts, name) == pytest.approx(getattr(H100, name), rel=0.2)
+    for exchange in ("grid", "cluster"):
+        assert facts.exchanges[exchange].alone == pytest.approx(H100.exchanges[exchange].alone, rel=0.2)
+    near = [factor < 1.4 for factor, _ in calibrate.errors(facts, loops)]
+    assert sum(near) / len(near) > 0.95
+    text = calibrate.written(facts)
+    names = {"TensorFacts": calibrate.TensorFacts, "ExchangeCost": calibrate.ExchangeCost}
+    again = eval(text, names)
+    assert [step_time(each.shape, again).total for each in loops] == pytest.approx(
+        [step_time(each.shape, facts).total for each in loops], rel=0.01
+    )
+
+
+def test_facts_are_those_that_times_were_made_of():
+    loops = [
+        replace(each, row={"microseconds": {calibrate.BATCH: step_time(each.shape, H100).total}})
+        for each in on_an_h100()
+    ]
+    facts = fitted_facts(loops, dict(H100.clusters))
+    for name in calibrate.TIMES:
+        assert getattr(facts, name) == pytest.approx(getattr(H100, name), rel=1e-3), name
+    assert facts.exchanges["tagged"].alone == pytest.approx(H100.exchanges["tagged"].alone, rel=1e-3)
+
+
+def test_no_fact_is_negative():
+    matrix = np.array([[1.0, 1], [0, 1], [1, 0]])
+    assert positive_fit(matrix, np.array([1.0, -1, 2])).tolist() == pytest.approx([1.5, 0])
+    assert positive_fit(matrix, np.array([3.0, 1, 2])).tolist() == pytest.approx([2, 1])
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        matrix, wanted = random.uniform(size=(6, 4)), random.uniform(size=6)
+        errors = [np.linalg.norm(wanted)]
+        for some in chain.from_iterable(combinations(range(4), count) for count in (1, 2, 3, 4)):
+            x = np.linalg.lstsq(matrix[:, some], wanted, rcond=None)[0]
+            errors += [np.linalg.norm(matrix[:, some] @ x - wanted)] if (x >= 0).all() else []
+        found = positive_fit(matrix, wanted)
+        assert (found >= 0).all()
+        assert np.linalg.norm(matrix @ found - wanted) == pytest.approx(min(errors))
+
+
+def test_too_few_loops_are_refused(tmp_path: Path, constants: Constants):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"parts": {"schedules": {"rows": {}}}}))
+    with pytest.raises(
+        InputError, match="0 loops were timed, and facts are fitted to 20 or more: run `schedules`"
+    ):
+        calibration(path)
+
+
+def test_a_report_gives_the_row_of_its_gpu(place: Place, tmp_path: Path, constants: Constants):
+    constants(calibrate, FEWEST=2, BATCH="2")
+    rows = dict(schedules.schedule_times(place))
+    more = {"clusters of 8 at once": 16, "barrier counter, 128 threads": {"2": 680.0}}
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"parts": {"schedules": {"rows": rows}, "exchanges": {"rows": more}}}))
+    said = calibration(path)
+    assert "clusters={2: 66, 4: 30, 8: 16, 16: 7}," in said
+    assert "barrier counter, 128 threads, 2 blocks: 0.680 us" in said
+    assert " of 3 loops within 1.4; worst " in said
+
+
+# ---- microbenchmarks
+
+
+class FakeGpu(EmulatedDevice):
+    """A stand-in for a GPU: it counts the launches of microbenchmarks, each of which takes no time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.words = list[str](), list[int]()
+        self.library = self
+        self.functions: dict[str, Callable[..., int]] = {"cuOccupancyMaxActiveClusters": lambda *_: 0}
+
+    def handle(self, name: str, *arguments: Any) -> int:
+        self.calls.append(name)
+        return 1
+
+    def call(self, name: str, *arguments: Any) -> None:
+        self.calls.append(name)
+        if name == "cuOccupancyMaxActiveClusters":
+            arguments[0]._obj.value = 7
+        if name.startswith("cuLaunch"):
+            self.words = [ctypes.c_int64.from_address(each).value for each in arguments[9]]
+
+    def read(self, address: int, array: np.ndarray) -> None:
+        array[...] = CYCLES * self.words[2]
+
+
+class PlaceOfFake(PlaceOn):
+    """The place of a stand-in for a GPU."""
+
+    @property
+    def is_emulated(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def fake(tmp_path: Path, constants: Constants) -> FakeGpu:
+    """The stand-in, and files in place of the code of microbenchmarks."""
+    constants(microbenchmarks, FOLDER=tmp_path)
+    for name in microbenchmarks.NAMES:
+        (tmp_path / f"{name}-90a.cubin").write_bytes(b"code")
+    return FakeGpu()
+
+
+def test_microbenchmarks_have_a_row_for_all_they_repeat(fake: FakeGpu):
+    between = dict(exchanges.exchanges(PlaceOfFake(EMULATED, fake)))
+    assert between["clusters of 16 at once"] == 7
+    assert [*between["barrier counter, 128 threads"]] == [2, 4, 8, 16, 32, 64, 128, 132]
+    assert {"exchange tagged, 16 words", "cluster store, 16 blocks", "handoff"} <= {*between}
+    assert fake.calls.count("cuLaunchCooperativeKernel") > fake.calls.count("cuLaunchKernel") > 1000
+
+
+def test_arithmetic_has_a_row_for_all_it_repeats(fake: FakeGpu):
+    within = dict(arithmetic.arithmetic(PlaceOfFake(EMULATED, fake)))
+    assert within["tf32_8, 16 warps"] == {"cycles": CYCLES / 8, "flops_per_cycle": 2048 * 8 * 16 / CYCLES}
+    assert within["the same 256 KB read by 132 blocks"] == {"cycles": CYCLES}
+    assert {"barrier of a block, 8 warps", "shared memory, 8 warps", "latency of the second cache"} <= {
+        *within
+    }
+
+
+def test_arguments_of_a_microbenchmark_are_words(fake: FakeGpu, place: Place):
+    memory = empty(place.device, (4,), "float32")
+    gpu: Any = fake
+    MicroFunction(gpu, 1, 0)(2, 32, memory, 5, 6, cooperative=True)
+    assert fake.words == [memory.address, 5, 6]
+
+
+def test_microbenchmarks_need_nvcc_or_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "barriers-90a.cubin").write_bytes(b"code")
+    assert compiled("barriers", (9, 0), tmp_path) == b"code"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        DeviceError, match=r"nvcc is not here, which compiles arithmetic\.cu: run `python -m bench\.gpu"
+    ):
+        compiled("arithmetic", (9, 0), tmp_path)
+
+
+# ---- runtimes beside stepnet
+
+
+def answers(peer: ModuleType, case: Case, **options: Any) -> Any:
+    """The results of a runtime for a case."""
+    prepared = worker.prepared_by(peer, worker.Work(case.record, case.arrays(), 1, options))
+    found = prepared.outputs(prepared.run())
+    return found if isinstance(found, dict) else {"outputs": found}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("gru", 2, 4, 6, 8, "ragged", device=EMULATED),
+        Case("minimal", 2, 4, 6, 8, device=EMULATED),
+        Case("diagonal", 2, 4, 6, 8, device=EMULATED),
+        Case("lstm", 2, 3, 6, 8, mode="training", device=EMULATED),
+        Case("minimal", 2, 3, 6, 8, mode="training", device=EMULATED),
+    ],
+    ids=str,
+)
+def test_runtimes_compute_the_same_on_a_device(case: Case):
+    right = oracle.expected(case, case.arrays())
+    assert oracle.wrong(answers(ours, case), right, case) is None
+    assert oracle.wrong(answers(torch_peer, case, form="loop"), right, case) is None
+
+
+def test_runtimes_without_the_device_refuse_it():
+    case = Case("gru", 2, 4, 6, 8, device="cuda")
+    for peer, message in (
+        (ours, "there is no CUDA driver here"),
+        (torch_peer, "PyTorch finds no GPU here"),
+        (onnxruntime, "it does not run on cuda"),
+    ):
+        with pytest.raises(worker.Refused, match=message):
+            answers(peer, case, form="padded")
+    with pytest.raises(worker.Refused, match="a loop is captured as a graph on a GPU alone"):
+        answers(torch_peer, Case("gru", 2, 4, 6, 8), form="graph")
+    for library in gpu_libraries.MODULES:
+        with pytest.raises(worker.Missing, match="PyTorch finds no GPU here"):
+            gpu_libraries.start(1, {"library": library})
+    with pytest.raises(worker.Missing, match="PyTorch finds no GPU here"):
+        cudnn.start(1, {"algorithm": "standard"})
+
+
+class CudnnOnCpu:
+    """cuDNN's functions on the memory of the process: a weight space of matrices and then biases, and the
+    equations of its manual.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: tuple[int, ...] = ()
+        self.asked = list[str]()
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        assert name.startswith(("cudnnCreate", "cudnnSet", "cudnnBuildRNNDynamic"))
+        return lambda *arguments: self.asked.append(name) or 0
+
+    def cudnnSetRNNDescriptor_v8(self, rnn: Any, *fields: Any) -> int:  # noqa: N802
+        self.algorithm, self.cell, inputs, hidden = fields[0], fields[1], fields[8], fields[9]
+        self.sizes = inputs, hidden, {2: 4, 3: 3}[self.cell]
+        return 8 if self.algorithm == 3 else 0
+
+    def cudnnGetErrorString(self, status: int) -> bytes:  # noqa: N802
+        return b"CUDNN_STATUS_NOT_SUPPORTED"
+
+    def offsets(self) -> list[int]:
+        """The first bytes of the matrices, and then of the biases."""
+        inputs, hidden, gates = self.sizes
+        counts = [hidden * inputs] * gates + [hidden * hidden] * gates + [hidden] * 2 * gates
+        return [0, *(4 * np.cumsum(counts)).tolist()]
+
+    def cudnnGetRNNWeightSpaceSize(self, handle: Any, rnn: Any, size: Any) -> int:  # noqa: N802
+        size._obj.value = self.offsets()[-1]
+        return 0
+
+    def cudnnGetRNNTempSpaceSizes(self, *arguments: Any) -> int:  # noqa: N802
+        return 0
+
+    def cudnnGetRNNWeightParams(self, handle: Any, rnn: Any, layer: int, *rest: Any) -> int:  # noqa: N802
+        _, space, number, _, matrix, _, bias = rest
+        offsets, gates = self.offsets(), self.sizes[2]
+        matrix._obj.value = space.value + offsets[number]
+        bias._obj.value = space.value + offsets[2 * gates + number]
+        return 0
+
+    def cudnnRNNForward(self, handle: Any, rnn: Any, mode: int, lengths: Any, *rest: Any) -> int:  # noqa: N802
+        x_at, y_at, space = rest[1].value, rest[3].value, rest[11].value
+        (inputs, H, gates), offsets = self.sizes, self.offsets()
+
+        def array(first: int, *shape: int) -> Any:
+            numbers = (ctypes.c_float * int(np.prod(shape))).from_address(first)
+            return np.ctypeslib.as_array(numbers).reshape(shape)
+
+        W = [array(space + offsets[n], H, inputs) for n in range(gates)]
+        R = [array(space + offsets[gates + n], H, H) for n in range(gates)]
+        b, d = (
+            [array(space + offsets[first + n], H) for n in range(gates)] for first in (2 * gates, 3 * gates)
         )
-        (folder / f"{name}.cubin").write_text(f"{step}/{word}")
-    bundle = Bundle(folder, kernels, (Check(step, tuple(kernels), 1e-5),))
-    bundle.write()
-    return Bundle.read(folder)
+        h = c = np.zeros((2, H), "f4")
+        for x, y in zip(array(x_at, 4, 2, inputs), array(y_at, 4, 2, H), strict=True):
+            a, u = (
+                [x @ w.T + e for w, e in zip(W, b, strict=True)],
+                [h @ r.T + e for r, e in zip(R, d, strict=True)],
+            )
+            if gates == 3:
+                r, z = (oracle.sigmoid(a[n] + u[n]) for n in range(2))
+                h = (1 - z) * np.tanh(a[2] + r * u[2]) + z * h
+            else:
+                i, f, o = (oracle.sigmoid(a[n] + u[n]) for n in (0, 1, 3))
+                c = f * c + i * np.tanh(a[2] + u[2])
+                h = o * np.tanh(c)
+            y[...] = h
+        return 0
 
 
-def test_checks_tell_the_differences_and_the_bits(cuda: EmulatedDriver, tmp_path: Path, constants: Constants):
-    constants(checks, RUNS=2)
-    made = model("simple_rnn", 32, [3, 0, 2])
-    write_case(tmp_path / "check-simple_rnn-32.npz", made.inputs, *made.expected())
-    bundle = bundle_of(tmp_path, "simple_rnn-32", ["block1", "grid2", "block1.barrier"])
-    block, racy = (found for name, found in checks.checks(bundle, "block") if name in bundle.kernels)
-    grid = dict(checks.checks(bundle, "grid"))
-    assert block["difference"] < 1e-6
-    assert block["finite"]
-    assert block["alone"]
-    assert block["runs_with_the_same_bits"] == "2 of 2"
-    assert block["bits"] == grid["simple_rnn-32-grid2-float32-p1-c3-a1"]["bits"] != racy["bits"]
-    assert not racy["finite"]
-    assert grid["too large a grid"] == "refused: too large"
-    assert not cuda.kept
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_weights_are_where_cudnn_wants_them(cell: str, constants: Constants):
+    library, case = CudnnOnCpu(), Case(cell, 2, 4, 6, 8)
+    constants(cudnn, DEVICES=("cpu",), LOAD=lambda: library)
+    for algorithm in ("standard", "persistent", "dynamic"):
+        found = answers(cudnn, case, algorithm=algorithm)
+        assert oracle.wrong(found, oracle.expected(case, case.arrays()), case) is None
+        assert library.algorithm == cudnn.ALGORITHMS[algorithm]
+    assert library.asked.count("cudnnBuildRNNDynamic") == 1
+    with pytest.raises(worker.Refused, match=r"cuDNN says: CUDNN_STATUS_NOT_SUPPORTED \(cudnnSetRNN"):
+        answers(cudnn, case, algorithm="small")
+    with pytest.raises(worker.Refused, match="on sequences of one length, in float32"):
+        answers(cudnn, Case(cell, 2, 4, 6, 8, "ragged"), algorithm="standard")
 
 
-def test_steps_are_timed_and_compared_with_the_truth(
-    cuda: EmulatedDriver, tmp_path: Path, constants: Constants
+def flashrnns_own(Wx: Any, R: Any, b: Any, function: str, backend: str, dtype: str) -> Any:
+    """FlashRNN's functions as they are documented: Wx [B, T, G, 1, D], R [G, 1, D, D], b [G, 1, D]."""
+    h, c, outputs = (
+        torch.zeros(Wx.shape[0], Wx.shape[-1]),
+        torch.zeros(Wx.shape[0], Wx.shape[-1]),
+        list[Any](),
+    )
+    for x in Wx[:, :, :, 0].unbind(1):
+        u = torch.einsum("gdp,bp->bgd", R[:, 0], h) + (b[:, 0] if function == "lstm" else b[:3, 0])
+        if function == "lstm":
+            i, f, z, o = (x + u).unbind(1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(z)
+            h = torch.sigmoid(o) * torch.tanh(c)
+        else:
+            r, z = torch.sigmoid(x[:, 0] + u[:, 1]), torch.sigmoid(x[:, 1] + u[:, 2])
+            h = z * h + (1 - z) * torch.tanh(x[:, 2] + b[3, 0] + r * u[:, 0])
+        outputs.append(h)
+    return torch.stack(outputs, 1)[None, :, :, None], None
+
+
+def hgrns_own(x: Any, g: Any) -> Any:
+    """HGRN's recurrence as it is documented, for x and g [B, T, D]: h = exp(g) h + x."""
+    h, outputs = torch.zeros_like(x[:, 0]), list[Any]()
+    for each, gate in zip(x.unbind(1), g.unbind(1), strict=True):
+        h = torch.exp(gate) * h + each
+        outputs.append(h)
+    return torch.stack(outputs, 1), h
+
+
+def mambas_own(u: Any, delta: Any, A: Any, B: Any, C: Any) -> Any:
+    """The selective scan as it is documented, for u and delta [B, D, L] and A, B and C [D, N]."""
+    h, outputs = u.new_zeros(*u.shape[:2], A.shape[1]), list[Any]()
+    for each, step in zip(u.unbind(2), delta.unbind(2), strict=True):
+        h = torch.exp(step[..., None] * A) * h + (step * each)[..., None] * B
+        outputs.append((h * C).sum(-1))
+    return torch.stack(outputs, 2)
+
+
+@pytest.mark.parametrize(
+    ("library", "cell"),
+    [("flashrnn", "gru"), ("flashrnn", "lstm"), ("fla", "diagonal"), ("mamba_ssm", "diagonal")],
+)
+def test_weights_are_given_to_libraries_as_they_take_them(
+    library: str, cell: str, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ):
-    constants(steps, STEPS=3, BATCHES=(1, 10), WARM=0, ROUNDS=2)
-    bundle = bundle_of(tmp_path, "simple_rnn-32", ["tagged2", "block1"])
-    step = step_of("simple_rnn-32")
-    outputs, last = interpreted(step, drawn(Shape(step, Schedule()).signature, [3]))
-    np.savez(tmp_path / "truth-simple_rnn-32.npz", output0=outputs[0][-1], last0=last[0][0])
-    found = dict(steps.steps(bundle, "tagged"))
-    assert list(found) == ["device", "simple_rnn-32-tagged2-float32-p1-c3-a1"]
-    times = found["simple_rnn-32-tagged2-float32-p1-c3-a1"]
-    assert times["microseconds"] == {1: pytest.approx(1e3 / 3), 10: pytest.approx(1e3 / 3)}
-    assert times["difference"] < 1e-6
-    assert times["groups_alike"]
-    assert times["batches_alike"]
-    assert not cuda.kept
+    functions = {
+        "flashrnn": flashrnns_own,
+        "fused_recurrent_hgrn": hgrns_own,
+        "selective_scan_fn": mambas_own,
+    }
+    monkeypatch.setitem(sys.modules, gpu_libraries.MODULES[library][0], SimpleNamespace(**functions))
+    constants(gpu_libraries, DEVICES=("cpu",))
+    case = Case(cell, 2, 4, 6, 8)
+    found_answers = answers(gpu_libraries, case, library=library)
+    assert oracle.wrong(found_answers, oracle.expected(case, case.arrays()), case) is None
+    other = Case("custom", 2, 4, 6, 8)
+    with pytest.raises(worker.Refused, match="has no custom cell"):
+        answers(gpu_libraries, other, library=library)
+    with pytest.raises(worker.Refused, match="on sequences of one length"):
+        answers(gpu_libraries, Case(cell, 2, 4, 6, 8, "ragged"), library=library)
 
 
-def test_a_stage_that_cannot_run_says_why_and_others_are_written(tmp_path: Path, constants: Constants):
-    missing = stages.Stage("loading", "loading", 1, ("no-such-tool",))
-    constants(stages, STAGES={"watched": missing})
-    stages.measure(tmp_path, tmp_path / "result.json", ["watched"])
-    told = json.loads((tmp_path / "result.json").read_text())
-    assert told["stages"]["watched"] == {"seconds": 0.0, "ended": "no-such-tool is not here", "rows": {}}
-
-
-def test_stages_that_do_not_exist_are_refused(tmp_path: Path):
-    run = CliRunner().invoke(app, ["measure", str(tmp_path), "result.json", "--stages", "stairs"])
-    assert run.exit_code == 2
-    assert "there is no stage stairs" in " ".join(run.output.split())
-
-
-def test_the_page_has_the_tables_of_the_saved_results():
-    page = (Path(__file__).parents[2] / "docs" / "design" / "gpu.md").read_text("utf-8")
-    missing = [name for name, table in tables.tables(tables.saved()).items() if table() not in page]
-    assert missing == []
-
-
-def test_without_a_driver_it_is_said(constants: Constants):
-    constants(driver, LIBRARY="libcuda-that-is-not-there.so")
-    with pytest.raises(CudaError, match=r"there is no CUDA driver here: .* Run it on a machine with a GPU"):
-        Driver()
+def test_a_runtime_that_multiplies_fewer_digits_has_their_tolerance():
+    case = Case("gru", 2, 4, 6, 8)
+    right = oracle.expected(case, case.arrays())
+    near = {name: array + 1e-3 for name, array in right.items()}
+    assert "away from float64" in (oracle.wrong(near, right, case) or "")
+    assert oracle.wrong(near, right, case, "float16") is None

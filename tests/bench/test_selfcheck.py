@@ -1,49 +1,36 @@
-"""The checks on a GPU, in emulation: their lines, and what they say of wrong results."""
-
-import json
-from pathlib import Path
+"""The checks on a GPU, in emulation: their rows, and what they say of wrong results."""
 
 import numpy as np
 import pytest
 
 from bench.gpu import selfcheck
 from bench.gpu.pointwise import differing, groups
-from bench.gpu.selfcheck import ANYWHERE, checked, main, ulps
-from stepnet.compiler.targets.cuda.device import Device
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
+from bench.gpu.selfcheck import ANYWHERE, ulps, verdict
+from stepnet.compiler.targets.cuda import Device, EmulatedDevice
 from stepnet.errors import DeviceError
 
 
-def test_a_check_that_is_right(capsys: pytest.CaptureFixture[str]):
-    name = "pointwise of bool, float32"
-    row = checked(name, ANYWHERE[name], EmulatedDevice())
+def test_a_check_that_is_right():
+    row = verdict(ANYWHERE["pointwise of bool, float32"], EmulatedDevice())
     assert (row["right"], row["said"]) == (True, "4 operations on 6074 numbers")
-    assert capsys.readouterr().out.startswith("right  pointwise of bool, float32")
 
 
-def test_checks_that_are_wrong(capsys: pytest.CaptureFixture[str]):
+def test_checks_that_are_wrong():
     def wrong(device: Device) -> None:
         raise AssertionError("3 operations")
 
     def failing(device: Device) -> None:
         raise DeviceError("the GPU is gone")
 
-    rows = [checked(check.__name__, check, EmulatedDevice()) for check in (wrong, failing)]
+    rows = [verdict(check, EmulatedDevice()) for check in (wrong, failing)]
     assert [row["right"] for row in rows] == [False, False]
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("WRONG  wrong")
-    assert said[0].endswith("AssertionError: 3 operations")
-    assert said[1].endswith("DeviceError: the GPU is gone")
+    assert rows[0]["said"] == "AssertionError: 3 operations"
+    assert rows[1]["said"] == "DeviceError: the GPU is gone"
 
 
-def test_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    for name in [*ANYWHERE]:
-        if name not in ("copies", "errors"):
-            monkeypatch.delitem(selfcheck.ANYWHERE, name)
-    assert main(["--emulated", str(tmp_path / "out.json")]) == 0
-    summary = json.loads((tmp_path / "out.json").read_text())
-    assert (summary["checks"], summary["wrong"]) == (2, [])
-    assert [row["name"] for row in summary["rows"]] == ["copies", "errors"]
+def test_a_part_in_a_process_of_its_own():
+    with pytest.raises(AssertionError, match="there is no CUDA driver here"):
+        selfcheck.other_process("fork", "was forked", EmulatedDevice())
 
 
 def test_distances_of_floats():

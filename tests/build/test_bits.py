@@ -61,6 +61,19 @@ def strided(x: Any, params: Any) -> Any:
     return {"h": h, "more": more, "x": x, "mean": mean, "far": sn.expand(mean, h), "final": final["forward"]}
 
 
+def padded(x: Any, params: Any) -> Any:
+    """Copies of steps at the ends of sequences, by reflection of fewer steps and by replication."""
+    y = sn.conv1d(sn.pad_steps(x, (2, 1)), params["below"], stride=2, padding="valid")
+    h = sn.conv1d(sn.pad_steps(both(inputs=16)(np.tanh(y))[0], (0, 2)), params["next"], padding="valid")
+    return {"h": h, "ends": sn.pad_steps(h, (9, 1), mode="replicate"), "once": sn.reduce(h, "mean")}
+
+
+PADDED = {
+    "below": RANDOM.normal(size=(16, 8, 3)).astype("float32"),
+    "next": RANDOM.normal(size=(4, 16, 3)).astype("float32"),
+}
+
+
 def repeated(x: Any, params: Any) -> Any:
     """Constants repeated for the steps and for each sequence, beside a recurrence."""
     h, _ = both()(x)
@@ -87,6 +100,26 @@ def test_libraries_give_the_bits_of_python(name: str, tmp_path: Path):
     for lengths in LENGTHS:
         x = sequences(lengths, 8, dtype=dtype, seed=len(lengths))
         assert_as_in_python(library, model(x, engine="llvm"), x)
+
+
+def test_libraries_pad_by_reflection(tmp_path: Path):
+    """They refuse sequences that are shorter than the padding, of the inputs or of a later convolution."""
+    model = sn.Graph(padded, PADDED)
+    made = build(model, tmp_path, inputs=8)
+    library, text = load(made.shared, trust=True), " ".join(made.header.read_text().split())
+    assert "A sequence has at least 4 steps, or none: the model's padding by reflection" in text
+    assert "Two sequences, of 6 steps and of 4: y_h has model_y_h_steps(6) + model_y_h_steps(4) = 7" in text
+    for lengths in ([9, 5, 0, 4], [7], [0], [], [9, 0, 70, 4, *[6] * 80]):
+        x = sequences(lengths, 8, seed=len(lengths))
+        assert_as_in_python(library, model(x, engine="llvm"), x)
+    for lengths in ([9, 3], [2], [0, 1]):
+        x = sequences(lengths, 8)
+        with pytest.raises(InputError, match="has fewer steps than the model's padding by reflection reads"):
+            library({"x": x})
+        with pytest.raises(InputError, match="padding by reflection reads 2 steps besides the first or"):
+            model(x)
+    x = sequences([4, 8], 8)
+    assert_as_in_python(library, model(x, engine="llvm"), x)
 
 
 def test_results_may_be_left_out(tmp_path: Path):

@@ -41,8 +41,8 @@ NAMES = {
     "stepnet.arrow": "Predictor Progress Summary predict run",
     "stepnet.ray": "WorkerError predict",
     "stepnet.build": "Build Library build load",
-    "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence Scan accelerate decompositions graph "
-    "ready trace",
+    "stepnet.torch": "GRU GRUCell LSTM LSTMCell Linear RNN RNNCell Recurrence Scan accelerate decompositions "
+    "graph ready trace",
 }
 
 # What is imported where it is used: by the command line, pages and tables, files, generated code, frameworks.

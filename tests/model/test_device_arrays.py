@@ -9,9 +9,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler import targets
-from stepnet.compiler.targets.cuda.device import DeviceArray, put
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.engine import CudaEngine
+from stepnet.compiler.targets.cuda import CudaEngine, DeviceArray, EmulatedDevice, put
 from stepnet.errors import InputError
 
 Array = np.ndarray

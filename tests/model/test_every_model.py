@@ -408,6 +408,16 @@ def printed(case: Case) -> None:
     assert "object at" not in text
 
 
+def on_a_device(case: Case) -> None:
+    """The model on an emulated GPU, and back."""
+    there = case.model.to("cuda-emulated")
+    right = case.right()
+    for model in (there, pickle.loads(pickle.dumps(there)), there.with_params(there.declaration.params)):
+        assert repr(model) == f"{case.model!r} on cuda-emulated"
+        assert_all_close(model(in_float32(X)), right)
+    assert_all_close(there.to("cpu")(in_float32(X)), right)
+
+
 DOORS: dict[str, Callable[[Case], None]] = {
     "call": lambda case: case.agrees(),
     "ragged": lambda case: assert_all_close(
@@ -439,6 +449,7 @@ DOORS: dict[str, Callable[[Case], None]] = {
     "jvp with mask": lambda case: jvp(case, mask=MASK, masked="zero"),
     "value_and_grad": value_and_grad,
     "with_params": with_params,
+    "to": on_a_device,
     "pickle": pickled,
     "save": save,
     "onnx.save": to_onnx,
@@ -455,6 +466,7 @@ DOORS: dict[str, Callable[[Case], None]] = {
 
 OF_DOORS = {
     "declaration": "facts",
+    "default_engine": "to",
     "draw": "draw",
     "explain": "explain",
     "kinds": "facts",
@@ -466,6 +478,7 @@ OF_DOORS = {
     "save": "save",
     "schedule": "facts",
     "stream": "stream",
+    "to": "to",
     "trace_steps": "trace_steps",
     "until": "vjp",
     "with_params": "with_params",
@@ -473,8 +486,8 @@ OF_DOORS = {
 """The door that uses each public name of a model."""
 INSIDE = """
     as_layers by_recurrence bytes_between change_check described digest ends_early engine_order explained
-    for_stream gives_final gradient_call gradient_program gradient_reading gradient_refusal meant outputs read
-    reading schedules specification unprepared
+    first_engine for_stream gives_final gradient_call gradient_order gradient_program gradient_reading
+    gradient_refusal meant on_device on_engine outputs read reading schedules specification unprepared
 """
 """The names by which doors ask a model: `predict` for bytes_between, `vjp` for gradient_call, ..."""
 

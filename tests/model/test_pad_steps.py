@@ -12,9 +12,8 @@ from tolerance import assert_close
 from zoo import normal, sequences
 
 import stepnet as sn
-import stepnet.onnx
 from stepnet.compiler.net import OPERATIONS, ROWS, STEPS, Type
-from stepnet.errors import InputError, ModelError, NetError, StepError
+from stepnet.errors import InputError, NetError, StepError
 
 INPUTS, OUTPUTS = 3, 4
 LENGTHS = (9, 0, 4, 7, 30)
@@ -133,10 +132,8 @@ def test_nets_with_other_settings_are_refused():
         types([steps.at(ROWS)], {"before": 1, "after": 0, "how": "reflect"})
 
 
-def test_files_of_onnx_and_streams_of_steps_refuse_copies(tmp_path: Path):
+def test_streams_of_single_steps_refuse_copies():
     model = graph("reflect", 2, 1)
     model(normal(1, 4, INPUTS))
-    with pytest.raises(ModelError, match="extend cannot be written as ONNX"):
-        stepnet.onnx.save(model, tmp_path / "padded.onnx")
     with pytest.raises(InputError, match="copies of steps are put at the ends of its sequences"):
         model.stream()

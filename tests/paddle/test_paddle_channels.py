@@ -89,11 +89,11 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {"mode": "element"},
         "its mode is 'element': a slope is of all numbers or of a channel",
     ),
-    "steps that are mirrored": (
+    "another mode of padding": (
         "gated_convolutions",
         "pad3d",
-        {"mode": "reflect"},
-        "it pads by another mode than constant, or another tensor than one of five axes",
+        {"mode": "mirror"},
+        "its mode is 'mirror', not 'reflect' or 'replicate' or 'circular'",
     ),
 }
 

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,7 @@ FAMILIES = {
             "num_experts": 1,
             "num_experts_per_tok": 1,
         },
+        token="JambaMambaMixer",
     ),
     "zamba": Family(
         "Zamba",
@@ -152,6 +154,7 @@ FAMILIES = {
             "mamba_dt_rank": 2,
             "n_mamba_heads": 2,
         },
+        token="ZambaMambaMixer",
     ),
     "mamba2": Family(
         "Mamba2",
@@ -180,8 +183,11 @@ FAMILIES = {
             "chunk_size": 4,
             "adapter_rank": 4,
         },
+        token="Zamba2MambaMixer",
     ),
-    "bamba": Family("Bamba", 1, CHUNK, {**ATTENTION, **MAMBA_2, "attn_layer_indices": [1]}),
+    "bamba": Family(
+        "Bamba", 1, CHUNK, {**ATTENTION, **MAMBA_2, "attn_layer_indices": [1]}, token="BambaMixer"
+    ),
     "nemotron_h": Family(
         "NemotronH",
         1,
@@ -196,6 +202,7 @@ FAMILIES = {
             "n_groups": 2,
             "chunk_size": 4,
         },
+        token="NemotronHMamba2Mixer",
     ),
     "granitemoehybrid": Family(
         "GraniteMoeHybrid",
@@ -208,8 +215,15 @@ FAMILIES = {
             "num_local_experts": 0,
             "shared_intermediate_size": 8,
         },
+        token="GraniteMoeHybridMambaLayer",
     ),
-    "falcon_h1": Family("FalconH1", 2, CHUNK, {**ATTENTION, **MAMBA_2, "mamba_d_ssm": 32, "head_dim": 8}),
+    "falcon_h1": Family(
+        "FalconH1",
+        2,
+        CHUNK,
+        {**ATTENTION, **MAMBA_2, "mamba_d_ssm": 32, "head_dim": 8},
+        token="FalconH1Mixer",
+    ),
     "qwen3_next": Family(
         "Qwen3Next",
         1,
@@ -218,7 +232,12 @@ FAMILIES = {
         token="Qwen3NextGatedDeltaNet",
     ),
     "qwen3_5": Family(
-        "Qwen3_5Text", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8}, model="Qwen3_5ForCausalLM"
+        "Qwen3_5Text",
+        1,
+        DELTA,
+        {**ATTENTION, **GATED, "head_dim": 8},
+        model="Qwen3_5ForCausalLM",
+        token="Qwen3_5GatedDeltaNet",
     ),
     "qwen3_5_moe": Family(
         "Qwen3_5MoeText",
@@ -226,6 +245,7 @@ FAMILIES = {
         DELTA,
         {**ATTENTION, **GATED, **EXPERTS, "head_dim": 8},
         model="Qwen3_5MoeForCausalLM",
+        token="Qwen3_5MoeGatedDeltaNet",
     ),
     "qwen4_exp": Family(
         "Qwen4ExpText",
@@ -235,6 +255,7 @@ FAMILIES = {
             **ATTENTION,
             **GATED,
             **EXPERTS,
+            "num_experts_per_tok": 2,  # of one in two, rounding decides which it is
             "head_dim": 8,
             "indexer_n_heads": 2,
             "indexer_kv_heads": 1,
@@ -251,8 +272,9 @@ FAMILIES = {
             "eos_token_id": 0,
         },
         model="Qwen4ExpForCausalLM",
+        token="Qwen4ExpTextGatedDeltaNet",
     ),
-    "olmo_hybrid": Family("OlmoHybrid", 1, DELTA, {**ATTENTION, **GATED}),
+    "olmo_hybrid": Family("OlmoHybrid", 1, DELTA, {**ATTENTION, **GATED}, token="OlmoHybridGatedDeltaNet"),
     "kimi_linear": Family(
         "KimiLinear",
         1,
@@ -271,6 +293,7 @@ FAMILIES = {
             "num_experts_per_tok": 1,
             "moe_intermediate_size": 8,
         },
+        token="KimiLinearDeltaAttention",
     ),
     "bailing_hybrid": Family(
         "BailingHybrid",
@@ -287,6 +310,7 @@ FAMILIES = {
             "v_head_dim": 8,
             "num_mtp_layers": 0,
         },
+        token="BailingHybridDeltaAttention",
     ),
     "glm5_next": Family(
         "Glm5Next",
@@ -319,6 +343,7 @@ FAMILIES = {
             },
         },
         model="Glm5NextForConditionalGeneration",
+        token="Glm5NextTextLinearAttention",
     ),
     "minimax": Family(
         "MiniMax",
@@ -514,10 +539,11 @@ def cells(family: Family, run: list[Any]) -> list[str]:
     """The cells of a family in the page's table, from stepnet's tables: prefill, training, tokens, and the
     first and last of these in 16 bits. run: the rows of a layer's functions."""
     is_whole = any(not row.is_token for row in run)
-    is_half_token = any(row.is_half_refused for row in run)
+    is_half_token = any(row.is_half_refused for row in run)  # also where it is the recurrence alone
     whole = "block" if family.token.endswith("Block") else "layer" if family.token else "recurrence"
     longer = "yes" if is_whole else "no"
-    return [longer, longer, whole, longer, "recurrence" if is_half_token else "no"]
+    half = whole if family.token or is_half_token else "no"
+    return [longer, longer, whole, longer, half]
 
 
 @check
@@ -564,8 +590,10 @@ def half_gradients(family: Family) -> None:
 
 @check
 def half_tokens(family: Family) -> None:
-    """The logits of words that are given, one by one with the cache."""
-    near_in_half(family, logits_of_given)
+    """The logits of words that are given, one by one with the cache: as one step where a layer has one."""
+    with counted() as seen:
+        near_in_half(family, logits_of_given)
+    assert seen == [family.token] * (family.layers * 4 if family.token else 0), f"tokens of layers: {seen}"
 
 
 def logits_of_given(model: Any) -> Any:
@@ -666,23 +694,134 @@ def copies_and_files() -> None:
 
 
 @alone
-def tokens_in_bfloat16_run_in_transformers() -> None:
-    """A token after a cache has the bits of transformers', also in a model converted afterwards."""
+def tokens_in_bfloat16_are_one_step() -> None:
+    """A token after a cache, also in a model converted afterwards; dtypes are those of transformers."""
     theirs, ours, done = both(MAMBA, torch.bfloat16)
     later = both(MAMBA, torch.float32)[1].bfloat16()
     later.load_state_dict(theirs.state_dict())
-    assert {type(layer).__name__ for layer in done.replaced.values()} == {"MambaMixer"}
-    assert "MambaMixer (mamba_selective_scan)" in str(done)
-    assert "GatedDeltaNet (torch_chunk_gated_delta_rule)" in str(both(FAMILIES["qwen3_5"], torch.bfloat16)[2])
+    assert {type(layer).__name__ for layer in done.replaced.values()} == {"MambaBlock", "MambaMixer"}
+    assert "MambaMixer (mamba_selective_scan, tokens)" in str(done)
+    for is_wide, model in product((True, False), (ours, later)):
+        layer = model.backbone.layers[0]
+        layer.residual_in_fp32 = theirs.backbone.layers[0].residual_in_fp32 = is_wide
+        with torch.no_grad(), counted() as seen:
+            cache = theirs(torch.arange(8)[None], use_cache=True).cache_params
+            x = torch.randn(1, 1, WIDTH).bfloat16()
+            y, z = (each(x, cache_params=copy.deepcopy(cache)) for each in (layer, theirs.backbone.layers[0]))
+        assert seen == ["MambaBlock"]
+        assert y.dtype == z.dtype == (torch.float32 if is_wide else torch.bfloat16)
+        assert (y.double() - z.double()).abs().max() <= 0.02 * z.abs().max()
+
+
+@alone
+def tokens_of_mixed_dtypes_run_part_by_part() -> None:
+    """PyTorch says what is wrong: the linear layers of a step have one dtype, which its tokens have too."""
+    _, ours, _ = both(MAMBA, torch.bfloat16)
+    layer = ours.backbone.layers[0].mixer
     with torch.no_grad():
-        words = torch.arange(8)[None]
-        cache = theirs(words, use_cache=True).cache_params
-        results = [
-            model(words[:, :1], cache_params=copy.deepcopy(cache), use_cache=True).logits
-            for model in (theirs, ours, later)
-        ]
-    assert torch.equal(results[0], results[1])
-    assert torch.equal(results[0], results[2])
+        cache = ours(torch.arange(8)[None], use_cache=True).cache_params
+        x = torch.randn(1, 1, WIDTH)
+        with pytest.raises(RuntimeError, match="dtype"):
+            layer(x, cache_params=cache)
+        layer.out_proj.float()
+        with pytest.raises(RuntimeError, match="dtype"):
+            layer(x.bfloat16(), cache_params=cache)
+
+
+@alone
+def tokens_with_weights_in_fewer_bits() -> None:
+    """As one step they are those of the same rounded weights part by part, up to rounding of float32."""
+    for name, weights in product(("mamba", "bamba", "qwen3_5", "lfm2"), ("bfloat16", "int8")):
+        family = FAMILIES[name]
+        model = family.made(torch.float32)
+        exact = logits_of_given(model)
+        stepnet.torch.accelerate(model, linear=weights)
+        with counted() as seen:
+            ours = logits_of_given(model)
+        assert set(seen) == {family.token}, f"{name} in {weights}"
+        with part_by_part():
+            theirs = logits_of_given(model)
+        compare(ours, theirs, "float32", f"the logits of {name} in {weights}")
+        assert (ours - exact).abs().max() > 1e-4 * exact.abs().max(), "the weights are not rounded"
+
+
+@alone
+def tokens_with_weights_in_fewer_bits_continue_prompts() -> None:
+    """A prompt and tokens after it have the logits of one prompt, as `dt_proj`, whose weight transformers'
+    mixers read themselves, is exact in both.
+    """
+    sizes = {"state_size": 4, "intermediate_size": 32, "time_step_rank": 6}
+    for name, weights in product(("Mamba", "FalconMamba"), ("bfloat16", "int8")):
+        model = Family(name, 2, SCAN, sizes).made(torch.float32).eval()
+        with torch.no_grad():
+            for layer in model.backbone.layers:
+                layer.mixer.dt_proj.weight.mul_(100)  # so that logits depend on it
+        done = stepnet.torch.accelerate(model, linear=weights)
+        left = "layers of Mamba multiply by the weight of dt_proj themselves"
+        assert [why for layer, why in done.left.items() if layer.endswith("dt_proj")] == [left, left]
+        given, cache, ours = words(), None, list[Any]()
+        with torch.no_grad(), counted() as seen:
+            whole = model(given, use_cache=False).logits
+            for part in (given[:, : STEPS - 4], *given[:, STEPS - 4 :].split(1, dim=1)):
+                said = model(part, cache_params=cache, use_cache=True)
+                cache = said.cache_params
+                ours.append(said.logits)
+        assert seen == [f"{name}Block"] * 8, seen
+        compare(torch.cat(ours, 1), whole, "float32", f"the logits of {name} in {weights}")
+
+
+@alone
+def tokens_of_layers_with_weights_of_different_dtypes_run_part_by_part() -> None:
+    model = MAMBA.made(torch.float32)
+    stepnet.torch.accelerate(model, linear="int8")
+    with counted() as seen:
+        generated(model, do_sample=False)
+        assert set(seen) == {"MambaBlock"}
+        del seen[:]
+        model.backbone.layers[0].mixer.in_proj.weights = "bfloat16"
+        generated(model, do_sample=False)
+    assert seen.count("MambaBlock") == 4
+    mixed = "its linear layers have weights in bfloat16 and int8, not all in one"
+    why = {
+        name: patches.LAYERS[name].refusal(layer)
+        for name, layer in {
+            "MambaBlock": model.backbone.layers[0],
+            "MambaMixer": model.backbone.layers[0].mixer,
+        }.items()
+    }
+    assert why == {"MambaBlock": mixed, "MambaMixer": mixed}
+    done = stepnet.torch.accelerate(FAMILIES["zamba"].made(torch.float32), linear="int8")
+    own = "single tokens run part by part, some of its products are no linear layers"
+    assert any(text.startswith(own) for text in done.left.values())
+
+
+@alone
+def tokens_that_are_padding_run_part_by_part() -> None:
+    theirs, ours, _ = both(FAMILIES["bamba"], torch.float32)
+    with torch.no_grad():
+        cache = theirs(torch.arange(16).reshape(2, 8), use_cache=True).past_key_values
+        x = torch.randn(2, 1, WIDTH)
+        for mask in (torch.ones(2, 1), torch.tensor([[1.0], [0.0]])):
+            with counted() as seen:
+                y, z = (
+                    model.model.layers[0].mamba(
+                        x, cache_params=copy.deepcopy(cache), attention_mask=mask.bool()
+                    )
+                    for model in (ours, theirs)
+                )
+            assert seen == ["BambaMixer"] * bool(mask.all())
+            compare(y, z, "float32", f"tokens under the mask {mask.tolist()}")
+
+
+@contextmanager
+def part_by_part() -> Iterator[None]:
+    """Layers whose tokens run part by part."""
+    own = tokens.token_of
+    tokens.token_of = lambda *_: None
+    try:
+        yield
+    finally:
+        tokens.token_of = own
 
 
 @alone
@@ -690,8 +829,7 @@ def tokens_of_a_model_converted_to_float32_are_one_step() -> None:
     theirs, ours, _ = both(MAMBA, torch.bfloat16)
     for model in (theirs, ours):
         model.float()
-    done = stepnet.torch.accelerate(ours)
-    assert {type(layer).__name__ for layer in done.replaced.values()} == {"MambaBlock"}
+    assert set(stepnet.torch.accelerate(ours).left.values()) == {"it is stepnet's already"}
     theirs, ours, _ = both(FAMILIES["qwen3_next"], torch.bfloat16)
     with counted() as seen:
         generated(ours.float(), do_sample=False)
@@ -727,7 +865,8 @@ def what_is_left() -> None:
     convolution = "PyTorch's own convolution takes less time"
     assert reasons(MAMBA.made(torch.float32)) == {convolution}
     tokens = "single tokens of 16-bit models run in transformers' own functions, which take less time"
-    assert reasons(MAMBA.made(torch.bfloat16)) == {convolution, tokens}
+    assert reasons(MAMBA.made(torch.bfloat16)) == {convolution}
+    assert tokens in reasons(FAMILIES["recurrent_gemma"].made(torch.bfloat16))
     other = (
         "its parameters are torch.float8_e4m3fn: only float32, float64, float16 and bfloat16 are supported"
     )

@@ -84,8 +84,7 @@ def wide() -> Iterator[Case]:
     from tolerance import assert_close
 
     import stepnet as sn
-    from bench.gpu.cells import model
-    from bench.gpu.engine_times import own_cell
+    from bench.gpu.cells import recurrence
     from stepnet.compiler.values import leaves
 
     def run(rnn: Any, features: int, rows: int) -> None:
@@ -110,14 +109,16 @@ def wide() -> Iterator[Case]:
             scale = np.abs(theirs).max()
             assert_close(ours / scale, theirs / scale, 18, 4 * 512)
 
+    def given(name: str, width: int) -> tuple[Any, int]:
+        rnn = recurrence(name, width)
+        return rnn, rnn.program.net.type_of(rnn.program.net.inputs[0]).size
+
     for name, width in (("gru", 1024), ("lstm", 1024), ("layer_normed", 256), ("slstm", 1024)):
-        rnn = model(name, width, [1]).rnn if name in ("gru", "lstm") else own_cell(name, width)
-        features = rnn.program.net.type_of(rnn.program.net.inputs[0]).size
+        rnn, features = given(name, width)
         for rows in (1, 5, 40):
             yield f"{name}-{width} x {rows}", lambda a=(rnn, features, rows): run(*a)
-    for name, width in (("lstm", 512), ("gru", 1024), ("minimal_gated_unit", 64)):
-        rnn = model(name, width, [1]).rnn
-        features = rnn.program.net.type_of(rnn.program.net.inputs[0]).size
+    for name, width in (("lstm", 512), ("gru", 1024), ("minimal_gated_unit", 64), ("layer_normed", 256)):
+        rnn, features = given(name, width)
         yield f"gradients of {name}-{width}", lambda a=(rnn, features): gradients(*a)
 
 
@@ -127,17 +128,13 @@ def loops() -> Iterator[Case]:
     import tensor_loops
     from tolerance import assert_close
 
-    from bench.gpu.cells import model
+    from bench.gpu.cells import recurrence
     from stepnet.compiler.plan.passes import PIPELINE
     from stepnet.compiler.plan.plan import Planning
-    from stepnet.compiler.targets.cuda.driver import CudaDevice
-    from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-    from stepnet.compiler.targets.cuda.engine import COSTS
-    from stepnet.compiler.targets.cuda.tensor.shape import TensorSchedule
-    from stepnet.compiler.targets.cuda.tensor.step import TensorStep
+    from stepnet.compiler.targets.cuda import COSTS, CudaDevice, EmulatedDevice, TensorSchedule, TensorStep
 
     def plan_of(cell: str, width: int) -> Any:
-        return model(cell, width, [1]).rnn.plan.planned(Planning(PIPELINE, COSTS))
+        return recurrence(cell, width).plan.planned(Planning(PIPELINE, COSTS))
 
     device = CudaDevice() if ENGINE == "cuda" else EmulatedDevice()
     tensor_loops.EmulatedDevice = lambda seed=0: device

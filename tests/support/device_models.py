@@ -115,6 +115,17 @@ def attention_between_steps() -> Callable[[str], Any]:
     return lambda engine: made(X, engine=engine)
 
 
+def copies_of_steps() -> Callable[[str], Any]:
+    kernel = np.random.default_rng(1).normal(size=(2, 3, 3)).astype("f4")
+
+    def model(x: Any, params: Any) -> Any:
+        more = sn.pad_steps(x, (2, 1), mode="replicate")
+        return sn.pad_steps(np.tanh(sn.conv1d(more, params, padding="valid")), (1, 1))
+
+    made = sn.Graph(model, kernel)
+    return lambda engine: made(X, engine=engine)
+
+
 def gradient() -> Callable[[str], Any]:
     layers = sn.Stack([sn.Bidirectional(gru(3), gru(3, reverse=True)), gru(8)])
 
@@ -191,4 +202,5 @@ MODELS = [
     training_in_blocks,
     stream,
     attention_between_steps,
+    copies_of_steps,
 ]

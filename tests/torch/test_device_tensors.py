@@ -13,9 +13,7 @@ from tolerance import assert_close
 import stepnet as sn
 import stepnet.torch
 from stepnet.compiler import targets
-from stepnet.compiler.targets.cuda.device import DeviceCode
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.engine import CudaEngine
+from stepnet.compiler.targets.cuda import CudaEngine, DeviceCode, EmulatedDevice
 from stepnet.errors import InputError, RefusedError
 from stepnet.torch import places
 from stepnet.torch.cudnn import reason_for_cudnn
@@ -289,6 +287,24 @@ def test_an_engine_may_name_one_of_several_devices() -> None:
     assert targets.engine_at(["llvm", "placed"], "cpu") is targets.engine_named("placed")
     with pytest.raises(InputError, match="no engine is called 'llvm:1'"):
         targets.engine_named("llvm:1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [("auto", "cpu:1"), ("cpu:tf32", "cpu:1:tf32"), ("cpu:1:tf32", "cpu:1:tf32")],
+)
+def test_an_engine_without_a_number_is_that_of_the_tensors_device(
+    monkeypatch: pytest.MonkeyPatch, asked: str, name: str
+) -> None:
+    def made(*words: str) -> CudaEngine:
+        """An engine of the device that its first word says, by default the first one."""
+        number = int(words[0]) if words[0].isdecimal() else 0
+        return CudaEngine(DEVICE, name=":".join(["cpu", *words]), devices=("cpu",), number=number)
+
+    monkeypatch.setitem(targets.VARIANTS, "cpu", made)  # type: ignore[arg-type]
+    found: Any = targets.engine_at(asked, "cpu", 1)
+    assert found.name == name
+    targets.engine.cache_clear()
 
 
 def test_engines_of_arrays_on_the_host_get_copies() -> None:

@@ -488,7 +488,7 @@ SAMPLED: dict[str, tuple[Callable[[Any, torch.Tensor, Any], None], int, int]] = 
 CUDA = "it needs CUDA, where torch.nn's own forward runs"
 HALF = "refused: only float32 and float64 are supported"
 ELSEWHERE = {
-    "test_error_RNN_seq_len_zero": "sequences of no steps have a result here: the states as they were",
+    "test_error_RNN_seq_len_zero": "test_wrong_as_in_torch.py makes these calls",
     "test_RNN_cpu_vs_cudnn_no_dropout": CUDA,
     "test_RNN_cpu_vs_cudnn_with_dropout": CUDA,
     "test_RNN_cudnn_weight_norm": CUDA,
@@ -531,14 +531,3 @@ def test_a_sample_of_pytorch(package: Package, name: str, sample: Sample):
 def test_every_case_stands_once():
     names = [name.split(": ")[-1] for key in (*CASES, *SAMPLED, *ELSEWHERE) for name in key.split(", ")]
     assert len(set(names)) == len(names)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_sequence_of_no_steps_has_a_result(name: str):
-    """Where torch.nn refuses (test_error_RNN_seq_len_zero)."""
-    state = paired(name, torch.randn(1, 2, 4))
-    with pytest.raises(RuntimeError, match="larger than 0"):
-        getattr(torch.nn, name)(3, 4)(torch.zeros(0, 2, 3), state)
-    outputs, last = getattr(stepnet.torch, name)(3, 4)(torch.zeros(0, 2, 3), state)
-    assert outputs.shape == (0, 2, 4)
-    close(last, state)

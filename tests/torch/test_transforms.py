@@ -3,6 +3,8 @@
 Where torch.nn's layers have no rule of their own, the right side is a loop over them.
 """
 
+import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +12,23 @@ import pytest
 import torch
 from constants import Constants
 from tolerance import assert_close
-from torch.func import functional_call, functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import (
+    functional_call,
+    functionalize,
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vjp,
+    vmap,
+)
 
 import stepnet as sn
 import stepnet.torch
 from stepnet.errors import InputError
+from stepnet.torch import mapped
 from tests.torch.layer_cases import BATCH, HIDDEN, INPUTS, STEPS, Case, numbers
 from tests.torch.torch_cells import NormalisedGRU
 
@@ -154,6 +168,65 @@ VMAPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda f, p, ps, xs: vmap(grad(loss_of(f)), (0, 0))(ps, xs),
         lambda f, p, ps, xs: in_turn(lambda n: grad(loss_of(f))(entry(ps, n), xs[n])),
     ),
+    "gradients of an ensemble of its shared inputs": (
+        lambda f, p, ps, xs: vmap(grad(loss_of(f)), (0, None))(ps, xs[0]),
+        lambda f, p, ps, xs: in_turn(lambda n: grad(loss_of(f))(entry(ps, n), xs[0])),
+    ),
+    "gradients of an ensemble along other axes": (
+        lambda f, p, ps, xs: vmap(grad(loss_of(f)), (dict.fromkeys(ps, -1), 1), -1)(
+            {name: tensor.movedim(0, -1) for name, tensor in ps.items()}, xs.movedim(0, 1)
+        ),
+        lambda f, p, ps, xs: {
+            name: tensor.movedim(0, -1)
+            for name, tensor in in_turn(lambda n: grad(loss_of(f))(entry(ps, n), xs[n])).items()
+        },
+    ),
+    "gradients of an ensemble of which a parameter is shared": (
+        lambda f, p, ps, xs: vmap(grad(loss_of(f)), ({**dict.fromkeys(ps, 0), "weight_hh_l0": None}, 0))(
+            {**ps, "weight_hh_l0": p["weight_hh_l0"]}, xs
+        ),
+        lambda f, p, ps, xs: in_turn(
+            lambda n: grad(loss_of(f))({**entry(ps, n), "weight_hh_l0": p["weight_hh_l0"]}, xs[n])
+        ),
+    ),
+    "gradients of an ensemble of each sequence": (
+        lambda f, p, ps, xs: vmap(vmap(grad(loss_of(f)), (None, 0)), (0, None))(ps, xs[:, :, :1]),
+        lambda f, p, ps, xs: in_turn(
+            lambda n: in_turn(lambda m: grad(loss_of(f))(entry(ps, n), xs[m, :, :1]))
+        ),
+    ),
+    "gradients of each sequence of an ensemble": (
+        lambda f, p, ps, xs: vmap(vmap(grad(loss_of(f)), (0, None)), (None, 0))(ps, xs[:, :, :1]),
+        lambda f, p, ps, xs: in_turn(
+            lambda m: in_turn(lambda n: grad(loss_of(f))(entry(ps, n), xs[m, :, :1]))
+        ),
+    ),
+    "the gradient of an ensemble": (
+        lambda f, p, ps, xs: grad(lambda ps: vmap(f, (0, None))(ps, xs[0]).square().sum())(ps),
+        lambda f, p, ps, xs: in_turn(lambda n: grad(loss_of(f))(entry(ps, n), xs[0])),
+    ),
+    "the gradient of an ensemble of its shared inputs": (
+        lambda f, p, ps, xs: grad(lambda x: vmap(f, (0, None))(ps, x).square().sum())(xs[0]),
+        lambda f, p, ps, xs: in_turn(lambda n: grad(lambda x: loss_of(f)(entry(ps, n), x))(xs[0])).sum(0),
+    ),
+    "the gradient of gradients of an ensemble": (
+        lambda f, p, ps, xs: grad(
+            lambda x: sum(g.square().sum() for g in vmap(grad(loss_of(f)), (0, None))(ps, x).values())
+        )(xs[0]),
+        lambda f, p, ps, xs: in_turn(
+            lambda n: grad(
+                lambda x: sum(g.square().sum() for g in grad(loss_of(f))(entry(ps, n), x).values())
+            )(xs[0])
+        ).sum(0),
+    ),
+    "tangents of an ensemble": (
+        lambda f, p, ps, xs: vmap(lambda p, x: jvp(lambda x: f(p, x), (x,), (x.cos(),))[1], (0, None))(
+            ps, xs[0]
+        ),
+        lambda f, p, ps, xs: in_turn(
+            lambda n: jvp(lambda x: f(entry(ps, n), x), (xs[0],), (xs[0].cos(),))[1]
+        ),
+    ),
     "the gradient of several": (
         lambda f, p, ps, xs: grad(lambda p: vmap(f, (None, 0))(p, xs).square().sum())(p),
         lambda f, p, ps, xs: grad(lambda p: sum(f(p, x).square().sum() for x in xs))(p),
@@ -177,6 +250,117 @@ def test_vmap_gives_what_a_loop_gives(way: str, name: str) -> None:
     ours_mapped, in_a_loop = VMAPS[way]
     found = ours_mapped(ours, params, like(params, ENTRIES), shares(x))
     assert_same(found, in_a_loop(theirs, params, like(params, ENTRIES), shares(x)))
+
+
+MEMBERS = 3
+
+
+def ensemble(kind: str) -> tuple[Any, list[Any], Parameters]:
+    """A module of ours, torch.nn's of the members of an ensemble, and their parameters in one tensor each."""
+    if kind == "Recurrence":
+        members = [torch.nn.GRU(INPUTS, HIDDEN, dtype=torch.float64) for _ in range(MEMBERS)]
+        example = torch.zeros(1, INPUTS), torch.zeros(1, HIDDEN)
+        ours: Any = stepnet.torch.Recurrence(torch.nn.GRUCell(INPUTS, HIDDEN), example).double()
+        names = {f"cell.{n.removesuffix('_l0')}": n for n, _ in members[0].named_parameters()}
+        assert {*names} == {name for name, _ in ours.named_parameters()}
+    else:
+        options = {"dtype": torch.float64}
+        members = [getattr(torch.nn, kind)(INPUTS, HIDDEN, **options) for _ in range(MEMBERS)]
+        ours = getattr(stepnet.torch, kind)(INPUTS, HIDDEN, **options)
+        names = {name: name for name, _ in ours.named_parameters()}
+    stacked = stack_module_state(members)[0]
+    return ours, members, {ours: stacked[theirs] for ours, theirs in names.items()}
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "Recurrence"])
+def test_an_ensemble_trains_as_modules_of_torch_nn_do(kind: str) -> None:
+    ours, members, stacked = ensemble(kind)
+    x = numbers(STEPS, BATCH, INPUTS)
+
+    def loss(params: Parameters, x: torch.Tensor) -> torch.Tensor:
+        return functional_call(ours, params, (x,))[0].square().sum()
+
+    for member in members:
+        member(x)[0].square().sum().backward()
+    right = [
+        torch.stack(each) for each in zip(*([p.grad for p in m.parameters()] for m in members), strict=True)
+    ]
+    assert_same([*vmap(grad(loss), (0, None))(stacked, x).values()], right)
+    assert_same([*torch.autograd.grad(vmap(loss, (0, None))(stacked, x).sum(), [*stacked.values()])], right)
+
+
+def runs_of(call: Callable[[], Any]) -> Counter[str]:
+    """Counts what runs of nets in a call: forward and backward passes, and whole nets."""
+    counts, names = Counter[str](), ("run_forward", "run_backward", "run_net_on")
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name in names:
+            counts[frame.f_code.co_name] += 1
+
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return counts
+
+
+def test_each_member_runs_one_forward_and_one_backward_pass() -> None:
+    ours, _, stacked = ensemble("GRU")
+    loss, x = loss_of(function_of(ours)), numbers(MEMBERS, STEPS, BATCH, INPUTS)
+    passes = {"run_forward": MEMBERS, "run_backward": MEMBERS}
+    assert runs_of(lambda: vmap(grad(loss))(stacked, x)) == passes
+    params = {name: tensor.detach() for name, tensor in ours.named_parameters()}
+    of_sequences = runs_of(lambda: vmap(grad(loss), (None, 0))(params, x[:, :, :1]))
+    assert of_sequences == {"run_forward": 1, "run_backward": 1}
+    ones = torch.ones(MEMBERS, dtype=torch.float64)
+    of_cotangents = runs_of(lambda: vmap(vjp(lambda p: loss(p, x[0]), params)[1])(ones))
+    assert of_cotangents == {"run_forward": 1, "run_backward": MEMBERS}
+
+
+def test_saved_values_that_were_changed_in_place_are_not_read() -> None:
+    saved, tensor = mapped.Saved((0,), 0), torch.zeros(2)
+    saved.add((1,), [tensor])
+    assert saved.of((0,)) is None
+    assert saved.of((1,)) is not None
+    tensor.add_(1)
+    assert saved.of((1,)) is None
+
+
+@pytest.mark.parametrize("randomness", ["same", "different", "error"])
+def test_dropout_in_an_ensemble_is_drawn_as_vmap_is_told(randomness: str) -> None:
+    gru = stepnet.torch.GRU(INPUTS, HIDDEN, 2, dropout=0.5, dtype=torch.float64)
+    stacked = {name: tensor.detach().expand(2, *tensor.shape) for name, tensor in gru.named_parameters()}
+    loss, x = loss_of(function_of(gru)), numbers(STEPS, BATCH, INPUTS)
+
+    def drawn(function: Run) -> Run:
+        def run(*given: Any) -> Any:
+            torch.manual_seed(3)
+            return vmap(function, (0, None), randomness=randomness)(*given)
+
+        return run
+
+    if randomness == "error":
+        with pytest.raises(RuntimeError, match="random operation while in randomness error mode"):
+            drawn(grad(loss))(stacked, x)
+        return
+    each, slopes = drawn(loss)(stacked, x), drawn(grad(loss))(stacked, x)
+    assert bool(each[0] == each[1]) is (randomness == "same")
+    way, step = like(stacked), 1e-6
+    ends = [drawn(loss)({n: w + sign * step * way[n] for n, w in stacked.items()}, x) for sign in (1, -1)]
+    along = torch.stack([(slopes[name] * way[name]).flatten(1).sum(1) for name in stacked]).sum(0)
+    torch.testing.assert_close(along, (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+def test_an_ensemble_without_members_has_results_without_entries() -> None:
+    _, run, params, x = given(CASES["GRU"])
+    none = {name: tensor.expand(0, *tensor.shape) for name, tensor in params.items()}
+    loss = loss_of(run)
+    assert vmap(loss, (0, None))(none, x).shape == (0,)
+    assert {n: [*w.shape] for n, w in vmap(grad(loss), (0, None))(none, x).items()} == {
+        name: [0, *tensor.shape] for name, tensor in params.items()
+    }
+    assert vmap(loss, (None, 0))(params, x.expand(0, *x.shape)).shape == (0,)
 
 
 def test_vmap_of_initial_states() -> None:

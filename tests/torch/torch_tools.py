@@ -190,6 +190,14 @@ def compiled(kind: Kind) -> Pairs:
     return [(torch.compile(Holder(module).eval(), backend="aot_eager")(x) * 0 + module(x)[1], module(x)[1])]
 
 
+def compiled_whole(kind: Kind) -> Pairs:
+    torch.compiler.reset()
+    module = kind.make()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        made = torch.compile(module, mode="max-autotune", dynamic=True, fullgraph=True)
+        return [(made(x)[0], module(x)[0]) for x in (sequences(), sequences(7, 3))]
+
+
 def old_onnx(kind: Kind) -> Pairs:
     from onnxruntime import InferenceSession
 
@@ -379,6 +387,7 @@ TOOLS: dict[str, Callable[[Kind], Pairs]] = {
     "`torch.fx.symbolic_trace` of it alone": fx_of_a_module,
     "`make_fx`": make_fx_graph,
     "`torch.compile`": compiled,
+    '`torch.compile(mode="max-autotune", dynamic=True, fullgraph=True)`': compiled_whole,
     "`torch.export.export`, `save`, `load`": torch_export,
     "the same with `stepnet.torch.decompositions()`": torch_export_plain,
     "`torch.onnx.export(dynamo=False)`": old_onnx,

@@ -9,14 +9,16 @@ import numpy as np
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.compiler.targets import engine_named
 from stepnet.compiler.targets.threads import set_threads
 from stepnet.compiler.values.version import __version__
 
 from .equations import CELLS, functions_like_numpy
+from .torch import device_of, library, trained
 from .torch import functions as functions_of_torch
-from .torch import library, trained
 from .worker import Array, Prepared, Refused, Work, imported, streamed
 
+DEVICES = ("cpu", "cuda", "cuda-emulated")
 FUNCTIONS = functions_like_numpy(np, sn.sigmoid)
 NAMED = {
     "gru": cells.gru,
@@ -77,7 +79,9 @@ def prepare(work: Work) -> Prepared:
     offsets = np.concatenate([[0], np.cumsum(work.lengths)])
     ragged = sn.Ragged(work.arrays["values"], (offsets,))
     inputs = ragged if work.ragged else work.padded(time_major=False)
-    engine = work.options.get("engine", "auto")
+    engine = engine_of(work)
+    if work.device == "cuda":
+        return on_gpu(work, made)
 
     def outputs(result: tuple[Any, Any]) -> Array:
         """Converts a result of the timed call to outputs, sequences end to end."""
@@ -89,9 +93,32 @@ def prepare(work: Work) -> Prepared:
     return Prepared(lambda: made(inputs, engine=engine), outputs)
 
 
+def engine_of(work: Work) -> str:
+    """Returns the engine of a case: the GPU's where it runs there; raises `Refused` if it cannot be used."""
+    if work.device == "cpu":
+        return work.options.get("engine", "auto")
+    if missing := getattr(engine_named(work.device), "missing", ""):
+        raise Refused(missing)
+    return work.device
+
+
+def on_gpu(work: Work, made: Any) -> Prepared:
+    """Puts the inputs of a case on the GPU: returns the timed call, which leaves its results there."""
+    engine: Any = engine_named(work.device)
+    inputs = engine.memory.put(work.padded(time_major=False))
+
+    def run() -> Any:
+        """Runs the whole call, to be timed."""
+        result = made(inputs, lengths=work.lengths, engine=work.device)
+        engine.device.wait()
+        return result
+
+    return Prepared(run, lambda result: work.end_to_end(result[0].numpy(), time_major=False))
+
+
 def prepare_stream(work: Work) -> Prepared:
     """Makes a stream of the recurrence: returns its timed run."""
-    made, engine = net(work), work.options.get("engine", "auto")
+    made, engine = net(work), engine_of(work)
     return streamed(work, lambda: made.stream(rows=work.batch, engine=engine).step, lambda x: x)
 
 
@@ -100,14 +127,15 @@ def prepare_training(work: Work) -> Prepared:
     torch = imported("torch", "pip install stepnet[torch]")
     torch.set_num_threads(work.threads)
     layers = imported("stepnet.torch", "")
+    options = {} if work.device == "cpu" else {"engine": engine_of(work)}
     if work.cell in ("gru", "lstm"):
-        return trained(torch, work, *library(layers, torch, work), packed=work.ragged)
+        return trained(torch, work, *library(layers, torch, work, **options), packed=work.ragged)
     if not work.is_one:
         raise Refused("a cell in PyTorch is one layer in one direction")
-    dtype = getattr(torch, work.dtype)
+    dtype, there = getattr(torch, work.dtype), device_of(torch, work)
     memory = CELLS[work.cell].begin(work.hidden, lambda shape: torch.zeros(1, *shape, dtype=dtype))
     cell = cell_module(torch, work)
-    layer = layers.Recurrence(cell, (torch.zeros(1, work.inputs, dtype=dtype), memory))
+    layer = layers.Recurrence(cell, (torch.zeros(1, work.inputs, dtype=dtype), memory), **options).to(there)
     return trained(torch, work, lambda x: layer(x)[0], dict(cell.named_parameters()), packed=work.ragged)
 
 

@@ -11,6 +11,7 @@ from .worker import Array, Missing, Prepared, Refused, Work, imported, streamed
 
 # The arrays of a case by the names of nn.GRU's and nn.LSTM's parameters, but for layer and direction.
 NAMES = {"weight_ih": "W", "weight_hh": "R", "bias_ih": "b", "bias_hh": "d"}
+DEVICES = ("cpu", "cuda", "cuda-emulated")
 Forward = Callable[[Any], Any]
 Parameters = dict[str, Any]
 
@@ -30,6 +31,32 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
                 "torch.compile needs a C++ compiler, and there is none (apt install g++)"
             ) from error
     return {"torch": torch.__version__}
+
+
+def device_of(torch: Any, work: Work) -> str:
+    """Returns the device of the tensors of a case, on which float32 is multiplied as such, and not as TF32;
+    raises `Refused` without a GPU for it.
+    """
+    if work.device != "cuda":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise Refused("PyTorch finds no GPU here")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    return work.device
+
+
+def waited(torch: Any, work: Work, run: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a function that runs another one, and waits for the GPU if the case is run on it."""
+    if work.device != "cuda":
+        return run
+
+    def whole() -> Any:
+        """Runs to the end, to be timed."""
+        result = run()
+        torch.cuda.synchronize()
+        return result
+
+    return whole
 
 
 def functions(torch: Any) -> Functions:
@@ -67,13 +94,34 @@ def prepare(work: Work) -> Prepared:
         """Converts a result of the timed call to outputs, sequences end to end."""
         return end_to_end(torch, work, result)
 
-    return Prepared(without_gradients, outputs)
+    if work.options["form"] == "graph":
+        return Prepared(captured(torch, work, without_gradients), outputs)
+    return Prepared(waited(torch, work, without_gradients), outputs)
+
+
+def captured(torch: Any, work: Work, run: Callable[[], Any]) -> Callable[[], Any]:
+    """Captures a run as a CUDA graph; returns what replays it. Raises `Refused` without a GPU."""
+    if work.device != "cuda":
+        raise Refused("a loop is captured as a graph on a GPU alone")
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+
+    def replayed() -> Any:
+        """Runs the graph, to be timed; returns the tensors that it fills."""
+        graph.replay()
+        return result
+
+    return waited(torch, work, replayed)
 
 
 def prepare_training(work: Work) -> Prepared:
     """Makes the case in the form that the options name, with gradients: returns the timed call."""
     torch = imported("torch", "")
     packed = is_packed(work)
+    if work.options["form"] == "graph":
+        raise Refused("gradients are not captured")
     return trained(torch, work, *made(torch, work), packed)
 
 
@@ -116,7 +164,7 @@ def prepare_stream(work: Work) -> Prepared:
 
 def made(torch: Any, work: Work) -> tuple[Forward, Parameters]:
     """Returns the function from inputs to outputs in the options' form, and parameters by name."""
-    if work.options["form"] in ("loop", "compiled"):
+    if work.options["form"] in ("loop", "compiled", "graph"):
         return loop(torch, work)
     if work.ragged and work.case.get("directions", 1) > 1 and work.options["form"] == "padded":
         raise Refused("the backward direction would begin in the padding; packed sequences are exact")
@@ -159,12 +207,12 @@ def trained(torch: Any, work: Work, forward: Forward, parameters: Parameters, pa
         for parameter, gradient in zip(parameters, others, strict=True):
             name = named(parameter, work)
             if name in work.weights:
-                found[name] = gradient.numpy()
+                found[name] = gradient.cpu().numpy()
                 if name not in parameters and gradient.ndim > 1:  # nn's matrices are [gates hidden, inputs]
                     found[name] = found[name].T
         return found
 
-    return Prepared(run, gradients)
+    return Prepared(waited(torch, work, run), gradients)
 
 
 def named(parameter: str, work: Work) -> str:
@@ -184,7 +232,7 @@ def numbers(value: Any) -> Any:
 
 def steps_of(torch: Any, work: Work, name: str, packed: bool) -> Any:
     """Converts an array of the case to a padded tensor, time before batch, or a PackedSequence."""
-    padded = torch.from_numpy(work.padded(time_major=True, name=name))
+    padded = torch.from_numpy(work.padded(time_major=True, name=name)).to(device_of(torch, work))
     if not packed:
         return padded
     return torch.nn.utils.rnn.pack_padded_sequence(
@@ -196,11 +244,13 @@ def end_to_end(torch: Any, work: Work, result: Any) -> Array:
     """Converts padded or packed outputs to an array [steps, ...], sequences end to end."""
     if hasattr(result, "batch_sizes"):
         result, _ = torch.nn.utils.rnn.pad_packed_sequence(result)
-    return work.end_to_end(result.detach().numpy(), time_major=True)
+    return work.end_to_end(result.detach().cpu().numpy(), time_major=True)
 
 
-def library(layers: Any, torch: Any, work: Work) -> tuple[Forward, Parameters]:
-    """Makes a layer of torch.nn, or of the module `layers`; returns its function, and parameters by name."""
+def library(layers: Any, torch: Any, work: Work, **options: Any) -> tuple[Forward, Parameters]:
+    """Makes a layer of torch.nn, or of the module `layers` with its own options; returns its function, and
+    parameters by name.
+    """
     work.needs(("gru", "lstm"), "torch.nn")
     layer = getattr(layers, work.cell.upper())(
         work.inputs,
@@ -208,6 +258,7 @@ def library(layers: Any, torch: Any, work: Work) -> tuple[Forward, Parameters]:
         num_layers=work.case.get("layers", 1),
         bidirectional=work.case.get("directions", 1) > 1,
         dtype=getattr(torch, work.dtype),
+        **options,
     ).eval()
     arrays: dict[str, Array] = {}
     for place, directions in enumerate(work.recurrences):
@@ -215,6 +266,7 @@ def library(layers: Any, torch: Any, work: Work) -> tuple[Forward, Parameters]:
             own = {"W": p["W"].T, "R": p["R"].T, "b": p["b"], "d": p.get("d", np.zeros_like(p["b"]))}
             arrays |= {f"{name}_l{place}{suffix}": own[key] for name, key in NAMES.items()}
     layer.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
+    layer.to(device_of(torch, work))
 
     def forward(inputs: Any) -> Any:
         """Runs the layer on padded or packed inputs; returns the outputs."""
@@ -229,8 +281,9 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
     if the options say so.
     """
     cell, f = CELLS[work.cell], functions(torch)
+    there = device_of(torch, work)
     layers = [
-        [{name: torch.from_numpy(array) for name, array in p.items()} for p in both]
+        [{name: torch.from_numpy(array).to(there) for name, array in p.items()} for p in both]
         for both in work.recurrences
     ]
     step, ahead = cell.step, cell.ahead
@@ -247,7 +300,7 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
         is_dict = hasattr(computed, "keys")
         every: dict[str, Any] = computed if is_dict else {"": computed}
         parts = {name: value.reshape(count, rows, *value.shape[1:]) for name, value in every.items()}
-        memory = cell.begin(work.hidden, lambda shape: torch.zeros(rows, *shape, dtype=inputs.dtype))
+        memory = cell.begin(work.hidden, lambda shape: inputs.new_zeros(rows, *shape))
         outputs: list[Any] = []
         for pieces in zip(*parts.values(), strict=True):
             a: Any = dict(zip(parts, pieces, strict=True)) if is_dict else pieces[0]
@@ -255,15 +308,15 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
             outputs.append(output)
         return torch.stack(outputs)
 
-    turned = torch.from_numpy(work.turned()[..., None])
+    turned = torch.from_numpy(work.turned()[..., None]).to(there)
 
     def forward(inputs: Any) -> Any:
         """Runs all layers, each in its directions; returns the outputs [time, batch, features]."""
         for both in layers:
             made = [recurrence(inputs, both[0])]
             if len(both) > 1:
-                there = recurrence(torch.take_along_dim(inputs, turned, 0), both[1])
-                made.append(torch.take_along_dim(there, turned, 0))
+                back = recurrence(torch.take_along_dim(inputs, turned, 0), both[1])
+                made.append(torch.take_along_dim(back, turned, 0))
             inputs = torch.cat(made, -1) if len(made) > 1 else made[0]
         return inputs
 

@@ -10,7 +10,8 @@ training that are the gradients of the inputs, [steps, inputs], and of all weigh
 a defect: the process ends, with the traceback on stderr. It ends quietly at the end of its input.
 
 A module of this folder is a runtime: it has `start(threads, options) -> versions`, and a function for each
-mode that it has: `prepare(work) -> Prepared` for forward, `prepare_training`, `prepare_stream`.
+mode that it has: `prepare(work) -> Prepared` for forward, `prepare_training`, `prepare_stream`. One that runs
+elsewhere than on the processor names where in `DEVICES`.
 """
 
 import json
@@ -55,6 +56,11 @@ class Work:
     def ragged(self) -> bool:
         """True if the sequences differ in length."""
         return self.case["lengths"] != "dense"
+
+    @property
+    def device(self) -> str:
+        """Where the case is run: "cpu", "cuda", or "cuda-emulated" to try it without a GPU."""
+        return self.case.get("device", "cpu")
 
     @property
     def lengths(self) -> Array:
@@ -213,6 +219,8 @@ def prepared_by(peer: ModuleType, work: Work) -> Prepared:
     prepare = getattr(peer, name, None)
     if prepare is None:
         raise Refused(reason)
+    if work.device not in getattr(peer, "DEVICES", ("cpu",)):
+        raise Refused(f"it does not run on {work.device}")
     return prepare(work)
 
 

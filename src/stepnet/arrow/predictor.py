@@ -91,7 +91,8 @@ class Predictor:
         self.runnable = runnable_of(source, result, engine)
         self.result, self.keep = result, None if keep is None else check_names(keep)
         self.memory = checked_integer(memory, "memory is a number of bytes, from 1 on", 1)
-        self.engine, self.refuse_nan = engine, flag(refuse_nan, "refuse_nan")
+        self.engine = self.runnable.engine
+        self.refuse_nan = flag(refuse_nan, "refuse_nan")
         self._compiled = dict[Any, tuple[Column, CompiledModel]]()
 
     def __reduce__(self) -> tuple[Any, ...]:

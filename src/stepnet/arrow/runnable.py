@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import choice, short_repr
 from stepnet.compiler.values.structure import leaves, named_leaves, skeleton
@@ -32,13 +32,14 @@ class Runnable:
     spec: the features and dtype of a step; None for a model made without inputs=. run: computes the outputs
     in the model's structure, a `Ragged` for outputs per step, an array for outputs per sequence. digest:
     returns the text that identifies the model for steps of a `Spec`. held: returns (level, bytes per entry)
-    of each value that a call holds besides its inputs and outputs.
+    of each value that a call holds besides its inputs and outputs. engine: the engines that run it, in order.
     """
 
     spec: Spec | None
     run: Callable[[Ragged], Any]
     digest: Callable[[Spec], str]
     held: Callable[[Spec], list[tuple[int, int]]] = lambda _: []
+    engine: Order = "auto"
 
     @classmethod
     def of(cls, model: Any, result: str = "outputs", engine: Asked = "auto") -> "Runnable":
@@ -53,7 +54,7 @@ class Runnable:
         if isinstance(model, Runnable):
             return model
         if isinstance(model, Model):
-            return of_model(model, asked == "last", checked_engine(engine))
+            return of_model(model, asked == "last", model.engine_order(engine))
         raise InputError(
             "model is a recurrence, a Stack, a Bidirectional, a Graph, or the path of a file, not "
             f"{short_repr(model)}"
@@ -74,6 +75,7 @@ def of_model(model: Model, last: bool, engine: Order) -> Runnable:
         lambda sequences: model.outputs(sequences, last, engine),
         lambda spec: model.digest(spec, last, engine),
         lambda spec: model.bytes_between(spec, last, engine),
+        engine,
     )
 
 

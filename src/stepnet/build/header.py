@@ -7,7 +7,9 @@ import numpy as np
 
 from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.targets.library import ERRORS, ArrayText, Description, steps_function
+from stepnet.ragged.offsets import offsets_of
 
+Array = np.ndarray
 C_TYPES = {
     "float32": "float",
     "float64": "double",
@@ -65,6 +67,7 @@ def header(
     in_pieces: bool,
     left_out: Sequence[str] = (),
     only_steps: int | None = None,
+    least_steps: int = 1,
 ) -> str:
     """Formats the C header of a library.
 
@@ -72,6 +75,7 @@ def header(
     model: the text of the model that it runs. in_pieces: whether the model reads the steps of a sequence from
     the first on, so that its memories let a sequence go on in another call. left_out: what the file of the
     model has besides it. only_steps: the only number of steps for which the model has results; None for any.
+    least_steps: the number of steps that a sequence has at least, unless it has none.
     """
     name, beside = about.name, about.weights is not None
     guard, upper = f"{name.upper()}_H", name.upper()
@@ -82,9 +86,10 @@ def header(
     ]
     rest = [f"{LEFT_OUT} {comment_text(', '.join(left_out))}"] if left_out else []
     rest += [] if only_steps is None else [ONLY_STEPS.format(only_steps)]
+    rest += [] if least_steps == 1 else [LEAST_STEPS.format(least_steps)]
     for paragraph in (*rest, CALLS, pieces(about, in_pieces), THREADS):
         lines += ["", *wrap_comment(paragraph)]
-    lines += ["", *example(about), "*/"]
+    lines += ["", *example(about, least_steps), "*/"]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", ""]
     lines += [
         "#ifdef __cplusplus",
@@ -156,6 +161,9 @@ def processors(about: Description) -> str:
 
 
 LEFT_OUT = "The library runs only the recurrent layers of a file. The program computes what is left out:"
+LEAST_STEPS = (
+    "A sequence has at least {} steps, or none: the model's padding by reflection copies steps to its ends."
+)
 ONLY_STEPS = (
     "The file of the model fixes the number of steps: a sequence has {} of them. The results of sequences of "
     "other lengths are NaN."
@@ -254,13 +262,15 @@ def steps_of(array: ArrayText, name: str) -> list[str]:
     ]
 
 
-def example(about: Description) -> list[str]:
-    """Lists the comment lines with an example call in C, with two sequences, of three steps and of one. Its
+def example(about: Description, least_steps: int) -> list[str]:
+    """Lists the comment lines with an example call in C, with two sequences, such as of 3 steps and of 1. Its
     arrays have at least one element, as C demands, and NULL stands for initial memories.
 
     about: the description of the library. Where its weights are in a file, the example opens that.
+    least_steps: the number of steps that a sequence has at least.
     """
-    name = about.name
+    name, lengths = about.name, (least_steps + 2, least_steps)
+    offsets = offsets_of(np.array(lengths))
     create_call = f"{name}_new(&context)"
     if about.weights is not None:
         create_call = f'{name}_open("{about.weights}", &context)'
@@ -270,21 +280,22 @@ def example(about: Description) -> list[str]:
             names.append("NULL")
             continue
         names.append(argument.name)
-        count = (2 if argument.by_row else example_steps(argument.axis)) * argument.size
+        count = (2 if argument.by_row else steps_along(argument.axis, offsets)) * argument.size
         arrays.append(f"{C_TYPES[argument.dtype]} {argument.name}[{max(count, 1)}];")
     call: Sequence[str] = wrap(f"code = {name}_run(context, 2, offsets, {', '.join(names)});", WIDTH - 12)
     counted = [
-        f"   {argument.name} has {steps_function(name, argument.name)}(3) + "
-        f"{steps_function(name, argument.name)}(1) = {example_steps(argument.axis)} steps."
+        f"   {argument.name} has "
+        + " + ".join(f"{steps_function(name, argument.name)}({length})" for length in lengths)
+        + f" = {steps_along(argument.axis, offsets)} steps."
         for argument in about.arrays
         if argument.is_counted
     ]
     return [
-        "   Two sequences, of three steps and of one:",
+        f"   Two sequences, of {lengths[0]} steps and of {lengths[1]}:",
         *counted,
         "",
         f"       {name}_context *context;",
-        "       int64_t offsets[] = {0, 3, 4};",
+        f"       int64_t offsets[] = {{{', '.join(map(str, offsets))}}};",
         *(f"       {line}" for line in arrays),
         "",
         f"       int code = {create_call};",
@@ -295,6 +306,9 @@ def example(about: Description) -> list[str]:
     ]
 
 
-def example_steps(axis: str) -> int:
-    """Returns the number of steps along an axis of the two sequences of the header's example."""
-    return int(derived_offsets(axis, np.array([0, 3, 4]))[-1])
+def steps_along(axis: str, offsets: Array) -> int:
+    """Returns the number of steps along an axis of all sequences of the header's example.
+
+    offsets: where the steps of each begin and end along the axis of the inputs.
+    """
+    return int(derived_offsets(axis, offsets)[-1])

@@ -28,6 +28,8 @@ from stepnet.ragged import Ragged
 
 Array = np.ndarray
 LIBRARY = ".so"
+KINDS = {CODES["INDEX"]: IndexOutsideError, CODES["TOO_SHORT"]: InputError}
+"""The classes of the errors for codes that are about the values of a call."""
 ANOTHER = (
     "this process has loaded another library from here before: "
     "load it in a new process, or from another folder"
@@ -195,13 +197,15 @@ class Library:
 
     def check(self, code: int, besides: str = "") -> None:
         """Raises the error for a code that a C function of the library returned; 0 is success. It is an
-        `IndexOutsideError` for an index out of range, else a `LibraryError`.
+        `IndexOutsideError` for an index out of range, an `InputError` for a sequence that is too short, else
+        a `LibraryError`.
 
         besides: what the message adds about the arguments of a call.
         """
         if code:
-            kind = IndexOutsideError if code == CODES["INDEX"] else LibraryError
-            raise kind(f"{self.path}: {self._functions.error(code).decode()}{besides}")
+            raise KINDS.get(code, LibraryError)(
+                f"{self.path}: {self._functions.error(code).decode()}{besides}"
+            )
 
 
 def integers_text(arrays: Mapping[str, Any]) -> str:

@@ -60,7 +60,7 @@ def kernels_of(
             yield from kernels_of(part.inner, engine, rows, f"{before}{index}.")
         if part.plan is None:
             continue
-        kernel = CudaKernel(part.plan, engine.memory)
+        kernel = CudaKernel(part.plan, engine.memory, engine.options)
         for stage, codes in kernel.stages.items():
             own = [code.code for code in codes if not isinstance(code, ProductCode)]
             for place, code in enumerate(own):

@@ -17,6 +17,7 @@ from stepnet.compiler.targets import (
     choose,
     engine_named,
     engine_names,
+    is_engine,
     order_of,
     planning_of,
 )
@@ -84,12 +85,13 @@ def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str
     engine: the engine, or several in order, that the user asks for. Engines that need more than stepnet's own
     dependencies are included only if they are asked for.
     """
-    asked = {*order_of(engine), *AUTO, REFERENCE}
+    asked = dict.fromkeys((*order_of(engine), *AUTO, REFERENCE))
     try:
         chosen = choose(schedule, engine)[0].name
     except RefusedError:
         chosen = None
-    engines = {name: engine_named(name) for name in engine_names() if name in asked}
+    names = dict.fromkeys((*engine_names(), *asked))
+    engines = {name: engine_named(name) for name in names if name in asked}
     return chosen, {name: each.refuse(schedule.planned(planning_of(each))) for name, each in engines.items()}
 
 
@@ -99,7 +101,9 @@ def schedule_on(schedule: Schedule, chosen: str | None) -> Schedule:
 
     chosen: the name that `choice` returned.
     """
-    return schedule.planned(planning_of(engine_named(chosen))) if chosen in engine_names() else schedule
+    if chosen is None or not is_engine(chosen):
+        return schedule
+    return schedule.planned(planning_of(engine_named(chosen)))
 
 
 def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:

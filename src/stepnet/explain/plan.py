@@ -8,7 +8,7 @@ from stepnet.compiler.plan.partition import Concurrency, Wavefront, at_once, par
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.waves import lines_of, waves_of
-from stepnet.compiler.targets import engine_named, engine_names, engines_of, planning_of
+from stepnet.compiler.targets import engine_named, engines_of, is_engine, planning_of
 from stepnet.compiler.targets.assignment import choice as placed_on
 from stepnet.compiler.targets.base import KernelEngine, SharedEngine
 from stepnet.compiler.values.arguments import checked_integer
@@ -197,7 +197,7 @@ def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) 
 
 def shared_engine(name: str | None) -> SharedEngine | None:
     """Returns the engine with this name if its threads share a call; None for other names."""
-    engine = engine_named(name) if name in engine_names() else None
+    engine = engine_named(name) if name is not None and is_engine(name) else None
     return engine if isinstance(engine, SharedEngine) else None
 
 

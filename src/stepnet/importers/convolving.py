@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.windows import Lengths, Window, derived_axis
 from stepnet.compiler.trace.traced import Traced, apply, lifted
 from stepnet.errors import ModelError, StepError
@@ -23,7 +22,7 @@ from stepnet.importers.padding import check_idle
 from stepnet.importers.placed import Placed, Unusable
 from stepnet.importers.sizes import STEPS
 from stepnet.importers.values import broadcast, first_feature, part_of, reshaped, shape_of
-from stepnet.model.convolution import conv_transpose1d, convolution, extended, lowest
+from stepnet.model.convolution import conv_transpose1d, convolution, lowest
 from stepnet.model.counting import index_of, length_of
 from stepnet.model.nested import expand
 from stepnet.model.nested import reduce as over_steps
@@ -86,15 +85,6 @@ def zero_steps(x: Placed, axis: int, before: int, after: int) -> Placed:
 def at_steps(x: Placed, axis: int, window: Window, entry: int) -> Placed:
     """Returns one entry of each window of the steps of a value. axis: that of the steps."""
     value = apply("windows", traced_steps(x, axis), **window.attributes)[:, entry]
-    return x.with_value(value, (*x.axes[:axis], (value.type.extent[-1],), *x.axes[axis + 1 :]))
-
-
-def extend(x: Placed, axis: int, extension: Extension) -> Placed:
-    """Puts copies of steps ahead of each sequence and behind it. axis: that of the steps."""
-    try:
-        value = extended(traced_steps(x, axis), extension)
-    except StepError as error:
-        raise ModelError(str(error)) from None
     return x.with_value(value, (*x.axes[:axis], (value.type.extent[-1],), *x.axes[axis + 1 :]))
 
 

@@ -80,7 +80,7 @@ def beam_search(
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)
     ahead, count = front.scores, len(front.scores)
-    candidates = Candidates(beams, ahead.shape[1], np.unique(stops), ahead.size * beams, engine)
+    candidates = Candidates(beams, ahead.shape[1], np.unique(stops), ahead.size * beams, writer.engine)
     finished = Finished(count, beams, most, penalty)
     trail: Trail = []
     starts, logs = np.arange(count), np.zeros((count, 1))

@@ -38,8 +38,10 @@ class Combination(Combined):
         `initial`, `statics` and the final memories have one entry per part: those of a `Stack` are tuples
         with one entry per layer, those of a `Bidirectional` are {"forward": ..., "backward": ...}.
         """
-        if is_traced(call.sequences) or self.ends_early:
+        if is_traced(call.sequences):
             return self.part_by_part(call)
+        if self.ends_early:
+            return self.part_by_part(call._replace(engine=self.engine_order(call.engine)))
         return super().unprepared(form, call)
 
     def part_by_part(self, call: UncheckedCall) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from stepnet.compiler.net.types import STEPS
-from stepnet.compiler.targets import Call, EarlyEnds, Engine, choose
+from stepnet.compiler.targets import Call, DeviceEngine, EarlyEnds, Engine, choose
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.structure import leaves
@@ -147,7 +147,9 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> tuple[list[StepP
         if (reason := refusal(single)) is not None:
             return f"{part.rnn!r} is no step of a net: {reason}"
         engines.append(choose(schedule, writer.engine)[0])
-        if not engines[-1].has_same_bits or engines[-1] != engines[0]:
+        # On a device the host between two steps takes longer than they do.
+        has_bits = engines[-1].has_same_bits or isinstance(engines[-1], DeviceEngine)
+        if not has_bits or engines[-1] != engines[0]:
             return f"{part.rnn!r} runs on {engines[-1].name}"
         type_ = program.net.type_of(program.net.results[0])
         assert type_.extent == STEPS

@@ -99,7 +99,8 @@ class Bidirectional(Combination):
 
     def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
         """Returns a copy with other directions, and with the report of a quantization."""
-        return replace(self, forward=layers[0], backward=layers[1], report=report)
+        made = replace(self, forward=layers[0], backward=layers[1], report=report)
+        return made.on_engine(self.default_engine)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
         """Splits an argument {"forward": ..., "backward": ...} by direction; raises `InputError` for others.
@@ -246,7 +247,7 @@ class Stack(Combination):
 
     def with_layers(self, layers: Sequence[RNN | Combined], report: Any = None) -> Self:
         """Returns a stack of other layers, with the report of a quantization."""
-        return type(self)(layers, report=report)
+        return type(self)(layers, report=report).on_engine(self.default_engine)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
         """Splits an argument, a tuple, by layer; raises `InputError` for other values.

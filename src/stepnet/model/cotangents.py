@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from stepnet.compiler.targets import Order, gradient_order
+from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import checked_integer, flag
 from stepnet.compiler.values.once import entry_of
 from stepnet.errors import IndexOutsideError, InputError
@@ -140,7 +140,10 @@ class Vjp:
             ):
                 return made
         check_controls("vjp", Vjp.__call__, control)
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, gradient_kinds(self.model, initial))
+        asked, kinds = (
+            self.model.gradient_order(engine),
+            wanted_kinds(wrt, gradient_kinds(self.model, initial)),
+        )
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         arguments = self.model.gradient_call(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
@@ -196,7 +199,7 @@ class Vjp:
             for no batch. Raises `InputError` if only one is given.
         engine: an engine, or several in order of preference.
         """
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
+        asked, kinds = self.model.gradient_order(engine), wanted_kinds(wrt, self.model.kinds)
         checkpoint = checked_checkpoint(checkpoint)
         if (rows is None) != (steps is None):
             raise InputError("rows and steps go together: give both, or none")
@@ -243,7 +246,7 @@ class Vjp:
         ...
         """
         explanation = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
-        return explain_gradient(explanation, gradient_order(engine))
+        return explain_gradient(explanation, self.model.gradient_order(engine))
 
 
 class GradientCalls(Executables[GradientExecutable]):

@@ -72,7 +72,7 @@ def called_on_device(
         memories[: len(own)] = own
     flat = [each.reshaped((batch.positions.total, *each.shape[2:])) for each in leaves(sequences)]
     inputs = [*flat, *memories, *leaves(statics)]
-    run = program.bound((engine.name,))
+    run = program.bound(engine.name)
     outputs, final, _ = program.split(run(call_on(program, inputs, Call(batch.positions), None)))
     pairs = zip(outputs, program.levels, strict=True)
     results = rebuild(

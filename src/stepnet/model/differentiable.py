@@ -242,8 +242,10 @@ class ModelNet(DifferentiableNet):
 
     @classmethod
     def of(cls, model: Model) -> Self:
-        """Returns the net of a model for its latest or declared inputs."""
-        return cls(model.program)
+        """Returns the net of a model for its latest or declared inputs, without a copy of its parameters."""
+        program = model.program
+        zeros = (np.broadcast_to(np.zeros((), each.dtype), each.shape) for each in program.params)
+        return cls(program.with_params([*zeros]))
 
     def fixed(self, parameters: Sequence[Array]) -> "FixedNet":
         """Returns the net bound to parameters, which must not change."""
@@ -299,7 +301,7 @@ class FixedNet:
 
 
 class SingleStep:
-    """One step of a net on arrays of its own, whose contents may change between calls.
+    """One step of a net on fixed arrays, whose contents may change between calls.
 
     One thread at a time may run it.
 
@@ -308,9 +310,12 @@ class SingleStep:
             outputs and the memories that it writes.
     """
 
-    def __init__(self, net: ModelNet, rows: int) -> None:
+    def __init__(self, net: ModelNet, rows: int, memories: Sequence[Array | None] = ()) -> None:
         """Allocates the arrays for a number of rows (sequences) of a net without statics, values that each
         sequence has once.
+
+        memories: arrays from which the step reads its memories, and which it overwrites with the next ones.
+            The others, or all if there are none, are arrays of its own.
         """
         self.program, ends = net.program, net.program.ends
 
@@ -322,6 +327,9 @@ class SingleStep:
             *(arrays(net.inputs, places) for places in (ends.sequences, ends.memories)),
             *(arrays(net.results, places) for places in (ends.steps, ends.rows)),
         )
+        for place, array in enumerate(memories):
+            if array is not None:
+                self.arrays[1][place] = self.arrays[3][place] = array
         sequences, before, outputs, after = self.arrays
         positions = Positions.padded(np.ones(rows, np.int64), 1)
         self.call, self.into = Call(positions, sequences, before), Results(outputs, after)
@@ -335,8 +343,14 @@ class SingleStep:
         engine: the engines in order of preference; not read if the bound code can take other parameters.
         """
         if self.bound is None or not self.bound.rebind(parameters):
-            self.bound = self.program.kernel(engine).bind(parameters)
-            self.run = self.bound.again(self.call, self.into)
+            self.bind_to(self.program.kernel(engine).bind(parameters))
+        return self.run
+
+    def bind_to(self, bound: Bound) -> Callable[[], None]:
+        """Takes machine code that is bound to parameters, which steps of other numbers of rows may share;
+        returns the function that runs it.
+        """
+        self.bound, self.run = bound, bound.again(self.call, self.into)
         return self.run
 
 

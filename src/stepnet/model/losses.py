@@ -12,7 +12,6 @@ import numpy as np
 from stepnet.compiler.grad.gradient import vjp as vjp_net
 from stepnet.compiler.net.ir import Builder, Net, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
-from stepnet.compiler.targets import gradient_order
 from stepnet.compiler.trace.draws import traced_purely
 from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.compiler.trace.step import NamedValues
@@ -137,7 +136,10 @@ class ValueAndGrad:
                 if done is not None:
                     return done
         check_controls("value_and_grad", ValueAndGrad.__call__, control)
-        asked, kinds = gradient_order(engine), wanted_kinds(wrt, gradient_kinds(self.model, initial))
+        asked, kinds = (
+            self.model.gradient_order(engine),
+            wanted_kinds(wrt, gradient_kinds(self.model, initial)),
+        )
         checkpoint, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         if self.model.ends_early:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")

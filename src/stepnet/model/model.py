@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, SupportsIndex, Unpack
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.targets import Order, checked_engine, gradient_order, order_of
 from stepnet.compiler.values.arguments import advised, file_path, flag, unknown_argument
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
@@ -35,6 +35,7 @@ from stepnet.model.program import REPLACED, Asked, Program, same_parameters
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
+    from stepnet.compiler.targets.cuda.options import CudaPrecision
     from stepnet.compiler.targets.library import CallSpecification
     from stepnet.explain.document import TitledSection
     from stepnet.model.gradients import CallArguments, Cut, Places
@@ -52,9 +53,13 @@ MADE_WITH = {
     "reverse",
     "unroll",
     "until",
+    "default_engine",
 }
 """The attributes of models that stay as they were made."""
 
+
+SET_BY = {"params": REPLACED, "default_engine": "to(device) returns a model that runs there"}
+"""Advice for attributes that cannot be set, where it is not to make another model."""
 
 OF_OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("predict", "forward", "run", "apply"), "call the model itself, model(sequences)"),
@@ -63,7 +68,7 @@ OF_OTHERS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("load_state_dict", "set_weights"), "with_params(params) returns a model with others"),
     **dict.fromkeys(("train", "eval"), "a model has no modes, and runs as it was when it was made"),
-    **dict.fromkeys(("to", "cuda", "cpu"), "what runs it is engine= of a call"),
+    **dict.fromkeys(("cuda", "cpu"), 'to("cuda") returns a copy that runs on a GPU, to("cpu") on the CPU'),
     **dict.fromkeys(("summary", "get_config"), "print(model.explain()), and stepnet show of a file"),
     **dict.fromkeys(("fit", "compile", "backward"), "stepnet.value_and_grad(loss, model) trains it"),
 }
@@ -106,6 +111,7 @@ class Model(ABC):
         gives_final: Whether a call returns the final memories besides the outputs.
         until: The condition that ends the sequences of a recurrence early; None for none.
         programs: The compiled programs, one for each kind of inputs, with the latest one.
+        default_engine: The engines that `engine="auto"` stands for; "auto" itself unless `to` made the model.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), inputs=())
@@ -119,6 +125,7 @@ class Model(ABC):
     gives_final: ClassVar[bool] = True
     until: Any = None
     programs: Any
+    default_engine: Order = "auto"
 
     # ---- the call
 
@@ -211,6 +218,7 @@ class Model(ABC):
 
             if self.until is not None:
                 raise InputError("until= is not for arrays on a GPU: give arrays of the host")
+            call = call._replace(engine=self.engine_order(engine))
             return called_on_device(self.gradient_reading, call, self.gives_final)
         if has_jax_arrays(sequences):
             further = initial, statics, lengths, last_only, engine
@@ -288,11 +296,85 @@ class Model(ABC):
         """
 
     def engine_order(self, asked: Asked) -> Order:
-        """Checks the argument `engine` and returns it; raises `InputError` for an engine that is not known.
+        """Checks the argument `engine` and returns it, with the model's own engines in place of "auto".
+        Raises `InputError` for an engine that is not known.
 
         asked: the argument: an engine, or several in order of preference.
         """
-        return checked_engine(asked)
+        order, own = checked_engine(asked), self.default_engine
+        if own == "auto" or "auto" not in (order, *order):
+            return order
+        if isinstance(order, str):
+            return own
+        return tuple(name for each in order for name in (order_of(own) if each == "auto" else (each,)))
+
+    def gradient_order(self, asked: Asked) -> Order:
+        """Checks the argument `engine` of a gradient; returns those of its engines that run gradients, of
+        `engine_order`.
+        """
+        return gradient_order(self.engine_order(asked))
+
+    @property
+    def first_engine(self) -> Order:
+        """The engines that `engine="auto"` stood for when the model was made, ahead of any `to`."""
+        return "auto"
+
+    def to(
+        self, device: str, *, precision: "CudaPrecision" = "float32", batch_invariant: bool = False
+    ) -> Self:
+        """Returns a copy of the model that runs on a device wherever `engine="auto"` is left: in calls,
+        streams, generation, gradients and explanations. Nothing is traced again.
+
+        Parameters are brought to the device at the first use there, and stay there. The device is that of the
+        model's own calls: as a layer of another model it runs where that one does. It is copied and pickled
+        with the model, and not saved by `save`.
+
+        Args:
+            device: "cuda" for the first GPU, "cuda:1" for the second and so on, "cuda-emulated" for an
+                emulation of one, or "cpu" for what the model had at first.
+            precision: The numbers that float32 is multiplied as on a GPU: "float32", or "tf32" or "bfloat16",
+                which are faster and round them to 10 bits or to 7. Other dtypes, such as float64, are
+                multiplied as they are.
+            batch_invariant: Whether a sequence has the same bits in every batch, whatever is faster.
+
+        Returns:
+            A new model of the same class. The old one is unchanged.
+
+        Raises:
+            InputError: For another device or precision, and for options of a GPU with "cpu".
+            DeviceError: If there is no such GPU here, with the reason.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"))
+        >>> there = rnn.to("cuda-emulated", precision="tf32")
+        >>> print(there)
+        RNN(<lambda>, memory=array) on cuda-emulated:tf32
+        >>> there(np.ones((1, 3), "float32"))[1].tolist()
+        [3.0]
+        """
+        with IMPORTS:  # late: few processes use a GPU
+            from stepnet.model.devices import engine_on
+
+        return self.on_engine(engine_on(device, precision, batch_invariant) or self.first_engine)
+
+    def on_engine(self, order: Order) -> Self:
+        """Returns a copy of the model whose `engine="auto"` stands for other engines; itself if it does
+        already.
+
+        order: the engines in order of preference.
+        """
+        if order == self.default_engine:
+            return self
+        made = object.__new__(type(self))
+        vars(made).update(vars(self) | {"default_engine": order, "programs": self.programs.with_own_calls()})
+        return made
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Copies and pickles the model as its class does, and the engines that `to` chose."""
+        made: Any = super().__reduce_ex__(protocol)
+        is_whole = self.default_engine == self.first_engine or len(made) > 2  # with all attributes
+        return made if is_whole else (*made, {"default_engine": self.default_engine})
 
     @property
     def gradient_refusal(self) -> str | None:
@@ -330,7 +412,7 @@ class Model(ABC):
         compiled for that.
         """
         if name in MADE_WITH and name in vars(self):
-            advice = REPLACED if name == "params" else f"make another model, with {name}="
+            advice = SET_BY.get(name, f"make another model, with {name}=")
             raise InputError(f"the {name} of this {type(self).__name__} cannot be set: {advice}")
         super().__setattr__(name, value)
 
@@ -342,8 +424,14 @@ class Model(ABC):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{advice}")
 
     def __repr__(self) -> str:
-        """Returns the class of the model, and what it was made with."""
-        return f"{type(self).__name__}({', '.join(self.described)})"
+        """Returns the class of the model, what it was made with, and the engines that `to` chose."""
+        return f"{type(self).__name__}({', '.join(self.described)}){self.on_device}"
+
+    @property
+    def on_device(self) -> str:
+        """The engines that `to` chose, as the text of the model has them, such as " on cuda"; else ""."""
+        own = self.default_engine
+        return "" if own == self.first_engine else f" on {', '.join(order_of(own))}"
 
     def read(
         self,

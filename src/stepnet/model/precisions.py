@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from stepnet.compiler.net.encodings import Precision
+from stepnet.compiler.net.encodings import OF_WEIGHTS, Precision
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.layers import Layer
 from stepnet.model.recurrence import RNN
@@ -29,6 +29,16 @@ def in_precisions(layer: Layer, precisions: Sequence[Precision | None], report: 
         return rnn if precision is None else rnn.in_precision(precision, own)
 
     return with_recurrences(layer, changed, report)
+
+
+def with_rounded_weights(rnn: RNN, dtype: str, exact: tuple[str, ...] = ()) -> RNN:
+    """Returns a copy of a recurrence whose products round the weights alone, and not the values that they
+    multiply: to bfloat16, or to int8 with a scale for each column. Sums are float32.
+
+    dtype: "bfloat16" or "int8". Parameters are given as before, in float32, bfloat16 or float16; they are
+    rounded where machine code is bound to them. exact: the names of parameters that are not rounded.
+    """
+    return rnn.in_precision(Precision(OF_WEIGHTS[dtype], exact=exact))
 
 
 def without_end(layer: Layer) -> Layer:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -533,6 +533,13 @@ class Programs(Generic[Kind]):
         # A local variable, as another thread may replace `latest` before the return.
         program = self.latest = entry_of(programs, key, make, MOST_KINDS)
         return program
+
+    def with_own_calls(self) -> Self:
+        """Returns a copy with the same programs, whose calls are prepared apart, for other engines."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        made.calls = Calls[Kind]()
+        return made
 
     def changed(self, change: Callable[[Kind], Kind]) -> "Programs[Kind]":
         """Returns a copy with each program changed, once for all kinds of inputs that share it.

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 import numpy as np
 
 from stepnet.compiler.grad import tangent_net
-from stepnet.compiler.targets import gradient_order
 from stepnet.compiler.values.arguments import choice, flag, mapping
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import leaves_as, named_leaves, rebuild, skeleton
@@ -111,7 +110,7 @@ class Jvp:
             done = None if form is None else self.calls.run(form, sequences, given, initial, params)
             if done is not None:
                 return self.answer(done)
-        order, last_only = gradient_order(engine), flag(last_only, "last_only")
+        order, last_only = self.model.gradient_order(engine), flag(last_only, "last_only")
         arguments = self.model.gradient_call(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, order)
         )

@@ -9,6 +9,7 @@ from stepnet.compiler.net.types import CONST, STEPS, Extent, is_derived, is_pair
 from stepnet.compiler.net.windows import is_own_axis
 from stepnet.errors import ModelError
 from stepnet.onnx.convolutions import Finder
+from stepnet.onnx.copies import COPIES
 from stepnet.onnx.extents import EXTENTS
 from stepnet.onnx.operators import OPERATORS, Rule, WrittenOperation
 from stepnet.onnx.scope import OnnxValue, Scope
@@ -21,7 +22,7 @@ PAIRS = "attention between steps is not written"
 NESTED = "ONNX has no nested sequences"
 WHOLE_STEPS = "steps in reverse order, and sequences that a step reads whole, are not written"
 OWN_STEPS = "an input has steps of its own, which are not written"
-RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS, **WINDOWS}
+RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS, **WINDOWS, **COPIES}
 
 
 def refused(node: Node, reason: str) -> ModelError:

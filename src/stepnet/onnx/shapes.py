@@ -6,13 +6,15 @@ import numpy as np
 
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
-from stepnet.importers import selecting, shaping
+from stepnet.importers import extending, selecting, shaping
 from stepnet.importers.axes import time_of
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.sizes import product
 from stepnet.onnx import sequences
 from stepnet.onnx.call import OnnxCall
 
+COPIES = {mode: mode for mode in ("reflect", "edge", "wrap")}
+"""The modes of Pad that put copies of entries around an axis, with their names in `numpy.pad`."""
 FIXED_INSIDE = (
     "or, where a size is the number of steps of the example, as dynamo=False writes it for attention, export "
     "with dynamo=True and dynamic_shapes="
@@ -122,18 +124,17 @@ def concat(call: OnnxCall) -> Placed:
 
 
 def pad(call: OnnxCall) -> Placed:
-    """Computes the result of a Pad node: features padded with one number, or, for a negative pad, cut off; or
-    steps of zeros around sequences, which only a convolution may read.
+    """Computes the result of a Pad node: features padded with one number, or, for a negative pad, cut off;
+    steps of zeros around sequences, which only a convolution may read; or copies of steps or features.
     """
     x, mode, pads = call.x, call.attributes.get("mode", "constant"), call.integers(1, "pads") or []
     axes = [x.axis(axis) for axis in call.integers(3, "axes", list(range(len(x.axes)))) or []]
-    if mode != "constant" or len(pads) != 2 * len(axes):
-        raise ModelError(
-            f"its mode is {mode!r} with {len(pads)} pads for {len(axes)} axes: only the mode 'constant' is "
-            "supported, with two pads per axis"
-        )
-    number = call.number(2, "value", 0)
-    return selecting.pad(x, [*zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True)], number)
+    if len(pads) != 2 * len(axes):
+        raise ModelError(f"it has {len(pads)} pads for {len(axes)} axes, not two for each")
+    ends = [*zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True)]
+    if mode != "constant":
+        return extending.pad_with_copies(x, ends, extending.mode_of(mode, COPIES), call.padded)
+    return selecting.pad(x, ends, call.number(2, "value", 0))
 
 
 def split(call: OnnxCall) -> list[Placed]:

@@ -24,6 +24,7 @@ from stepnet.importers.convolving import (
     pool,
     window_of,
 )
+from stepnet.importers.extending import mode_of, pad_with_copies
 from stepnet.importers.grids import convolve_channels, pool_channels
 from stepnet.importers.placed import Placed, constant
 from stepnet.model.convolution import windowed_max, windowed_mean
@@ -190,15 +191,23 @@ def pooling(call: PaddleCall) -> Placed:
 
 
 def padding(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator pad3d: puts numbers around features, or zeros around steps,
-    which only a convolution reads.
+    """Computes the result of Paddle's operator pad3d: puts numbers around features, zeros around steps, which
+    only a convolution reads, or copies of either.
     """
     x, pads = call.operand(), call.wholes("paddings", "Paddings")
     number = call.attribute("pad_value", call.attribute("value", 0.0))
-    if call.attribute("mode", "constant") != "constant" or len(pads) != 6 or len(x.axes) != 5:
-        raise ModelError("it pads by another mode than constant, or another tensor than one of five axes")
+    mode = call.attribute("mode", "constant")
+    if len(pads) != 6 or len(x.axes) != 5:
+        raise ModelError("it pads another tensor than one of five axes")
     checked_channels_first(call)
-    return selecting.pad(x, [(axis, pads[8 - 2 * axis], pads[9 - 2 * axis]) for axis in (2, 3, 4)], number)
+    ends = [(axis, pads[8 - 2 * axis], pads[9 - 2 * axis]) for axis in (2, 3, 4)]
+    if mode != "constant":
+        return pad_with_copies(x, ends, mode_of(mode, COPIES), call.padded)
+    return selecting.pad(x, ends, number)
+
+
+COPIES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+"""The modes of pad3d that put copies of entries around an axis, with their names in `numpy.pad`."""
 
 
 # ---- channels ----------------------------------------------------------------------------------------------

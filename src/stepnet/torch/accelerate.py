@@ -7,7 +7,10 @@ from typing import Any, cast
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.errors import InputError
 from stepnet.model.program import Asked
+from stepnet.torch.bound import BOUND
 from stepnet.torch.layers import GRU, LSTM, RNN
+from stepnet.torch.linear import Linear, Weights
+from stepnet.torch.linear_layers import checked_weights, linear_layers
 from stepnet.torch.patches import Origin, Patch, patches
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import dtypes_refused
@@ -19,6 +22,8 @@ torch: Any = pytorch("torch")
 OURS: dict[Any, Any] = {
     getattr(torch.nn, ours.__name__): ours for ours in (GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell)
 }
+OF_LINEAR = "weights", BOUND
+"""The attributes that stepnet adds to a linear layer, besides its engine."""
 ALREADY = "it is stepnet's already"
 OWN_FORWARD = "its forward was replaced on the layer itself, and may compute something else"
 
@@ -39,12 +44,13 @@ class Accelerated:
 
     def undo(self) -> None:
         """Gives the replaced layers their classes of torch.nn or transformers back, in place, and removes the
-        attributes of stepnet: the engines, and prepared calls of layers of transformers.
+        attributes of stepnet: the engines, the weights of linear layers in fewer bits, and prepared calls of
+        layers of transformers.
         """
         for module in self.replaced.values():
-            origin = origin_of(type(module))
+            origin, is_linear = origin_of(type(module)), isinstance(module, Linear)
             module.__class__ = as_theirs(cast("Any", type(module)))
-            for name in ("engine", *(origin.state if origin is not None else ())):
+            for name in ("engine", *(origin.state if origin is not None else OF_LINEAR * is_linear)):
                 module.__dict__.pop(name, None)
 
     def __str__(self) -> str:
@@ -71,10 +77,12 @@ def nothing_replaced(known: Iterable[Patch]) -> str:
 
 
 def title(module: Any) -> str:
-    """Returns the text for a replaced layer in a report: its class, and for a layer of another library than
-    torch.nn, in brackets, the names of its functions that stepnet runs.
+    """Returns the text for a replaced layer in a report: its class, and in brackets, for a layer of another
+    library than torch.nn, the names of its functions that stepnet runs, for a linear layer its weights.
     """
     kind = cast("Any", type(module))
+    if isinstance(module, Linear):
+        return f"{kind.__name__} ({module.weights})"
     origin = origin_of(kind)
     return kind.__name__ if origin is None else f"{kind.__name__} ({', '.join(origin.runs)})"
 
@@ -94,6 +102,7 @@ def as_theirs(kind: Any) -> Any:
     Then a class with the same members is derived from the class of torch.nn.
     """
     theirs: dict[Any, Any] = {ours: theirs for theirs, ours in OURS.items()}
+    theirs[Linear] = torch.nn.Linear
     theirs |= {base: base.stepnets.theirs for base in (kind, *kind.__bases__) if "stepnets" in vars(base)}
     if kind in theirs:
         return theirs[kind]
@@ -105,7 +114,7 @@ def as_theirs(kind: Any) -> Any:
     return type(kind.__name__, bases, members)
 
 
-def accelerate(model: Any, *, engine: Asked = "auto") -> Accelerated:
+def accelerate(model: Any, *, engine: Asked = "auto", linear: Weights | None = None) -> Accelerated:
     """Replaces, in place, the layers torch.nn.GRU, LSTM and RNN of a model, and the cells GRUCell, LSTMCell
     and RNNCell, by stepnet's, and returns a record of the replaced layers. A cell still runs one step per
     call.
@@ -121,9 +130,13 @@ def accelerate(model: Any, *, engine: Asked = "auto") -> Accelerated:
         model: A torch.nn.Module.
         engine: The engine that runs the replaced layers, or several in order of preference, as for `GRU`.
             Layers that are stepnet's already get it too, unless it is "auto".
+        linear: "bfloat16" or "int8" makes every torch.nn.Linear a `stepnet.torch.Linear`, whose product
+            reads weights in that dtype: for `generate`, as reading weights takes most of the time of a token.
+            These layers run without gradients. By default linear layers are left as they are.
 
     Raises:
-        InputError: If `model` is no module, and for an engine that is not known.
+        InputError: If `model` is no module, and for an engine or a `linear` that is not known. With `linear`
+            for a model without linear layers, and for int8 if a weight is NaN or infinity.
 
     >>> import torch, stepnet.torch
     >>> small = torch.nn.LSTM(4, 4).to(torch.float8_e4m3fn)
@@ -137,16 +150,30 @@ def accelerate(model: Any, *, engine: Asked = "auto") -> Accelerated:
     >>> done.undo()
     >>> isinstance(model[1], stepnet.torch.GRU)
     False
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 10))
+    >>> print(stepnet.torch.accelerate(model, linear="int8"))
+    1: Linear (int8)
     """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"accelerate takes a torch.nn.Module, not {described(model)}")
     if any(kind.__module__.partition(".")[0] == "keras" for kind in type(model).__mro__):
         raise InputError("this is a model of Keras, whose layers stepnet.keras.accelerate() replaces")
-    order = checked_engine(engine)
-    modules: list[tuple[str, Any]] = list(model.named_modules())
-    replaced, left, by_name, known = dict[str, Any](), dict[str, str](), dict(modules), patches()
-    for name, module in modules:
-        if isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
+    order, weights = checked_engine(engine), checked_weights(linear)
+    by_name: dict[str, Any] = dict(model.named_modules())
+    replaced, left, known = dict[str, Any](), dict[str, str](), patches()
+    linears = {} if weights is None else linear_layers(by_name, weights)
+    for name in (name for name, why in linears.items() if why is None):
+        by_name[name].__class__, by_name[name].weights = (
+            Linear,
+            weights,
+        )  # first, as blocks ask for their class
+    for name, module in by_name.items():
+        if name in linears:
+            why = linears[name]
+            kind, reasons = (Linear, {}) if why is None else (None, {"": why})
+        elif isinstance(module, Linear):
+            kind, reasons = None, {"": with_engine(module, order) + with_weights(module, weights)}
+        elif isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
             why = refusal(module)
             kind, reasons = (OURS[type(module)], {}) if why is None else (None, {"": why})
         else:
@@ -169,6 +196,17 @@ def with_engine(module: Any, engine: Order) -> str:
         return ALREADY + (f", with engine={before!r}" if before != "auto" else "")
     module.engine = engine
     return f"{ALREADY}; its engine is now {engine!r}, and was {before!r}"
+
+
+def with_weights(module: Linear, weights: Weights | None) -> str:
+    """Sets the dtype of the weights of a linear layer that is stepnet's already, unless it is None; returns
+    what the report adds for a change.
+    """
+    before = module.weights
+    if weights in (None, before):
+        return ""
+    module.weights = weights
+    return f"; its weights are now in {weights}, and were in {before}"
 
 
 def other_layer(module: Any, holder: Any, known: Iterable[Patch]) -> tuple[Any, Mapping[str, str]]:

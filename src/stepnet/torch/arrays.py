@@ -2,6 +2,7 @@
 are stored as they are, and computed in float32.
 """
 
+import ctypes
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,11 @@ PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 """The classes of most tensors, which have numbers of their own and PyTorch's functions."""
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """The dtypes in which numbers are stored, and computed in float32."""
+CAPSULE: Any = torch._C._to_dlpack
+VERSIONED_CAPSULE: Any = getattr(torch._C, "_to_dlpack_versioned", CAPSULE)
+"""PyTorch's functions that lend the memory of a tensor by DLPack; older versions have the first alone."""
+IN_HOST_MEMORY = 1, 0
+"""DLPack's kind and number of the CPU."""
 
 
 def carried(tensors: Iterable[Any]) -> list[Any]:
@@ -66,6 +72,28 @@ def check_plain(tensor: Any) -> None:
         )
 
 
+class Lent:
+    """The memory of a dense tensor on the CPU as DLPack lends it to NumPy. `Tensor.__dlpack__` is the same
+    with checks, mostly of other devices, which take several times as long as the array.
+
+    tensor: contiguous, and without gradients.
+    """
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        """Stores the tensor."""
+        self.tensor = tensor
+
+    def __dlpack__(self, *, max_version: Any = None, **_: Any) -> Any:
+        """Returns the capsule of the tensor's memory: a versioned one for a caller that names a version."""
+        return CAPSULE(self.tensor) if max_version is None else VERSIONED_CAPSULE(self.tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Returns where the memory is. PyTorch and NumPy refuse a tensor that is elsewhere."""
+        return IN_HOST_MEMORY
+
+
 def array_of(tensor: Any) -> Array:
     """Returns a tensor's numbers as a C-contiguous array, without a copy if the tensor is contiguous.
 
@@ -86,7 +114,18 @@ def view_of(tensor: Any) -> Array:
     check_plain(tensor)
     if tensor.dtype is torch.bfloat16:
         return view_of(tensor.detach().view(torch.int16)).view(BFLOAT16)
-    return np.from_dlpack(tensor.detach().contiguous())
+    return np.from_dlpack(Lent(tensor.detach().contiguous()))
+
+
+def borrowed(tensor: Any, dtype: str) -> Array | None:
+    """Views a tensor's numbers as an array that does not keep their memory: it may be used as long as the
+    tensor has this memory. None for a tensor of another dtype, or with gaps.
+    """
+    if str(tensor.dtype) != f"torch.{dtype}" or not tensor.is_contiguous():
+        return None
+    size = tensor.numel() * tensor.itemsize
+    memory = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    return np.frombuffer(memory, dtype).reshape(tuple(tensor.shape))
 
 
 def tensor_of(array: Array) -> Any:

@@ -3,6 +3,7 @@ code that is bound to a copy of the parameters.
 
 Parameters change in ways that PyTorch does not count: `p.data.add_`, NumPy's writes, `p.data = other`. So the
 bytes are compared at each call; that takes a small part of the time that packing them takes.
+Where that is no small part, marks tell the changes (`marks.py`).
 """
 
 import itertools
@@ -21,10 +22,11 @@ from stepnet.model.pieces import Checkpoint, checked_checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import HALVES, Array, array_of, carried, in_dtypes, tensor_of
-from stepnet.torch.function import count_products, run_forward, run_tensors
+from stepnet.torch.function import run_tensors
 from stepnet.torch.places import ON_HOST, place_on
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_differentiated
+from stepnet.torch.running import count_products, run_forward
 from stepnet.torch.sequences import SequencePlaces
 
 torch: Any = pytorch("torch")

@@ -9,22 +9,20 @@ dy, dh of dx, dh0, dW       forward mode: the net of the tangent as another such
 from collections.abc import Sequence
 from typing import Any
 
-from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.targets import Order
 from stepnet.errors import InputError
 from stepnet.model.differentiable import DifferentiableNet, Passes
 from stepnet.model.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import carried
-from stepnet.torch.mapped import mapped
+from stepnet.torch.mapped import MappedAxis, MappedNet, mapped
 from stepnet.torch.places import place_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_differentiated, is_transformed, untraced, wanted_of
+from stepnet.torch.running import as_inputs, count_products, run_backward, run_forward, run_net_on
 
 torch: Any = pytorch("torch")
-dispatch: Any = pytorch("torch.utils._python_dispatch")
-FLOP_COUNTER = "torch.utils.flop_counter"
-"""The module of PyTorch's counter of floating-point operations, `FlopCounterMode`."""
 NO_FUNCTIONALIZE = (
     "recurrences run under torch.func.functionalize, and not under another transform inside it: exchange the "
     "two, as in grad(functionalize(function))"
@@ -42,7 +40,7 @@ def differentiated(
 
     positions: where the steps of the sequences lie. tensors: the inputs; None for a memory of zeros.
     engine: an engine, or several in order of preference. checkpoint: the number of steps between memories
-        saved for gradients, or None; under a transform nothing is saved.
+        saved for gradients, or None.
     """
     place = place_of(tensors, engine)
     if not is_transformed():
@@ -51,7 +49,7 @@ def differentiated(
     order = net.gradient_engines(place.engines(engine))
     if (interpreter := functionalizing()) is not None:
         return functionalized(interpreter, net, positions, tensors, order)
-    return NetFunction.apply(net, order, positions, *tensors)
+    return applied(MappedNet(net, order, positions, checkpoint), tensors)
 
 
 def run_tensors(
@@ -75,57 +73,26 @@ def run_tensors(
     return run_net_on(net, positions, inputs, engine)
 
 
-def run_net_on(
-    net: DifferentiableNet, positions: Positions, tensors: Sequence[Any], engine: Asked
-) -> tuple[Any, ...]:
-    """Runs a net on tensors where they lie; returns its results as tensors, without gradients.
-
-    positions: where the steps of the sequences lie. tensors: the inputs; None for a memory of zeros.
-    engine: the engines in order of preference.
-    """
-    place = place_of(tensors, engine)
-    with place.running():
-        arrays = place.arrays(tensors)
-        return place.tensors(net(arrays, positions, checked_engine(place.engines(engine))), arrays)
-
-
-def count_products(
-    net: DifferentiableNet, positions: Positions, wanted: tuple[int, ...] | None = None
-) -> None:
-    """Adds the matrix products of a call of a net to the counters `FlopCounterMode` of PyTorch that are
-    active, which count operators of PyTorch: by an operator that does nothing.
-
-    positions: where the steps of the sequences lie. wanted: the positions of the inputs that get gradients,
-    for the products of the backward pass; None for those of the net.
-    """
-    if not torch._C._len_torch_dispatch_stack():
-        return
-    modes: Sequence[Any] = dispatch._get_current_dispatch_mode_stack()
-    if any(type(mode).__module__ == FLOP_COUNTER for mode in modes):
-        torch.ops.stepnet.products(torch.empty(0), net.products(positions, wanted))
-
-
 class NetFunction(torch.autograd.Function):
     """Autograd function of a net under the transforms of torch.func and in forward mode. Its gradients and
     its tangents are nets, and so functions of the same kind: all of them have gradients, tangents and vmap.
 
-    It saves its inputs alone, as each transform sees other values of them.
+    It saves its inputs, of which each transform sees other values. What the net's forward pass saves is in
+    the `Saved` of the run: no further derivative needs it, as that of a gradient follows from its inputs.
     """
 
     @staticmethod
-    def forward(net: DifferentiableNet, engine: Order, positions: Positions, *tensors: Any) -> Any:
-        """Runs the net and returns its results.
-
-        engine: the engines in order of preference. positions: where the steps of the sequences lie.
-        tensors: the net's inputs.
+    def forward(run: MappedNet, *tensors: Any) -> Any:
+        """Runs the net and returns its results. run: the net, with the axes that are mapped. tensors: the
+        net's inputs.
         """
-        count_products(net, positions)
-        return run_net_on(net, positions, tensors, engine)
+        return run(tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         """Stores in `ctx` the arguments of `forward` (`inputs`), and the shapes of its results (`output`)."""
-        ctx.net, ctx.engine, ctx.positions, *tensors = inputs
+        ctx.run, *tensors = inputs
+        ctx.net = ctx.run.net
         ctx.save_for_forward(*tensors)
         keep(ctx, tensors, output, ())
 
@@ -134,50 +101,45 @@ class NetFunction(torch.autograd.Function):
         """Computes the gradients of the arguments of `forward` from the cotangents of its results, of which
         None is zeros, by the net of the gradient. Returns None for arguments that get none.
         """
-        wanted = tuple(place for place, is_needed in enumerate(ctx.needs_input_grad[3:]) if is_needed)
+        run: MappedNet = ctx.run
+        wanted = tuple(place for place, is_needed in enumerate(ctx.needs_input_grad[1:]) if is_needed)
         tensors = ctx.saved_tensors
         inputs = [*tensors, *known_cotangents(ctx, cotangents)]
-        gradients = run_several(ctx.net.gradient(wanted), ctx.positions, inputs, ctx.engine)
-        return None, *by_argument(ctx, wanted, as_inputs(gradients, tensors, wanted))
+        each = run_several(run.gradient(wanted), inputs)
+        gradients = map(run.of_input, wanted, each)
+        return None, *by_place(ctx, wanted, as_inputs([*gradients], tensors, wanted))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         """Computes the tangents of the results of `forward` from those of its arguments, of which None is
         zeros, by the net of the tangent. Returns None for results that have none.
         """
-        net: DifferentiableNet = ctx.net
-        given = {place: tensor for place, tensor in enumerate(tangents[3:]) if tensor is not None}
-        inputs = [*ctx.saved_tensors, *carried(given.values())]
-        made = run_several(net.tangent((*given,)), ctx.positions, inputs, ctx.engine)
+        run: MappedNet = ctx.run
+        given = {place: tensor for place, tensor in enumerate(tangents[1:]) if tensor is not None}
+        made = run_several(run.tangent((*given,)), [*ctx.saved_tensors, *carried(given.values())])
         typed = (tensor.to(dtype) for tensor, (_, dtype, _) in zip(made, ctx.like, strict=True))
-        by_place = dict(zip(net.floats, typed, strict=True))
-        return tuple(by_place.get(place) for place in range(len(net.results)))
+        known = dict(zip(run.net.floats, typed, strict=True))
+        return tuple(known.get(place) for place in range(len(run.net.results)))
 
     @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: Any,
-        net: DifferentiableNet,
-        engine: Order,
-        positions: Positions,
-        *tensors: Any,
-    ) -> tuple[Any, Any]:
+    def vmap(info: Any, in_dims: Any, run: MappedNet, *tensors: Any) -> tuple[Any, Any]:
         """Runs the net for each entry of the mapped axes of its inputs; returns the results, with these
         entries first, and where that axis is.
 
         info: the number of entries. in_dims: the mapped axis of each argument, None for one without.
         """
-
-        def apply(net: DifferentiableNet, positions: Positions, *inputs: Any) -> tuple[Any, ...]:
-            """Runs a net once: as this function where a further transform or autograd sees it, which takes
-            PyTorch about as long as a small net; else as a plain call.
-            """
-            if is_differentiated(inputs):
-                return NetFunction.apply(net, engine, positions, *inputs)
-            return run_tensors(net, positions, inputs, engine)
-
-        results = mapped(apply, net, info.batch_size, in_dims[3:], positions, tensors)
+        results = mapped(applied, run, MappedAxis(info.batch_size, in_dims[1:]), tensors)
         return results, (0,) * len(results)
+
+
+def applied(run: MappedNet, tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """Runs a net once: as `NetFunction` where a transform or autograd sees it, which takes PyTorch about as
+    long as a small net; else as a plain call. Returns its results.
+    """
+    if not is_differentiated(tensors):
+        return run(tensors)
+    wanted = wanted_of(tensors) if torch.is_grad_enabled() else ()
+    return NetFunction.apply(run.saving(wanted), *tensors)
 
 
 class QuickFunction(torch.autograd.Function):
@@ -218,11 +180,12 @@ class QuickFunction(torch.autograd.Function):
         tensors, saved, wanted = every[: ctx.count], every[ctx.count :], ctx.passes.wanted
         known = known_cotangents(ctx, cotangents)
         if torch.is_grad_enabled() or is_transformed() or any(map(is_batched, known)):
-            gradient = ctx.net.gradient(wanted)
-            gradients = run_several(gradient, ctx.positions, [*tensors, *known], ctx.engine)
-            return by_argument(ctx, wanted, as_inputs(gradients, tensors, wanted))
-        count_products(ctx.net, ctx.positions, wanted)
-        return by_argument(ctx, wanted, run_backward(ctx.passes, ctx.positions, tensors, known, saved))
+            gradient = MappedNet(ctx.net, ctx.engine, ctx.positions).gradient(wanted)
+            gradients = as_inputs(run_several(gradient, [*tensors, *known]), tensors, wanted)
+        else:
+            count_products(ctx.net, ctx.positions, wanted)
+            gradients = run_backward(ctx.passes, ctx.positions, tensors, known, saved)
+        return None, None, *by_place(ctx, wanted, gradients)
 
 
 # ---- what both functions do --------------------------------------------------------------------------------
@@ -251,22 +214,13 @@ def known_cotangents(ctx: Any, cotangents: Sequence[Any]) -> list[Any]:
     )
 
 
-def run_several(
-    net: DifferentiableNet, positions: Positions, inputs: Sequence[Any], engine: Order
-) -> tuple[Any, ...]:
+def run_several(run: MappedNet, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Runs the net of a gradient or a tangent on tensors that PyTorch tracks. Some of them may stand for
     several, as the cotangents of `is_grads_batched=True` of torch.autograd.grad do; then so do the results.
-
-    positions: where the steps of the sequences lie. engine: the engines in order of preference.
     """
-
-    def apply(net: DifferentiableNet, positions: Positions, *inputs: Any) -> tuple[Any, ...]:
-        """Runs a net once."""
-        return run_tensors(net, positions, inputs, engine)
-
-    dims = [0 if tensor is not None and is_batched(tensor) else None for tensor in inputs]
+    dims = tuple(0 if tensor is not None and is_batched(tensor) else None for tensor in inputs)
     if all(dim is None for dim in dims):
-        return apply(net, positions, *inputs)
+        return applied(run, inputs)
     torch._C._vmapmode_increment_nesting()
     level = torch._C._vmapmode_decrement_nesting()
     several = [
@@ -274,16 +228,16 @@ def run_several(
         for tensor, dim in zip(inputs, dims, strict=True)
     ]
     count = next(len(tensor) for tensor, dim in zip(several, dims, strict=True) if dim is not None)
-    results = mapped(apply, net, count, dims, positions, several)
+    results = mapped(applied, run, MappedAxis(count, dims), several)
     return tuple(torch._add_batch_dim(tensor, 0, level) for tensor in results)
 
 
-def by_argument(ctx: Any, wanted: Sequence[int], gradients: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns gradients by the arguments of a function, of which the first two are no tensors; None for those
-    without a gradient. wanted: the positions of the inputs that have gradients.
+def by_place(ctx: Any, wanted: Sequence[int], gradients: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns gradients by the inputs of a net; None for those without a gradient. wanted: the positions of
+    the inputs that have gradients.
     """
-    by_place = dict(zip(wanted, gradients, strict=True))
-    return None, None, *(by_place.get(place) for place in range(ctx.count))
+    known = dict(zip(wanted, gradients, strict=True))
+    return tuple(known.get(place) for place in range(ctx.count))
 
 
 # ---- transforms of PyTorch ---------------------------------------------------------------------------------
@@ -321,49 +275,3 @@ def functionalized(
 def is_batched(tensor: Any) -> bool:
     """Tells whether a tensor stands for several, as those of torch.autograd.grad with is_grads_batched do."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor)
-
-
-# ---- half precision ----------------------------------------------------------------------------------------
-
-
-def as_inputs(gradients: Sequence[Any], tensors: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
-    """Casts gradients to the dtypes of the inputs that they are of: those of half precision are computed in
-    float32. tensors: all inputs of a net. wanted: the positions of the inputs that get gradients.
-    """
-    pairs = zip(gradients, wanted, strict=True)
-    return [gradient.to(tensors[place].dtype) for gradient, place in pairs]
-
-
-# ---- tensors and arrays ------------------------------------------------------------------------------------
-
-
-def run_forward(passes: Passes, positions: Positions, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Runs a net's forward pass on tensors; returns its results, then the saved values.
-
-    positions: where the steps of the sequences lie. tensors: the net's inputs; None for a memory of zeros.
-    """
-    place = place_of(tensors, passes.engine)
-    with place.running():
-        arrays = place.arrays(tensors)
-        return place.tensors(passes.forward(arrays, positions), arrays)
-
-
-def run_backward(
-    passes: Passes,
-    positions: Positions,
-    tensors: Sequence[Any],
-    cotangents: Sequence[Any],
-    saved: Sequence[Any],
-) -> tuple[Any, ...]:
-    """Runs a net's backward pass; returns the gradients as tensors.
-
-    positions: where the steps of the sequences lie. tensors: the net's inputs. cotangents: those of its
-        floating-point results. saved: the values that its forward pass saved.
-    """
-    place = place_of(tensors, passes.engine)
-    with place.running():
-        arrays = place.arrays(place.filled(tensors, passes.net.inputs, positions.rows))
-        kept, known = (place.kept(kind) for kind in (saved, carried(cotangents)))
-        gradients = passes.backward(arrays, known, kept, positions)
-        made = place.tensors(gradients, [*arrays, *known, *kept])
-    return tuple(as_inputs(made, tensors, passes.wanted))

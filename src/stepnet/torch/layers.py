@@ -108,7 +108,8 @@ class LayerForward:
 def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, graph: bool) -> Any:
     """Runs a recurrent module in machine code; takes and returns what its forward in torch.nn does.
 
-    theirs: the forward of torch.nn, which raises its own errors for a wrong number of axes or of states.
+    theirs: the forward of torch.nn, which raises its own errors for a wrong number of axes or of states, and
+        for a tensor of no steps.
     value: the sequences: a tensor, a `PackedSequence` or a jagged nested tensor. hx: the initial states, or
         None.
     graph: whether PyTorch makes a graph.
@@ -123,6 +124,8 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, gra
     if plain and (value.dim() not in (2, 3) or any(state.dim() != value.dim() for state in states)):
         return theirs(value, hx)
     axis = 0 if module.batch_first else 1
+    if plain and not graph and not value.size(1 - axis if value.dim() == 3 else 0):
+        return theirs(value, hx)
     alone = plain and value.dim() == 2  # one sequence [time, features], without an axis of sequences
     if alone:
         value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]

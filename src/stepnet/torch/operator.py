@@ -26,11 +26,11 @@ from stepnet.model.program import Asked
 from stepnet.torch.arrays import HALVES, carried
 from stepnet.torch.bound import DifferentiableLayers
 from stepnet.torch.decompositions import in_operators
-from stepnet.torch.function import run_backward
 from stepnet.torch.keys import engines_of_key, may_change, runnable_of, with_engines
 from stepnet.torch.meta import empty_results
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import check_forward_mode, exports_to_onnx, wanted_of
+from stepnet.torch.running import run_backward
 from stepnet.torch.sequences import HOST, SequencePlaces
 
 torch: Any = pytorch("torch")

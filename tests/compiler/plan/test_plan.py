@@ -14,7 +14,7 @@ from stepnet import cells
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Type
 from stepnet.compiler.net.ir import all_nodes
 from stepnet.compiler.plan import Plan
-from stepnet.compiler.plan.plan import Plans
+from stepnet.compiler.plan.plan import KNOWN, new_plan
 from stepnet.compiler.trace.lines import written_at
 from stepnet.errors import NetError
 
@@ -195,15 +195,16 @@ def test_every_node_is_done_at_one_time_after_what_it_reads(step: RandomStep, re
 
 @pytest.mark.parametrize("name", cells.CELLS)
 def test_both_directions_have_the_plan_that_each_would_have(name: str):
-    plans, made = Plans(CPU), list[Plan]()
+    made = list[Plan]()
+    KNOWN.clear()
     for reverse in (False, True, False):
         traced = cells.rnn(name, cells.CELLS[name].parameters(5, 4, seed=0), reverse=reverse).schedule.traced
-        made.append(plans.of(traced))
-        assert made[-1] == plan(traced)
+        made.append(plan(traced))
+        assert made[-1] == new_plan(traced, CPU)
         assert made[-1].reverse is reverse
         assert made[-1].traced is traced
-    assert len(plans.known) == 1
-    assert made[0].key == made[1].key == plan(made[1].traced).key
+    assert len(KNOWN) == 1
+    assert made[0].key == made[1].key == new_plan(made[1].traced, CPU).key
 
 
 def test_equal_nets_of_other_lines_have_plans_of_their_own():
@@ -211,8 +212,7 @@ def test_equal_nets_of_other_lines_have_plans_of_their_own():
         with written_at(line):
             return sn.RNN(lambda x, h, p: (h + x, h + x), memory=4, inputs=4).schedule.traced
 
-    plans = Plans(CPU)
-    made = [plans.of(lines(line)) for line in ("a.py:1", "a.py:2", "a.py:1")]
+    made = [plan(lines(line)) for line in ("a.py:1", "a.py:2", "a.py:1")]
     sources = [{node.source for node in all_nodes(plan.net)} - {""} for plan in made]
     assert sources == [{"a.py:1"}, {"a.py:2"}, {"a.py:1"}]
 

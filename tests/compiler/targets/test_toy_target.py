@@ -79,6 +79,8 @@ class ToyMemory:
         MOVES.append("put")
         return Handle(np.array(array))
 
+    put_constant = put
+
     def get(self, buffer: Handle) -> Array:
         MOVES.append("get")
         return array_of(buffer).copy()

@@ -764,6 +764,12 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "std.dim": lambda x: x.std(-1, unbiased=True),
     "var.correction": lambda x: x.var(-1, correction=2),
     "var.dim": lambda x: x.var(-1, unbiased=False, keepdim=True),
+    "reflection_pad1d.default": lambda x: torch.ops.aten.reflection_pad1d(x, (1, 3)),
+    "replication_pad1d.default": channels(
+        lambda x: F.avg_pool1d(torch.ops.aten.replication_pad1d(x, (2, 1)), 4, 1)
+    ),
+    "reflection_pad2d.default": lambda x: torch.ops.aten.reflection_pad2d(x, (1, 2, 0, 0)),
+    "replication_pad2d.default": lambda x: torch.ops.aten.replication_pad2d(x, (0, 1, 0, 0)),
 }
 """A use of each operation: all that only files have, and some of those that traces have too."""
 WITHOUT = {

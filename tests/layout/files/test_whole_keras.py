@@ -186,6 +186,14 @@ ROWS: dict[str, Callable[[], Any]] = {
     "ops.Elu": lambda: over_gru(lambda y: ops.elu(y, 0.4)),
     "ops.Flip": lambda: over_gru(lambda y: layers.GRU(4, **EVERY, go_backwards=True)(ops.flip(y, axis=1))),
     "ops.LeakyRelu": lambda: over_gru(lambda y: ops.leaky_relu(y, 0.3)),
+    "ops.Pad": lambda: over_gru(
+        lambda y: [
+            ops.pad(y, [[0, 0], [2, 1], [0, 0]], mode="reflect"),
+            ops.pad(y, [[0, 0], [1, 3], [1, 2]], mode="reflect"),
+            ops.pad(y, [[0, 0], [0, 0], [1, 1]], mode="symmetric"),  # 2 are replicated on PyTorch
+            ops.pad(y, [[0, 0], [0, 0], [1, 2]], constant_values=0.5),
+        ]
+    ),
     "ops.Reshape": lambda: over_gru(lambda y: ops.reshape(y[:, 0], (-1, 2, 2))),
     "ops.Squeeze": lambda: over_gru(lambda y: ops.squeeze(y[:, :, :1], -1)),
     "ops.Transpose": lambda: over_gru(lambda y: cast(Any, ops.transpose(y, (0, 2, 1)))[:, :, 0]),

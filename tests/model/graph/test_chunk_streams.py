@@ -326,12 +326,6 @@ def test_rows_go_on_from_a_state_and_in_another_order(name: str):
 def test_states_that_do_not_fit_are_refused():
     model = graph("decoder")
     stream = model.stream_chunks(rows=2)
-    for call in (lambda: stream.state, lambda: stream.reorder([0, 0])):
-        with pytest.raises(InputError, match="no chunk was taken yet"):
-            call()
-    for call in (lambda: stream.reset(initial={}), lambda: stream.add(1, initial={})):
-        with pytest.raises(InputError, match="no chunk was taken yet: give initial="):
-            call()
     stream.chunk(normal(2, 3, INPUTS))
     state = stream.state
     wrong: dict[str, Any] = {
@@ -355,10 +349,100 @@ def test_states_that_do_not_fit_are_refused():
                 call()
     with pytest.raises(InputError, match="rows is 2 indices from 0 to 1"):
         stream.reorder([0, 2])
-    with pytest.raises(InputError, match="leave the rows out of initial="):
-        model.stream_chunks(2, initial=state).drop(0)
     for name, array in state.items():
         assert_same_bits(stream.state[name], array)
+
+
+BEFORE: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
+    "reorder": (lambda stream, state: stream.reorder([2, 0, 2]), (2, 0, 2)),
+    "drop": (lambda stream, state: stream.drop(1), (0, 2)),
+    "add": (lambda stream, state: stream.add(3, initial=state), (0, 1, 2, 0, 1, 2)),
+    "reset": (lambda stream, state: stream.reset([0, 2], {n: rows_of(state, n) for n in state}), (2, 1, 0)),
+    "state": (lambda stream, state: stream.state, (0, 1, 2)),
+}
+"""Methods of a stream before its first chunk, and the rows of the state that its rows then go on from."""
+
+
+def rows_of(state: dict[str, Any], name: str) -> Any:
+    """The part of a state that is of its rows 2 and 0."""
+    if not name.endswith(".values"):
+        return state[name][[2, 0]]
+    parts = np.split(state[name], np.cumsum(state[name.replace(".values", ".lengths")])[:-1])
+    return np.concatenate([parts[2], parts[0]])
+
+
+@pytest.mark.parametrize("method", BEFORE)
+def test_rows_that_go_on_from_a_state_have_it_before_the_first_chunk(method: str):
+    model, x = graph("decoder"), sequences((9, 7, 8))
+    parts = cut(x, 2, 1)
+    stream = model.stream_chunks(rows=3)
+    stream.chunk(parts[0])
+    state = stream.state
+    expected = stream.chunk(parts[1], last=True).to_list()
+    call, rows = BEFORE[method]
+    other = model.stream_chunks(rows=3, initial=state)
+    for name, array in other.state.items():
+        assert_same_bits(array, state[name])
+    call(other, state)
+    assert other.rows == len(rows)
+    made = other.chunk(parts[1].take([*rows]), last=True).to_list()
+    for own, row in zip(made, rows, strict=True):
+        assert_same_bits(own, expected[row])
+
+
+def test_a_stream_without_a_chunk_has_the_state_that_a_reset_one_has(tmp_path: Path):
+    model = graph("voice")
+    stream, other = model.stream_chunks(rows=2), model.stream_chunks(rows=2)
+    other.chunk(normal(2, 3, INPUTS))
+    other.reset()
+    for name, array in other.state.items():
+        assert_same_bits(stream.state[name], array)
+    stream.reorder([1, 1])
+    stream.save(tmp_path / "rows.safetensors")
+    assert model.stream_chunks(rows=0).load(tmp_path / "rows.safetensors").tolist() == [0, 1]
+    parts = normal(2, 9, INPUTS)
+    assert_equal(stream.chunk(parts), other.chunk(parts))
+    empty = model.stream_chunks(rows=0)
+    assert empty.add(2, initial=model.stream_chunks(rows=2).state).tolist() == [0, 1]
+    assert_equal(empty.chunk(parts), model.stream_chunks(rows=2).chunk(parts))
+
+
+def test_statics_of_rows_before_the_first_chunk_stay_with_them():
+    def model(x: Any, params: Any, statics: Any) -> Any:
+        return FIRST(sn.conv1d(x, READ, padding="same"), initial=statics @ params)[0]
+
+    made, x, statics = sn.Graph(model, normal(3, UNITS)), normal(3, 6, INPUTS), normal(3, 3)
+    stream = made.stream_chunks(3, statics=statics)
+    stream.chunk(x[:, :2])
+    state = stream.state
+    rest = stream.chunk(x[:, 2:], last=True)
+    other = made.stream_chunks(3, initial=state, statics=statics)
+    other.drop(0)
+    other.add(3, initial=state, statics=statics)
+    again = other.chunk(x[[1, 2, 0, 1, 2], 2:], last=True)
+    assert_same_bits(again, rest[[1, 2, 0, 1, 2]])
+
+
+def test_what_is_kept_of_rows_is_not_known_before_the_inputs_are():
+    state = graph("decoder").stream_chunks(rows=2).state
+    begun = sn.Graph(MODELS["decoder"], PARAMS).stream_chunks(2, initial=state)
+    calls: dict[str, Callable[[], Any]] = {
+        "state": lambda: begun.state,
+        "reorder": lambda: begun.reorder([0, 0]),
+        "drop": lambda: begun.drop(0),
+        "add": lambda: begun.add(1),
+        "reset": lambda: begun.reset(0),
+        "save": lambda: begun.save("unused"),
+    }
+    for call in calls.values():
+        with pytest.raises(
+            InputError, match=r"inputs of the graph are not known yet, .* or make it with inputs="
+        ):
+            call()
+    assert begun.rows == 2
+    begun.programs.program_of(sn.Spec((INPUTS,), "float64"), None)
+    with pytest.raises(InputError, match=r"no array .* taken to be .* float64\[4\], as no chunk was"):
+        begun.drop(0)
 
 
 @pytest.mark.parametrize("name", ["voice", "decoder", "reflected"])
@@ -399,7 +483,7 @@ def test_files_of_other_streams_are_refused(tmp_path: Path):
             stream.load(path)
     path.write_bytes(whole)
     assert stream.rows == 1
-    with pytest.raises(InputError, match="the inputs are not known yet: call the graph once"):
+    with pytest.raises(InputError, match=r"inputs of the graph are not known yet, .*: give the first"):
         sn.Graph(middle).stream_chunks(rows=0).load(path)
 
 
@@ -432,13 +516,11 @@ def test_an_input_with_steps_of_its_own_is_refused():
 def test_wrong_arguments_are_refused_and_change_nothing():
     model = graph("far apart")
     stream = model.stream_chunks(rows=2)
-    with pytest.raises(InputError, match="no chunk was taken yet: there is no state to save"):
-        stream.save("unused")
     assert stream.chunk(normal(2, 2, INPUTS)).shape == (2, 0, INPUTS)
     refused: dict[str, Callable[[], Any]] = {
         "there are steps of 1 sequences; the stream has 2 rows": lambda: stream.chunk(normal(1, 2, INPUTS)),
         r"there are steps of 2 sequences; rows= names 1": lambda: stream.chunk(normal(2, 2, INPUTS), rows=1),
-        r"the inputs are .* float64\[4\]; those of earlier chunks were .* float32\[4\]": lambda: stream.chunk(
+        r"the inputs are .* float64\[4\]; those of this stream are .* float32\[4\]": lambda: stream.chunk(
             np.zeros((2, 1, INPUTS))
         ),
         "last is True or False": lambda: stream.chunk(normal(2, 1, INPUTS), last=1),

@@ -1,6 +1,7 @@
 """Nets: types, the table of operations, the graph, and the interpreter that defines its meaning."""
 
 from stepnet.compiler.net.encodings import Precision
+from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur
 from stepnet.compiler.net.memory import HOST
@@ -16,6 +17,7 @@ __all__ = [
     "ROWS",
     "STEPS",
     "Builder",
+    "Extension",
     "Extent",
     "LevelSizes",
     "Net",

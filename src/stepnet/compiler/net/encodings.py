@@ -4,6 +4,8 @@
     stored     W rounded to bfloat16, x in its dtype      weights that are bfloat16 already: nothing is lost
     int8       x[k] = p[k] a    W[k, n] = q[k, n] b[n]      p and q integers from -127 to 127
                x @ W = (sum of p[k] q[k, n]) a b[n]         the sum is exact
+    stored_int8                 W[k, n] = q[k, n] b[n]      x in its dtype
+               x @ W = (sum of x[k] q[k, n]) b[n]
 
 There is a scale b[n] per column (a unit of a gate), and a scale a per vector x. The scale a is computed at
 run time from x alone: the result depends neither on calibration samples nor on other rows of the batch.
@@ -90,6 +92,14 @@ def product_with_rounded(left: Array, right: Array) -> Array:
     return by_vector(left, rounded(right))
 
 
+def product_with_whole_numbers(left: Array, right: Array) -> Array:
+    """Multiplies vectors by a matrix that is rounded to int8, with a scale for each column: [..., k] @
+    [k, n].
+    """
+    q, b = whole_numbers(right, 0)
+    return by_vector(left, q) * b[0]
+
+
 def product_of_whole_numbers(left: Array, right: Array) -> Array:
     """Multiplies vectors by a matrix, [..., k] @ [k, n], after rounding both to int8, with a scale for each
     vector and each column. The integer products are summed exactly, in float64.
@@ -103,34 +113,44 @@ ENCODINGS = {
     "bfloat16": Encoding(2, False, product_of_rounded),
     "int8": Encoding(1, True, product_of_whole_numbers),
     "stored": Encoding(2, False, product_with_rounded, is_left_encoded=False),
+    "stored_int8": Encoding(1, True, product_with_whole_numbers, is_left_encoded=False),
 }
 PRECISIONS = ("bfloat16", "int8")
-"""The encodings that are the precision of a recurrence, which a user asks for."""
+"""The encodings of both sides: precisions of a recurrence that `stepnet.quantize` chooses from."""
+OF_WEIGHTS = {"bfloat16": "stored", "int8": "stored_int8"}
+"""The encodings of weights alone, by the dtype of the weights: precisions of linear layers."""
 
 
 @dataclass(frozen=True)
 class Precision:
     """The precision that calibration on samples chose for a recurrence.
 
-    dtype: "float32", "bfloat16" or "int8".
+    dtype: "float32", "bfloat16" or "int8"; or an encoding of the weights alone, "stored" or "stored_int8".
     recurrence: the index of the recurrence in its model, in the order of tracing.
     scale, shift: the int8 quantization of inputs and memory for the engine onednn; scale is None if samples
         were not measured for it. The scales of the weights are computed from the weights.
+    exact: names of parameters that products read as they are, in any precision.
 
     >>> print(Precision("int8", 0, 31.75, 128.0), Precision("int8"), Precision("bfloat16"))
     int8/31.75+128 int8 bfloat16
+    >>> print(Precision("stored_int8", exact=("R",)))
+    stored_int8-R
     """
 
     dtype: str
     recurrence: int = 0
     scale: float | None = None
     shift: float = 0.0
+    exact: tuple[str, ...] = ()
 
     @property
     def is_low(self) -> bool:
         """Tells whether a recurrence of this precision computes products in fewer bits than float32."""
-        return self.dtype in PRECISIONS
+        return self.dtype in ENCODINGS
 
     def __str__(self) -> str:
-        """Writes the precision, such as bfloat16 or int8/31.75+128 (scale and shift of its inputs)."""
-        return self.dtype if self.scale is None else f"{self.dtype}/{self.scale:.4g}+{self.shift:g}"
+        """Writes the precision, such as bfloat16 or int8/31.75+128 (scale and shift of its inputs), and after
+        it, each with a minus, the parameters that are exact.
+        """
+        scaled = "" if self.scale is None else f"/{self.scale:.4g}+{self.shift:g}"
+        return "-".join([self.dtype + scaled, *self.exact])

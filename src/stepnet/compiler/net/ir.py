@@ -198,14 +198,20 @@ class Builder:
         name and the user's line, for messages.
         """
         types = types_of(self.nodes, operation, inputs, dict(pairs))
-        key = operation, inputs, types, pairs
+        return self._put_typed(Node(operation, inputs, types, pairs, name, source))
+
+    def _put_typed(self, new: Node) -> int:
+        """Returns the number of a node that equals `new`, whose types are known to follow its operation's
+        rule; adds it if there is none, or if it is an input.
+        """
+        key = new.operation, new.inputs, new.types, new.pairs
         for node_number in range(self._listed, len(self.nodes)):
             node = self.nodes[node_number]
             self._known.setdefault((node.operation, node.inputs, node.types, node.pairs), node_number)
-        number = None if operation == "input" else self._known.get(key)
+        number = None if new.operation == "input" else self._known.get(key)
         if number is None:
             number = self._known[key] = len(self.nodes)
-            self.nodes.append(Node(*key, name, source))
+            self.nodes.append(new)
         self._listed = len(self.nodes)
         return number
 
@@ -221,6 +227,14 @@ class Builder:
         """Adds a copy of a node on other operands, with some attributes changed, and returns its number."""
         pairs = tuple(sorted({**dict(node.pairs), **changed}.items())) if changed else node.pairs
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
+
+    def move(self, node: Node, inputs: Iterable[int]) -> int:
+        """Adds a copy of a node on other operands that have the types of its own, and returns its number. Its
+        types are not determined again, which takes time.
+        """
+        return self._put_typed(
+            Node(node.operation, tuple(inputs), node.types, node.pairs, node.name, node.source)
+        )
 
     def keep(self, node: Node) -> int:
         """Adds a node of another net unchecked, for fast copies, and returns its number. Its operands have

@@ -39,6 +39,12 @@ class TargetMemory(Protocol[Kind]):
         """Copies an array of the host into this memory; returns the buffer."""
         ...
 
+    def put_constant(self, array: Array) -> Kind:
+        """Copies an array of the host, which nothing changes, into this memory; returns the buffer, which may
+        be that of an earlier copy and is only read.
+        """
+        ...
+
     def get(self, buffer: Kind) -> Array:
         """Copies a buffer of this memory to the host; returns the array."""
         ...
@@ -102,6 +108,8 @@ class HostMemory:
     def put(self, array: Array) -> Array:
         """Makes a buffer of an array: returns the array itself, as the buffers of the host are arrays."""
         return array
+
+    put_constant = put
 
     def get(self, buffer: Array) -> Array:
         """Makes an array of a buffer: returns the buffer itself, as the buffers of the host are arrays."""

@@ -12,20 +12,22 @@
 Stages of values per row or step are lists of phases (`compiler/plan/phases.py`).
 """
 
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Net, Node, all_nodes
 from stepnet.compiler.net.type_rules import BETWEEN_STEPS
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
+from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Literal, extent_text
 from stepnet.compiler.plan.fibers import Fibers, fibers
 from stepnet.compiler.plan.load import CostModel, FiberCosts
 from stepnet.compiler.plan.passes import Pipeline, optimised
 from stepnet.compiler.plan.passes.when import When, is_of_steps, when
 from stepnet.compiler.plan.phases import phases, units_are_alone
 from stepnet.compiler.plan.views import without_reshape
-from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.once import computed_once, entry_of
 from stepnet.errors import NetError
 
 STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
@@ -35,6 +37,9 @@ STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
 }
 """For each extent its stages in order, each with the latest time at which a value of the stage may become
 known."""
+
+MOST_PLANS = 128
+"""The largest number of plans that are kept for later nets that are equal."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,8 @@ class Plan:
     def with_traced(self, traced: Net) -> "Plan":
         """Returns this plan for the net `traced`, which differs from the plan's net only in direction."""
         (recurrence,) = (node.recur for node in traced.nodes if node.operation == "recur")
-        return replace(self, traced=traced, net=directed(self.net, recurrence.reverse))
+        is_same = recurrence.reverse == self.reverse
+        return replace(self, traced=traced, net=self.net if is_same else directed(self.net, not self.reverse))
 
     def planned(self, planning: Planning) -> "Plan":
         """Returns the plan of the same net by the passes and costs of another engine."""
@@ -164,13 +170,32 @@ class Plan:
         return [self.net.results[index] for index in indices]
 
 
+KNOWN = OrderedDict[tuple[Net, tuple[str, ...], Planning], Plan]()
+"""The plans that are kept, by the net, the user's line for each node, and the passes and costs."""
+
+
 def plan(traced: Net, planning: Planning) -> Plan:
-    """Makes the plan of a net: which node runs in which stage (before, in or after the loop over steps, for
+    """Returns the plan of a net: which node runs in which stage (before, in or after the loop over steps, for
     instance), after all passes. Raises `NetError` if the net has not exactly one recurrence, or if one pass
     over the steps is not enough.
 
+    The plans of equal nets are made once, such as those of equal layers, unless they hold arrays, which would
+    stay in memory. Nets that differ only in direction are planned once, forward, as nothing but the direction
+    differs between their plans.
+
     planning: the passes and costs of the engine that the plan is for.
     """
+    forward = directed(traced, reverse=False)
+    if any(literal.value.size > 1 for literal in literals_of(forward)):
+        return new_plan(forward, planning).with_traced(traced)
+    key = forward, tuple(node.source for node in all_nodes(forward)), planning
+    known: Plan = entry_of(KNOWN, key, lambda: new_plan(forward, planning), MOST_PLANS)
+    # Stored schedules find the passes and costs by identity.
+    return replace(known.with_traced(traced), planning=planning)
+
+
+def new_plan(traced: Net, planning: Planning) -> Plan:
+    """Makes the plan of a net; see `plan`, which keeps it."""
     net = optimised(traced, planning.pipeline)
     loops = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     if len(loops) != 1:
@@ -241,27 +266,10 @@ def directed(net: Net, reverse: bool) -> Net:
     return replace(net, nodes=tuple(map(node_in_direction, net.nodes)))
 
 
-class Plans:
-    """Cache of plans for one engine: nets that differ only in their direction are planned once."""
-
-    def __init__(self, planning: Planning) -> None:
-        """Begins an empty cache of plans (each the operations of a net in their order), whose keys are a net
-        and the user's line for each node.
-
-        planning: the passes and costs of the engine.
-        """
-        self.planning = planning
-        self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
-
-    def of(self, traced: Net) -> Plan:
-        """Returns the plan of a net, which says what runs when. Nets that differ only in direction are
-        planned once, forward, as nothing but the direction differs between their plans.
-        """
-        forward = directed(traced, reverse=False)
-        key = forward, tuple(node.source for node in all_nodes(forward))
-        if key not in self.known:
-            self.known[key] = plan(forward, self.planning)
-        return self.known[key].with_traced(traced)
+def literals_of(net: Net) -> Iterator[Literal]:
+    """Yields the constant arrays and numbers in a net."""
+    values = (value for node in all_nodes(net) for _, value in node.pairs)
+    return (value for value in values if isinstance(value, Literal))
 
 
 def stage(node: Node, known: When) -> str:

@@ -24,7 +24,7 @@ from stepnet.compiler.plan.inner_sequences import why_in_parts
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
 from stepnet.compiler.plan.passes.when import is_constant, known_once
-from stepnet.compiler.plan.plan import Plan, Planning, Plans, plan
+from stepnet.compiler.plan.plan import Plan, Planning, plan
 from stepnet.compiler.values.once import computed_once
 from stepnet.errors import NetError
 
@@ -215,8 +215,7 @@ def parts_of(net: Net, planning: Planning) -> tuple[Part, ...]:
         alone = 0 if joins else number + 1
         extent = node.types[0].extent if joins else CONST
         together.setdefault((levels[number], alone, extent), []).append(number)
-    plans = Plans(planning)
-    parts = {key: part_of(net, numbers, groups, plans) for key, numbers in together.items()}
+    parts = {key: part_of(net, numbers, groups, planning) for key, numbers in together.items()}
     ordered = with_windows_in_place(net, [parts[key] for key in sorted(parts)])
     return tuple(
         replace(part, is_bound_per_call=bool(late_reads(net, part) - groups.once)) for part in ordered
@@ -252,7 +251,7 @@ def late_reads(net: Net, part: Part) -> set[int]:
     }
 
 
-def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
+def part_of(net: Net, numbers: list[int], groups: Groups, planning: Planning) -> Part:
     """Makes the part of a schedule that computes the nodes `numbers`: one node, or several plain ones, which
     compute each step from that step alone.
 
@@ -260,8 +259,7 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     steps, are parts of their own; an engine runs plain nodes and recurrences. A recurrence with inner
     sequences that one plan cannot run is a loop over the parts of its step.
 
-    groups: the nodes that need no part of their own. plans: a cache of plans (the operations of parts in
-        their order).
+    groups: the nodes that need no part of their own. planning: the passes and costs of the engine.
     """
     node = net.nodes[numbers[0]]
     if is_constant(node):
@@ -269,17 +267,17 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     if (group := groups.pairs.get(numbers[0])) is not None:
         return Part("across", group.reads, (group.result,), node=node, body=group.body)
     if is_plain(node):
-        return plain_part(net, numbers, groups, plans.planning)
+        return plain_part(net, numbers, groups, planning)
     if node.operation == "contract":
-        return contract_part(net, numbers[0], plans.planning)
+        return contract_part(net, numbers[0], planning)
     if node.operation != "recur":
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
     extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
-    inner = plans.planning.costs.inner
+    inner = planning.costs.inner
     if has_inner(body) and (not inner or why_in_parts(node, extent)):
-        return loop_part(net, numbers[0], extent, plans.planning)
-    return recurrence(net, numbers[0], groups, plans)
+        return loop_part(net, numbers[0], extent, planning)
+    return recurrence(net, numbers[0], groups, planning)
 
 
 # ---- the nets of parts -------------------------------------------------------------------------------------
@@ -436,14 +434,13 @@ def net_of_recurrence(builder: Builder, operands: list[int], recur: Recur) -> Ne
     return builder.net([*outputs, *final])
 
 
-def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
+def recurrence(net: Net, number: int, groups: Groups, planning: Planning) -> Part:
     """Makes the part of a schedule for a recurrence whose steps have no sequences inside: its outputs that
     are read, its final memories, and the totals (sums over rows) of its results. Values that only these
     totals read are not results. In the part, -1 stands for an initial memory of zeros and for a final memory
     that nothing reads.
 
-    groups: the nodes that other parts compute. plans: a cache of plans (the operations of parts in their
-        order).
+    groups: the nodes that other parts compute. planning: the passes and costs of the engine.
     """
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
@@ -482,7 +479,7 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
         (*reads[:sequences], *more, *reads[sequences:]),
         tuple(ends.get(number, number) for number in numbers),
         extent,
-        plans.of(outer.builder.net(new_numbers)),
+        plan(outer.builder.net(new_numbers), planning),
         recur.memory_count,
         len(reads) - recur.sequence_count - recur.memory_count,
         tuple(outer.parameters),

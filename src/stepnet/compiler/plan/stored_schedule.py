@@ -18,7 +18,7 @@ from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Net, Node, all_nodes, unchecked_net
 from stepnet.compiler.net.types import Literal, Type
-from stepnet.compiler.plan.plan import Plan, Planning
+from stepnet.compiler.plan.plan import Plan, Planning, literals_of
 from stepnet.compiler.plan.schedule import Cut, Part, Schedule, cut_of
 from stepnet.compiler.values.once import computed_once
 
@@ -65,7 +65,7 @@ def key_of(traced: Net, planning: Planning) -> str | None:
     """
     if not all(rewrite.__module__.startswith(OWN) for rewrite in planning.pipeline):
         return None
-    if not store.is_used() or bytes_of(traced) > MOST_BYTES:
+    if not store.is_used() or sum(literal.value.nbytes for literal in literals_of(traced)) > MOST_BYTES:
         return None
     named = tuple((node.name, node.source) for node in all_nodes(traced))
     passes = tuple((rewrite.__module__, rewrite.__qualname__) for rewrite in planning.pipeline)
@@ -80,12 +80,6 @@ def key_of(traced: Net, planning: Planning) -> str | None:
         )
     except NotUsableError:
         return None
-
-
-def bytes_of(net: Net) -> int:
-    """Counts the bytes of the constant arrays in a net, which decide whether its schedule is stored."""
-    values = (value for node in all_nodes(net) for _, value in node.pairs)
-    return sum(value.value.nbytes for value in values if isinstance(value, Literal))
 
 
 def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:

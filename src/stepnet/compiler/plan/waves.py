@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple, Self
 
+from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.pairs import PAIRED, keys_of, queries_of
 from stepnet.compiler.net.types import STEPS, Extent, Type, is_pairs
@@ -36,12 +37,13 @@ class Across:
     operation: "expand", "reduce", "windows", "overlap", "arrange", "extend"; "pairs" for operations at pairs
         of steps.
     how: the reduction, such as "mean"; of an expansion "repeat", or the end at which the value is put,
-        "first" or "last", with zeros elsewhere; of others their operation.
+        "first" or "last", with zeros elsewhere; of an extension its mode; of others their operation.
     source, result: the types of the two values; `source` is that of the first one that pairs read.
     window: the steps of a window; None for other operations.
     in_place: whether the result is not the windows, but the addresses of the steps in them, for products that
         read them in place.
     body: the net of operations at pairs of steps: one alone, or those of a group (`pairs.py`).
+    extension: the copies of steps at the ends of sequences; None for other operations.
     """
 
     operation: str
@@ -51,6 +53,7 @@ class Across:
     window: Window | None = None
     in_place: bool = False
     body: Net | None = None
+    extension: Extension | None = None
 
     @classmethod
     def of(cls, net: Net, part: Part, in_place: Collection[int] = ()) -> Self:
@@ -70,15 +73,24 @@ class Across:
         if node.operation in WINDOWED:
             window, placed = Window.of(node.attributes), part.results[0] in in_place
             return cls(node.operation, node.operation, *types, window, placed)
+        if node.operation == "extend":
+            extension = Extension.of(node.attributes)
+            return cls(node.operation, extension.how, *types, extension=extension)
         return cls(node.operation, node.attributes.get("how", "repeat"), *types)
 
     @property
+    def is_between_steps(self) -> bool:
+        """Tells whether it makes steps of a sequence from other steps of it, by windows or an extension."""
+        return self.window is not None or self.extension is not None
+
+    @property
     def extents(self) -> tuple[Extent, ...]:
-        """The extents (such as rows/steps) of the sequences that the operation goes over: for windows, that
-        of the steps which it reads and that of its result; for pairs of steps, those of the queries, the keys
-        and the pairs; for a repeat or a reduction, the deeper one of the operand's and the result's, twice.
+        """The extents (such as rows/steps) of the sequences that the operation goes over: for windows and
+        extensions, that of the steps which it reads and that of its result; for pairs of steps, those of the
+        queries, the keys and the pairs; for a repeat or a reduction, the deeper one of the operand's and the
+        result's, twice.
         """
-        if self.window is not None:
+        if self.is_between_steps:
             return self.source.extent, self.result.extent
         if self.body is not None:
             pairs = pairs_extent(self.body)

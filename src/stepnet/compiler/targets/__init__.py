@@ -5,6 +5,7 @@ Each part of a schedule runs on the first engine that does not refuse that part.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from stepnet.compiler.plan.plan import Planning
@@ -64,6 +65,7 @@ __all__ = [
     "engine_names",
     "engines_of",
     "gradient_order",
+    "is_engine",
     "library_engine",
     "order_of",
     "planning_for",
@@ -92,24 +94,32 @@ def interpreter() -> Engine:
     return Interpreter()
 
 
-def cuda(number: int = 0) -> Engine:
-    """Makes the engine that runs kernels on a GPU. number: of the GPU, from 0 on."""
+def cuda(*words: str) -> Engine:
+    """Makes the engine that runs kernels on a GPU. words: the number of the GPU, from 0 on, and options."""
+    from stepnet.compiler.targets.cuda.options import read_words
+
+    number, options = read_words("cuda", words)
+    return cuda_module().on_gpu(number, options)
+
+
+def emulated_cuda(*words: str) -> Engine:
+    """Makes the engine that runs the kernels of a GPU in an emulation on the CPU, to test them. words: its
+    options.
+    """
+    from stepnet.compiler.targets.cuda.options import read_words
+
+    _, options = read_words("cuda-emulated", words)
+    return cuda_module().in_emulation(options)
+
+
+def cuda_module() -> ModuleType:
+    """Imports the module of the engines for GPUs, once the version of LLVM is checked."""
     from stepnet.compiler.targets.cpu.machine.room import load_llvm
 
-    load_llvm()  # its version is checked before its modules are imported
-    from stepnet.compiler.targets.cuda.engine import on_gpu
+    load_llvm()
+    from stepnet.compiler.targets.cuda import engine as engines
 
-    return on_gpu(number)
-
-
-def emulated_cuda() -> Engine:
-    """Makes the engine that runs the kernels of a GPU in an emulation on the CPU, to test them."""
-    from stepnet.compiler.targets.cpu.machine.room import load_llvm
-
-    load_llvm()  # its version is checked before its modules are imported
-    from stepnet.compiler.targets.cuda.engine import in_emulation
-
-    return in_emulation()
+    return engines
 
 
 ENGINES: Mapping[str, Callable[[], Engine]] = {
@@ -122,8 +132,10 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {
 """For each engine, the function that makes it. An engine is imported when it is first used, which takes a
 fifth off the time of `import stepnet`. The LLVM library is imported at the first compilation.
 """
-NUMBERED: Mapping[str, Callable[[int], Engine]] = {"cuda": cuda}
-"""Engines that have several devices: "cuda" is the first GPU, "cuda:1" the second, and so on."""
+VARIANTS: Mapping[str, Callable[..., Engine]] = {"cuda": cuda, "cuda-emulated": emulated_cuda}
+"""Engines that have variants, by words after their names: "cuda" is the first GPU, "cuda:1:tf32" the second
+one with an option.
+"""
 GROUP = "stepnet.targets"
 """The entry points by which other packages add engines: a name, and a function that makes the engine."""
 
@@ -131,15 +143,16 @@ GROUP = "stepnet.targets"
 @cache
 def engine(name: str) -> Engine:
     """Makes an engine of stepnet or of an installed package, by its name; once per process."""
-    if (device := numbered(name)) is not None:
-        return run_without_fork(lambda: NUMBERED[device[0]](device[1]))
+    if is_variant(name):
+        kind, *words = name.split(":")
+        return run_without_fork(lambda: VARIANTS[kind](*words))
     return run_without_fork(ENGINES.get(name) or load_object(installed(GROUP)[name], "engine"))
 
 
-def numbered(name: str) -> tuple[str, int] | None:
-    """Returns the engine and the number of its device for a name such as "cuda:1"; None for another name."""
-    kind, _, number = name.partition(":")
-    return (kind, int(number)) if kind in NUMBERED and number.isdecimal() and int(number) else None
+def is_variant(name: str) -> bool:
+    """Tells whether a name is that of an engine with variants, and has words after it, known or not."""
+    kind, *words = name.split(":")
+    return bool(words) and kind in VARIANTS
 
 
 def engine_names() -> tuple[str, ...]:
@@ -147,11 +160,27 @@ def engine_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*ENGINES, *installed(GROUP))))
 
 
+def is_engine(name: str) -> bool:
+    """Tells whether a name is that of one engine, and not of several joined ones.
+
+    >>> is_engine("cuda:tf32"), is_engine("onednn, llvm")
+    (True, False)
+    """
+    return name in ENGINES or name in installed(GROUP) or is_variant(name)
+
+
 def engine_named(name: str) -> Engine:
     """Returns the engine, which compiles and runs nets, called `name`; raises `InputError`, with the known
     names, for any other.
+
+    >>> engine_named("cuda-emulated:tf32").name
+    'cuda-emulated:tf32'
     """
-    if name not in ENGINES and name not in installed(GROUP) and numbered(name) is None:
+    if not is_engine(name):
+        kind, colon, _ = name.partition(":")
+        if colon and kind in engine_names():
+            takers = " and ".join(VARIANTS)
+            raise InputError(f"no engine is called {name!r}: {kind} takes no options; {takers} do")
         names = ", ".join(engine_names())
         raise InputError(f"no engine is called {name!r}; the engines are {names}, or 'auto'")
     return engine(name)
@@ -249,10 +278,12 @@ def engine_at(asked: str | Sequence[str], device: str, number: int = 0) -> Addre
     >>> engine_at("auto", "cpu") is None
     True
     """
-    own = f"{device}:{number}" if number else device
     order = checked_engine(asked)
     for name in (order,) if isinstance(order, str) else order:
-        found = own if name in ("auto", device) and device in NUMBERED else name
+        kind, *words = (device if name == "auto" and device in VARIANTS else name).split(":")
+        if kind == device and kind in VARIANTS and number and not (words and words[0].isdecimal()):
+            words = [str(number), *words]
+        found = ":".join([kind, *words])
         made = None if found == "auto" else engine_named(found)
         if isinstance(made, AddressEngine) and device in made.devices and made.number == number:
             return made

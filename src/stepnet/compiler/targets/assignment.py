@@ -27,7 +27,7 @@ from stepnet.compiler.plan.passes import Pipeline
 from stepnet.compiler.plan.passes.absorb import Absorbed, absorb
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
-from stepnet.compiler.plan.plan import Plan, Plans
+from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule, recurrence, schedule
 from stepnet.compiler.targets.base import Engine, Kernel, first_refusal, planning_of
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
@@ -143,7 +143,7 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
     if all(engines[0].refuse_plan(plan) is None for plan in absorbed_schedule.plans):
         return absorbed_schedule
 
-    known, plans = dict[str, int](), Plans(planning)
+    known = dict[str, int]()
 
     def rank(net: Net, number: int) -> int:
         """Returns the position, in `engines`, of the first engine that runs a recurrence, a node of `net`,
@@ -155,7 +155,7 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
         types = tuple(net.type_of(operand) for operand in node.inputs)
         key = digest(node.pairs, types, read, number in groups.ends)
         if key not in known:
-            plan = recurrence(net, number, groups, plans).plan
+            plan = recurrence(net, number, groups, planning).plan
             assert plan is not None
             engine = choice(plan, engines).engine
             known[key] = len(engines) if engine is None else [*engines].index(engine)

@@ -472,6 +472,7 @@ def first_refusal(engine: Engine, schedule: Schedule) -> str | None:
     return next((reason for plan in schedule.plans if (reason := engine.refuse_plan(plan))), None)
 
 
+@runtime_checkable
 class LowEngine(Engine, Protocol):
     """Engine that can run recurrences in the precision (such as int8) that their nodes request."""
 

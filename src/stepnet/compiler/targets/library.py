@@ -5,16 +5,20 @@ BuiltLibrary        the files of the library, with its description
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.net.types import ROWS, STEPS, Type
+from stepnet.compiler.net.windows import derived_length
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import Engine
 
@@ -33,6 +37,7 @@ ERRORS = {
     "DAMAGED_WEIGHTS": "the weights are damaged",
     "FILE": "the file of weights cannot be read",
     "PROCESSOR": "this processor lacks instructions that the library was built for",
+    "TOO_SHORT": "a sequence has fewer steps than the model's padding by reflection reads",
 }
 """The name and the text of each code that the functions of a library return, in the order of the codes."""
 CODES = {name: number for number, name in enumerate(ERRORS)}
@@ -83,6 +88,21 @@ class CallSpecification:
     def net(self) -> Net:
         """The net (graph of operations) of the whole model."""
         return self.schedule.net
+
+    @property
+    def least_steps(self) -> int:
+        """The number of steps that a sequence has at least, unless it has none: more than one if padding by
+        reflection reads more.
+        """
+        least, net = 1, self.net
+        for node in net.nodes:
+            if node.operation == "extend":
+                axis, own = net.type_of(node.inputs[0]).extent[-1], Extension.of(node.attributes).least
+                most = least
+                while derived_length(axis, most) < own:
+                    most *= 2
+                least += bisect_left(range(least, most), own, key=partial(derived_length, axis))
+        return least
 
 
 def steps_function(name: str, output: str) -> str:

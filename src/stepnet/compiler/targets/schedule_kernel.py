@@ -6,7 +6,7 @@ part 2 across       value 8        -> 9          machine code, or NumPy
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +29,14 @@ from stepnet.compiler.targets.base import (
     PreparedCall,
     Results,
 )
-from stepnet.compiler.targets.packed import CallPacking, NetForm, parameters_of, unchanged, varying_of
+from stepnet.compiler.targets.packed import (
+    CallPacking,
+    NetForm,
+    has_buffers,
+    parameters_of,
+    unchanged,
+    varying_of,
+)
 from stepnet.compiler.targets.part_execution import (
     KINDS,
     Frame,
@@ -199,7 +206,7 @@ class PartsKernel:
         """
         memory = self.means.memory
         read = {number for part in self.schedule.parts if part.kind == "across" for number in part.reads}
-        values = {number: memory.put(array) for number, array in constants.items()}
+        values = {number: memory.put_constant(array) for number, array in constants.items()}
         return values | {number: memory.contiguous(values[number]) for number in read & values.keys()}
 
     def bound_to(self, parameters: Arrays) -> "BoundParts":
@@ -305,14 +312,37 @@ class BoundParts(CalledKernel):
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {index for index, number in enumerate(self.net.results) if number in recurrent}
 
+    @property
+    def ends_early(self) -> bool:
+        """Tells whether calls whose sequences end early can run: the only part checks the condition."""
+        only = self.bound[0] if len(self.bound) == 1 else None
+        return self.schedule.single_plan is not None and only is not None and only.ends_early
+
     def __call__(self, call: Call) -> Results:
         """Runs all parts of the schedule on the arrays of a call, and returns the results in new arrays.
         Calls with inner sequences (within a step) or static ones (which every step reads whole) run as
         prepared calls from the second of the same lengths on, where the engine can.
         """
+        if call.until is not None:
+            return self.until(call)
         if is_nested(call) and self.whole is not None:
             return self.whole(call)
         return self.in_turn(call)
+
+    def until(self, call: Call) -> Results:
+        """Runs a call whose sequences may end early by the only part, see `ends_early`."""
+        packing, (only,) = self.packing(call), self.bound
+        assert only is not None
+        arrays = iter(packing.put(self.traced_form, call.given))
+        sequences, initial, statics = (
+            [next(arrays) for _ in given] for given in (call.sequences, call.initial, call.statics)
+        )
+        inside = replace(
+            call, positions=packing.positions, sequences=sequences, initial=initial, statics=statics
+        )
+        results = only(inside)
+        get = unchanged if has_buffers(call.given) else packing.memory.get
+        return Results(list(map(get, results.outputs)), list(map(get, results.final)))
 
     @computed_once
     def whole(self) -> WholeCalls | None:

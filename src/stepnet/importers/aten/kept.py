@@ -9,14 +9,13 @@ A file does not hold the default values of arguments, so the rules here have the
 of the other table's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.extensions import MODES, Extension
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import refuse
 from stepnet.importers import selecting
@@ -30,16 +29,15 @@ from stepnet.importers.aten.rows import AtenOperation, aligned, on_features, wit
 from stepnet.importers.aten.rules import InferredResult
 from stepnet.importers.aten.table import ATEN, elementwise, pointwise, promoted, uncast
 from stepnet.importers.aten.windows import POOLINGS
-from stepnet.importers.axes import is_time
 from stepnet.importers.convolving import (
     ZerosAround,
     convolve,
     convolve_transposed,
-    extend,
     pool,
     window_of,
 )
 from stepnet.importers.einsum import einsum
+from stepnet.importers.extending import pad_with_copies
 from stepnet.importers.placed import Placed
 from stepnet.importers.reductions import log_softmax, softmax
 from stepnet.importers.shaping import transpose, unsqueeze
@@ -279,14 +277,33 @@ def single(number: Any, default: int) -> Any:
     return number if not isinstance(number, list) else number[0] if number else default  # type: ignore[return-value]
 
 
+COPIES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+"""The modes of padding that put copies of entries around an axis, with their names in `numpy.pad`."""
+
+
+def copied(x: Placed, pads: Sequence[int], mode: str) -> Placed:
+    """Puts copies of entries ahead of the last axis of a value and behind it, and of axes before that.
+
+    pads: the numbers of both ends of the last axis, then those of the axis before it. mode: PyTorch's name.
+    """
+    rank = len(x.axes)
+    ends = [(rank - 1 - at, pads[2 * at], pads[2 * at + 1]) for at in range(len(pads) // 2)]
+    return pad_with_copies(x, ends, COPIES[mode])
+
+
+def padded_by(mode: str, call: ReplayedNode) -> Placed:
+    """Evaluates a node of a PyTorch graph that pads the last axes by one mode, such as `reflection_pad1d`."""
+    return copied(call.operands[0], call.arguments["padding"], mode)
+
+
 def padded(call: ReplayedNode) -> Placed:
     """Evaluates a `pad` node of a PyTorch graph: numbers around features, zeros around steps, which only a
     convolution reads, or copies of steps.
     """
     x, pads, number = call.operands[0], call.arguments["pad"], call.arguments.get("value") or 0
     mode = call.arguments.get("mode", "constant")
-    if mode in MODES and len(pads) == 2 and is_time(x.axes[-1]):
-        return extend(x, len(x.axes) - 1, Extension(pads[0], pads[1], mode))
+    if mode in COPIES:
+        return copied(x, pads, mode)
     if mode != "constant":
         raise refuse(f"padding of mode {mode} is not an operation of a model; use torch.cat")
     rank = len(x.axes)
@@ -398,6 +415,11 @@ ROWS: Mapping[str, Callable[[ReplayedNode], Any]] = {
         ("conv1d.default", "conv1d.padding", "conv_transpose1d.default", "convolution.default"), convolution
     ),
     "pad.default": padded,
+    **{
+        f"{name}_pad{places}d.default": partial(padded_by, mode)
+        for name, mode in (("reflection", "reflect"), ("replication", "replicate"))
+        for places in (1, 2)
+    },
     "softmax.int": axis_rules.along(softmax),
     "log_softmax.int": axis_rules.along(log_softmax),
     "sum.default": axis_rules.reduced("sum"),

@@ -8,7 +8,8 @@ from stepnet.compiler.net.windows import Window
 from stepnet.compiler.trace.traced import Traced
 from stepnet.importers.aten.replay import ReplayedNode
 from stepnet.importers.axes import is_feature
-from stepnet.importers.convolving import convolve, convolve_transposed, extend, pool, repeated
+from stepnet.importers.convolving import convolve, convolve_transposed, pool, repeated
+from stepnet.importers.extending import extend
 from stepnet.importers.placed import Placed
 from stepnet.importers.selecting import cut
 from stepnet.importers.shaping import transpose

@@ -27,6 +27,10 @@ from stepnet.ragged import Ragged
 
 Array = np.ndarray
 FORMAT, VERSION = "stepnet.chunks", "1"
+UNKNOWN = (
+    "the inputs of the graph are not known yet, and with them what a stream keeps of its rows: give the "
+    "first chunk, call the graph once, or make it with inputs="
+)
 
 
 class ChunkStream:
@@ -131,7 +135,8 @@ class ChunkStream:
             statics: Values that each of them has once, [rows, features...].
 
         Raises:
-            InputError: For arguments that do not fit.
+            InputError: For arguments that do not fit; with `initial`, also before the inputs of the graph are
+                known, by its first call or chunk or by `inputs=`.
 
         >>> import stepnet as sn
         >>> stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks(rows=1)
@@ -145,11 +150,11 @@ class ChunkStream:
                 raise InputError(f"the rows of this stream have {'no ' * (specs is None)}statics")
             if (skeleton(given.specs), leaves(given.specs)) != (skeleton(specs), leaves(specs)):
                 raise InputError(f"the statics are {given.specs}; those of the stream are {specs}")
-        if self._rows is None and not (initial is None and self._initial is None):
-            raise InputError("no chunk was taken yet: give initial= of all rows to the stream itself")
-        if self._rows is not None:
-            new = self._begins(self._rows, initial, given.arrays, count)
-            self._rows = replace(self._rows, kept=kept_and(self._rows.kept, new))
+        if initial is not None or self._has_memory:
+            is_first = self._rows is None and not self._count
+            state = self._known(given.specs if is_first else specs)
+            new = self._begins(state, initial, given.arrays, count)
+            self._rows = replace(state, kept=new if is_first else kept_and(state.kept, new))
         else:
             pairs = zip(own.arrays, given.arrays, strict=True) if self._count else ()
             arrays = [np.concatenate(pair) for pair in pairs] if self._count else given.arrays
@@ -165,7 +170,8 @@ class ChunkStream:
             rows: The rows to remove: an index, indices or a mask.
 
         Raises:
-            InputError: For rows that do not exist.
+            InputError: For rows that do not exist. Also for a stream that goes on from a state, before the
+                inputs of the graph are known.
 
         >>> import stepnet as sn
         >>> stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks(rows=3)
@@ -174,12 +180,12 @@ class ChunkStream:
         2
         """
         left = np.delete(np.arange(self._count), chosen_once(rows, self._count))
-        if self._rows is None and self._initial is not None:
-            raise InputError("no chunk was taken yet: leave the rows out of initial=")
-        if self._rows is not None:
-            self._rows = replace(self._rows, kept=kept_of(self._rows.kept, left))
-        arrays = [array[left] for array in self._statics.arrays] if self._rows is None else []
-        self._statics = Statics(self._statics.specs, arrays or self._statics.arrays, {})
+        if self._has_memory:
+            state = self._known(self._static_specs)
+            self._rows = replace(state, kept=kept_of(state.kept, left))
+        else:
+            arrays = [array[left] for array in self._statics.arrays]
+            self._statics = Statics(self._statics.specs, arrays, {})
         self._count = len(left)
 
     @alone
@@ -191,7 +197,8 @@ class ChunkStream:
             initial: The state that they go on from, as `state` returns it; by default they begin anew.
 
         Raises:
-            InputError: For rows that do not exist, and for a state that does not fit.
+            InputError: For rows that do not exist, and for a state that does not fit. Also for a stream that
+                goes on from a state, and for `initial`, before the inputs of the graph are known.
 
         >>> import stepnet as sn
         >>> stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks()
@@ -202,10 +209,8 @@ class ChunkStream:
         [[[2.0]]]
         """
         chosen = np.arange(self._count) if rows is None else chosen_once(rows, self._count)
-        if (state := self._rows) is None:
-            if initial is not None or self._initial is not None:
-                raise InputError("no chunk was taken yet: give initial= to the stream itself")
-        else:
+        if initial is not None or self._has_memory:
+            state = self._known(self._static_specs)
             statics = [state.kept[name][chosen] for name in state.statics]
             begun = self._begins(state, initial, statics, len(chosen))
             self._rows = replace(state, kept=kept_with(state.kept, chosen, begun))
@@ -218,7 +223,8 @@ class ChunkStream:
             rows: An index for each row of the stream. The same index may come several times, or not at all.
 
         Raises:
-            InputError: For another number of indices, for an index of no row, and before the first chunk.
+            InputError: For another number of indices, and for an index of no row. Also for a stream that goes
+                on from a state, before the inputs of the graph are known.
 
         >>> import stepnet as sn
         >>> stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks(rows=2)
@@ -228,9 +234,11 @@ class ChunkStream:
         >>> stream.chunk(np.float32([[[5]], [[5]]])).tolist()
         [[[9.0]], [[9.0]]]
         """
-        state = self._known("give the rows of initial= in the order you want")
-        own = {name: state.kept[name] for name in state.statics}
-        self._rows = replace(state, kept=kept_of(state.kept, sources(rows, self._count)) | own)
+        order = sources(rows, self._count)
+        if self._has_memory:
+            state = self._known(self._static_specs)
+            own = {name: state.kept[name] for name in state.statics}
+            self._rows = replace(state, kept=kept_of(state.kept, order) | own)
 
     @property
     def state(self) -> dict[str, Array]:
@@ -240,7 +248,7 @@ class ChunkStream:
         the steps that later outputs read, and how many steps each row has had, "taken".
 
         Raises:
-            InputError: Before the first chunk.
+            InputError: Before the inputs of the graph are known, by its first call or chunk or by `inputs=`.
 
         >>> import stepnet as sn
         >>> pairs = sn.Graph(lambda x, params: sn.max_pool1d(x, 2))
@@ -250,7 +258,7 @@ class ChunkStream:
         >>> pairs.stream_chunks(initial=stream.state).chunk(np.float32([[[5]]])).tolist()
         [[[9.0]]]
         """
-        return self._known("the state is known from the first chunk on").state()
+        return self._known(self._static_specs).state()
 
     @alone
     def save(self, path: str | PathLike[str], rows: Any = None, *, force: Any = False) -> None:
@@ -263,9 +271,9 @@ class ChunkStream:
 
         Raises:
             FileError: If the file exists, unless `force`, or cannot be written.
-            InputError: For rows that do not exist, and before the first chunk.
+            InputError: For rows that do not exist, and before the inputs of the graph are known.
         """
-        state = self._known("there is no state to save")
+        state = self._known(self._static_specs)
         chosen = np.arange(self._count) if rows is None else chosen_once(rows, self._count)
         described = {
             "format": FORMAT,
@@ -287,13 +295,9 @@ class ChunkStream:
         Raises:
             FileError: For a file that is damaged, and for one of another model, of other parameters, or of
                 inputs of other features or dtypes. The stream is then as it was.
-            InputError: Where the inputs of the graph are not known yet: before its first call or chunk.
+            InputError: Before the inputs of the graph are known, by its first call or chunk or by `inputs=`.
         """
-        state = self._rows
-        if state is None:
-            if self.programs.latest is None:
-                raise InputError("the inputs are not known yet: call the graph once, or make it with inputs=")
-            state = self._made(self.programs.latest, self._statics.arrays)
+        state = self._known(self._static_specs)
         arrays, metadata = safetensors.read_described(file_path(path))
         if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
             raise FileError(f"{path}: this is no saved stream of chunks, which ChunkStream.save writes")
@@ -313,9 +317,19 @@ class ChunkStream:
     # ---- parts of the methods
 
     @property
+    def _has_memory(self) -> bool:
+        """True if rows may differ in what is kept of them: a chunk was taken, or they go on from a state."""
+        return self._rows is not None or self._initial is not None
+
+    @property
     def _static_specs(self) -> Any:
-        """The `Spec`s of the statics in their structure; None without statics."""
-        return self._statics.specs if self._rows is None else self._rows.program.traced.statics
+        """The `Spec`s of the statics in their structure; None without statics. A stream that has no rows yet
+        takes those of the latest call of the graph.
+        """
+        if self._rows is not None:
+            return self._rows.program.traced.statics
+        latest = self.programs.latest
+        return self._statics.specs if self._count or latest is None else latest.traced.statics
 
     def _begun(self, batch: Batch) -> ChunkRows:
         """Returns the rows, made at the first chunk; raises `InputError` for steps of another kind than those
@@ -327,8 +341,8 @@ class ChunkStream:
         if program is not self._rows.program:
             known = self._rows.program.traced.inputs
             raise InputError(
-                f"the inputs are {skeleton(batch.specs)} of {specs_text(batch.specs)}; those of earlier "
-                f"chunks were {skeleton(known)} of {specs_text(known)}"
+                f"the inputs are {skeleton(batch.specs)} of {specs_text(batch.specs)}; those of this "
+                f"stream are {skeleton(known)} of {specs_text(known)}"
             )
         return self._rows
 
@@ -351,11 +365,28 @@ class ChunkStream:
             return state.begin(statics, rows)
         return state.from_state(initial, statics, rows)
 
-    def _known(self, lacks: str) -> ChunkRows:
-        """Returns the rows; raises `InputError` before the first chunk. lacks: what there is not then."""
-        if self._rows is None:
-            raise InputError(f"no chunk was taken yet: {lacks}")
-        return self._rows
+    def _known(self, statics: Any) -> ChunkRows:
+        """Returns the rows. Before the first chunk they are made for the inputs of the latest call of the
+        graph, or for those that it was made with; raises `InputError` if there are none, or if `initial=`
+        does not fit them.
+
+        statics: the `Spec`s of the statics in their structure; None without statics.
+        """
+        if self._rows is not None:
+            return self._rows
+        if self.programs.latest is None:
+            raise InputError(UNKNOWN)
+        inputs = self.programs.latest.traced.inputs
+        program = self.programs.program_of(inputs, statics)
+        try:
+            return self._made(program, self._statics.arrays)
+        except InputError as error:
+            if self._initial is None:
+                raise
+            known = f"{skeleton(inputs)} of {specs_text(inputs)}"
+            raise InputError(
+                f"{error}; the inputs are taken to be {known}, as no chunk was taken yet"
+            ) from None
 
     def _output(self, result: Any, batch: Batch) -> Any:
         """Returns a result in the layout of the inputs; raises `InputError` for an array in which the rows

@@ -373,7 +373,7 @@ class Graph(Model):
             return repr(self)
         with IMPORTS:  # by name: it takes time, and few calls print
             summary: Any = import_module("stepnet.explain.summary")
-        return summary.short_text(self.name, summary.summary_of(self))
+        return summary.short_text(self.name + self.on_device, summary.summary_of(self))
 
 
 def given_stepwise(call: UncheckedCall) -> list[str]:

@@ -20,6 +20,7 @@ from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.graph.report import Quantization
 from stepnet.model.graph.trials import Trials
 from stepnet.model.layers import Layer, recurrences_of
+from stepnet.model.model import Model
 from stepnet.model.precisions import Kind, in_precisions, without_end
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
@@ -107,7 +108,7 @@ def quantize(
     choice(dtype, f"dtype is one of {', '.join(DTYPES)}", tuple(DTYPES))
     meaning = "within is a relative error above 0"
     bound = WITHIN[dtype] if within is None else number(within, meaning, lambda value: value > 0)
-    order = order_of(checked_engine(engine))
+    order = order_of(model.engine_order(engine) if isinstance(model, Model) else checked_engine(engine))
     if type(model) is Graph:
         trials = Trials.of(model, samples, statics, keep, order)
         precisions, report = chosen(trials, DTYPES[dtype], bound)

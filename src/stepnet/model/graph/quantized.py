@@ -4,12 +4,11 @@ from functools import partial
 from typing import Any
 
 from stepnet.compiler.net.encodings import Precision
-from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
 from stepnet.errors import InputError
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.report import Quantization
-from stepnet.model.program import Asked
 
 
 class QuantizedGraph(Graph):
@@ -41,16 +40,13 @@ class QuantizedGraph(Graph):
         made = object.__new__(cls)
         vars(made).update(vars(graph))
         made.programs = graph.programs.in_precisions(precisions)
-        made.report, made.engines = report, engines
+        vars(made).update(report=report, engines=engines, default_engine=engines)
         return made
 
-    def engine_order(self, asked: Asked) -> Order:
-        """Returns the engines that the argument `engine` stands for; "auto" stands for those of the
-        quantization.
-
-        asked: the argument: an engine, or several in order of preference.
-        """
-        return self.engines if asked == "auto" else checked_engine(asked)
+    @property
+    def first_engine(self) -> Order:
+        """The engines that the graph was quantized for."""
+        return self.engines
 
     def in_model(self, sequences: Any, statics: Any) -> Any:
         """Raises `StepError`: inside another model, the recurrences would lose their precisions."""

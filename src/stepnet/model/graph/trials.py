@@ -5,7 +5,7 @@ samples --> inputs of each recurrence --> quantization scales --> errors of the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -302,7 +302,7 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
     """
     reasons: list[str] = []
     for engine in engines_of(engines):
-        cell = cast("LowEngine", engine).cell(plan)
+        cell = engine.cell(plan) if isinstance(engine, LowEngine) else "it has no recurrences in fewer bits"
         if isinstance(cell, LowPrecisionCell):
             return replace(cell, text=f"{engine.name}, {cell.text}")
         reasons.append(f"{engine.name}: {cell}")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from constants import Constants
 from same_bits import assert_same_bits
+from tolerance import assert_close
 from zoo import rnn_of, uniform
 
 import stepnet as sn
@@ -19,6 +20,7 @@ from stepnet.compiler.net import (
     ROWS,
     STEPS,
     Builder,
+    Extension,
     Extent,
     LevelSizes,
     Type,
@@ -28,6 +30,7 @@ from stepnet.compiler.net import (
 from stepnet.compiler.plan import Across, order_of
 from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.running.across import SUMMED, AcrossTask, refusal_of
+from stepnet.errors import InputError
 from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray
@@ -241,6 +244,46 @@ def test_windows_that_threads_share(operation: str, constants: Constants):
         assert_same_bits(result_of(across, values, read, PROCESSORS[0], made), expected)
 
 
+EXTENSIONS = [
+    Extension(*ends, how) for ends, how in product(((0, 1), (3, 0), (2, 5)), ("reflect", "replicate"))
+]
+
+
+def extended(extension: Extension, lengths: Array, dtype: str, *shape: int) -> tuple[Array, Array]:
+    """Copies of steps at the ends of sequences by machine code, and those that NumPy takes by index."""
+    counts = np.where(lengths > 0, np.maximum(lengths, extension.least), 0)
+    read = Positions.end_to_end(offsets_of(counts))
+    made = Positions.end_to_end(offsets_of(extension.lengths.of(counts)))
+    source, result = Type(STEPS, shape, dtype), Type(("rows", extension.axis("steps")), shape, dtype)
+    across = Across("extend", extension.how, source, result, extension=extension)
+    values = numbers(dtype, read.total, *shape)
+    found = result_of(across, values, read, PROCESSORS[0], made)
+    return found, values[extension.indices(made.offsets, read.offsets)]
+
+
+@pytest.mark.parametrize("extension", EXTENSIONS, ids=lambda own: f"{own.how} {own.before} {own.after}")
+def test_copies_at_the_ends_have_the_bits_of_numpy(extension: Extension):
+    for lengths, shape in product(map(np.array, LENGTHS[:-1]), SHAPES):
+        for dtype in ("float32", "bool", "float16"):
+            assert_same_bits(*extended(extension, lengths.astype(np.int64), dtype, *shape))
+
+
+@pytest.mark.usefixtures("same_threads")
+def test_copies_at_the_ends_that_threads_share(constants: Constants):
+    constants("stepnet.compiler.targets.cpu.running.across", SHARED_BYTES=0)
+    sn.set_threads(3)
+    for lengths in ([], [0], [9], [0, 0, 40, 0], [3, 1, 50, 2, 2], [7] * 20):
+        assert_same_bits(*extended(EXTENSIONS[-2], np.array(lengths, np.int64), "float32", 5))
+
+
+def test_reflection_of_fewer_steps_than_it_reads_is_refused():
+    extension, positions = Extension(2, 0, "reflect"), Positions.end_to_end(np.array([0, 0, 3, 5]))
+    types = Type(STEPS, (3,), "float32"), Type(("rows", "steps[+2/1]"), (3,), "float32")
+    across = Across("extend", "reflect", *types, extension=extension)
+    with pytest.raises(InputError, match="has at least 3 steps, and sequence 2 has 2"):
+        AcrossTask(across, positions, positions, PROCESSORS[0])
+
+
 @pytest.mark.parametrize("first", [False, True])
 def test_the_ends_of_padded_sequences_in_either_order_of_axes(first: bool):
     lengths, values = np.array([3, 0, 5]), uniform(15, 4)
@@ -275,8 +318,9 @@ def test_what_numpy_computes():
     assert refusal("last", "float32", CONST, ROWS, operation="expand") is None
     assert refusal("overlap", "float16", STEPS, STEPS, operation="overlap") == "NumPy adds windows of float16"
     assert refusal("windows", "float16", STEPS, STEPS, operation="windows") is None
-    assert refusal("reflect", "float32", STEPS, STEPS, operation="extend") == (
-        "NumPy puts copies of steps at the ends of sequences"
+    assert refusal("reflect", "float16", STEPS, STEPS, operation="extend") is None
+    assert refusal("arrange", "float32", STEPS, STEPS, operation="arrange") == (
+        "NumPy arranges the steps of sequences"
     )
 
 
@@ -320,7 +364,15 @@ def strides(x: Any, p: Any) -> Any:
     return {"h": h, "again": again, "more": more, "last": sn.reduce(again, "last"), "x": x @ p}
 
 
+def replicated(x: Any, p: Any) -> Any:
+    """Copies at the ends of steps, below and above a recurrence over fewer steps."""
+    fewer = sn.conv1d(sn.pad_steps(x, (2, 1), mode="replicate"), KERNEL, stride=2, padding="valid")
+    h = layer(0)(fewer)[0]
+    return {"h": h, "ends": sn.pad_steps(h @ p, (0, 3), mode="replicate")}
+
+
 MODELS: dict[str, Callable[[Any, Any], Any]] = {
+    "copies at the ends": replicated,
     "mean": lambda x, p: layer(1)(layer(0)(x)[0] - sn.expand(sn.reduce(layer(0)(x)[0], "mean"), x))[0] @ p,
     "sum of inputs": lambda x, p: layer(0)(x * sn.expand(sn.reduce(x, "sum"), x))[0] @ p,
     "scores": scores,
@@ -388,6 +440,31 @@ def test_lengths_never_seen(name: str, monkeypatch: pytest.MonkeyPatch):
     expected = [by_parts(name, x) for x in given]
     monkeypatch.setattr("stepnet.compiler.targets.cpu.running.chain.Started.run", None)  # all is prepared
     assert_same_bits([model(x) for x in given], expected)
+
+
+def reflected(x: Any, p: Any) -> Any:
+    """Copies by reflection around a recurrence over fewer steps."""
+    fewer = sn.conv1d(sn.pad_steps(x, (2, 1)), KERNEL, stride=2, padding="valid")
+    return sn.conv1d(sn.pad_steps(layer(0)(fewer)[0], (0, 2)) @ p, KERNEL, padding="valid")
+
+
+@pytest.mark.usefixtures("same_threads")
+def test_reflection_of_lengths_never_seen(monkeypatch: pytest.MonkeyPatch):
+    """Prepared calls take those that are long enough, and refuse others as any call does."""
+    sn.set_threads(1)
+    model = sn.Graph(reflected, uniform(4, 4, seed=9))
+    for lengths in ([6, 7], [9, 5], [8, 8]):
+        model(of_lengths(*lengths))
+    given = [of_lengths(*lengths) for lengths in ([5, 30], [20, 6], [30, 31])]
+    expected = [model(x, engine="interpret") for x in given]
+    with monkeypatch.context() as patch:
+        patch.setattr("stepnet.compiler.targets.cpu.running.chain.Started.run", None)  # all is prepared
+        found = [model(x) for x in given]
+    for own, right in zip(found, expected, strict=True):
+        assert_close(own.values, right.values, 16, sum(right.lengths), "float32")
+    for lengths, number in (([9, 3], 1), ([2, 9], 0)):
+        with pytest.raises(InputError, match=f"has at least 3 steps, and sequence {number} has 2"):
+            model(of_lengths(*lengths))
 
 
 @pytest.mark.usefixtures("same_threads")

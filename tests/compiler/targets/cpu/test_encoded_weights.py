@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tolerance import assert_close
@@ -130,6 +131,65 @@ def test_products_of_several_left_sides_are_added(dtype: str) -> None:
     right = EXACT[dtype](x["b"][:, 0], params["B"], EXACT[dtype](x["a"][:, 0], params["A"]))
     for processor in PROCESSORS:
         np.testing.assert_array_equal(run_on(processor, rnn, x)[0], right)
+
+
+@pytest.mark.parametrize("dtype", ["stored", "stored_int8"])
+@pytest.mark.parametrize("sizes", [(3, 17), (64, 65)])
+def test_weights_alone_are_encoded(dtype: str, sizes: tuple[int, int]) -> None:
+    """Left sides keep their dtype, whether they are read in place or copied to fill words. Sums of several
+    left sides and of two products at once are float32.
+    """
+    inputs, units = sizes
+    names = "WRVU"
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return {"a": x @ p["W"] + h @ p["R"], "b": x @ p["V"] + h @ p["U"]}, x + 0.5
+
+    params = {name: normal(inputs, units) for name in names}
+    rnn = encoded_rnn(step, params, dtype, memory=inputs, inputs=inputs)
+    params["W"][:, 0] = 0
+    rnn = rnn.with_params(params)
+    if dtype == "stored":
+        right = {name: params[name].astype(ml_dtypes.bfloat16).astype(np.float64) for name in names}
+    else:
+        scales = {name: np.maximum(np.abs(params[name]).max(0), np.float32(2**-100)) for name in names}
+        codes = {name: np.rint(params[name] * (np.float32(127) / scales[name])) for name in names}
+        right = {name: codes[name] * (scales[name].astype(np.float64) / 127) for name in names}
+    whole = normal(13, 2, inputs)
+    h = (whole[:, 0] + np.float32(0.5)).astype(np.float64)
+    x = whole[:, 1].astype(np.float64)
+    wanted = x @ right["W"] + h @ right["R"], x @ right["V"] + h @ right["U"]
+    for processor in (PROCESSORS[0], PROCESSORS[-1]):
+        made = [output.reshape(13, 2, units) for output in run_on(processor, rnn, whole)]
+        for output, best in zip(made, wanted, strict=True):
+            assert_close(output[:, 1], best, width=2 * inputs)
+        few = [output.reshape(2, 2, units) for output in run_on(processor, rnn, whole[:2])]
+        np.testing.assert_array_equal(few, [output[:2] for output in made])
+    interpreted, _ = rnn(whole, engine="interpret")
+    assert_close(interpreted["a"][:, 1], wanted[0], width=2 * inputs)
+
+
+@pytest.mark.parametrize("dtype", ["stored", "stored_int8"])
+def test_numbers_behind_a_left_side_are_not_read(dtype: str) -> None:
+    """Its three numbers fill no whole words, and the next ones of the input are NaN."""
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return x[:, :3] @ p["W"], h
+
+    rnn = encoded_rnn(step, {"W": normal(3, 5)}, dtype, memory=1, inputs=64)
+    x = normal(2, 3, 64)
+    right = rnn(x)[0]
+    x[..., 3:] = np.nan
+    np.testing.assert_array_equal(rnn(x)[0], right)
+
+
+def test_a_vector_of_weights_that_is_not_finite_is_nan_in_int8_alone() -> None:
+    params = {name: normal(8, 5) for name in "WR"}
+    params["W"][3, 2] = np.inf
+    rnn = encoded_rnn(both_products, params, "stored_int8", memory=8, inputs=8)
+    made = rnn(normal(3, 2, 8))[0]
+    assert np.isnan(made["x"]).all(axis=(0, 1)).tolist() == [False, False, True, False, False]
+    assert np.isfinite(made["h"]).all()
 
 
 def test_sums_of_a_wide_product_in_int8_are_exact() -> None:

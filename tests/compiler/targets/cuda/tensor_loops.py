@@ -1,51 +1,81 @@
 """Runs loops on tensor cores in emulation, beside the interpreter in float64; plans that they are made of."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 import stepnet as sn
-from bench.gpu.cells import model
+from bench.gpu.cells import recurrence
 from stepnet.compiler.net import interpret
 from stepnet.compiler.net.interpret import LevelSizes
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan import Plan
-from stepnet.compiler.targets.cuda.device import empty, get, put
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.tensor.shape import TensorSchedule, TensorShape
-from stepnet.compiler.targets.cuda.tensor.step import TensorStep
+from stepnet.compiler.targets.cuda import (
+    DeviceFacts,
+    EmulatedDevice,
+    TensorChoice,
+    TensorSchedule,
+    TensorShape,
+    TensorStep,
+    chosen,
+    empty,
+    get,
+    put,
+)
+from stepnet.compiler.targets.cuda.tensor.shape import Precision
 from stepnet.compiler.targets.cuda.tensor.writing import loop_code
 from stepnet.model.gradient_runs import Halved
 
 Array = np.ndarray
+DEVICE = DeviceFacts("NVIDIA H100 80GB HBM3", (9, 0), 132, 232448, 65536, 16)
+"""The facts of a device by which loops are chosen."""
 RAGGED = [3, 7, 0, 1, 5, 4, 2, 6, 7, 3]
 
 
 @cache
-def cell_plan(name: str, width: int) -> Plan:
+def cell_plan(name: str, width: int, dtype: str = "float32") -> Plan:
     """The plan of a cell by its name, or of "rg_lru"."""
-    return model(name, width, [1]).rnn.plan
+    return recurrence(name, width, dtype).plan
 
 
 @cache
-def backward_plan(name: str, width: int) -> Plan:
+def backward_plan(name: str, width: int, dtype: str = "float32") -> Plan:
     """The plan of the loop that runs back through a cell, for its gradient."""
-    net = model(name, width, [1]).rnn.net
+    return backward_of(recurrence(name, width, dtype))
+
+
+def backward_of(rnn: sn.RNN) -> Plan:
+    """The plan of the loop that runs back through a model of one recurrence."""
+    net = rnn.net
     parts = Halved.of(net, range(len(net.inputs))).second.schedule.parts
     (plan,) = [part.plan for part in parts if part.plan]
     return plan
 
 
-def step_plan(step: Callable[..., Any], width: int, **shapes: tuple[int, ...]) -> Plan:
+def step_plan(
+    step: Callable[..., Any], width: Any, dtype: str = "float32", /, **shapes: tuple[int, ...]
+) -> Plan:
     """The plan of a step of the user's, with parameters of these shapes and 6 features."""
+    return step_model(step, width, dtype, **shapes).plan
+
+
+def step_model(
+    step: Callable[..., Any], width: Any, dtype: str = "float32", /, **shapes: tuple[int, ...]
+) -> sn.RNN:
+    """The model of a step of the user's, with parameters of these shapes and 6 features."""
     chance = np.random.default_rng(0)
-    params = {name: chance.normal(0, 0.4, shape).astype("f4") for name, shape in shapes.items()}
+    params = {name: chance.normal(0, 0.4, shape).astype(dtype) for name, shape in shapes.items()}
     rnn = sn.RNN(step, params, memory=width)
     rnn(np.zeros((1, 1, 6), "f4"))
-    return rnn.plan
+    return rnn
+
+
+def loops_of(plan: Plan, precision: Precision = "float32") -> list[TensorChoice]:
+    """The loops on tensor cores for 16 sequences of a plan, the fastest first."""
+    return chosen(plan, 16, DEVICE, precision)
 
 
 @dataclass
@@ -79,12 +109,11 @@ class Case:
             return drawn > 0 if type_.dtype == "bool" else drawn.astype(type_.dtype)
 
         total = sum(lengths)
-        others = [
-            array(n, most=(2 / step.width) ** 0.5)
-            if step.body.type_of(n).extent == CONST
-            else array(n, len(lengths))
-            for n in step.others
-        ]
+        others = list[Array]()
+        for n in step.others:
+            is_constant = step.body.type_of(n).extent == CONST
+            own = array(n, most=(2 / step.width) ** 0.5) if is_constant else array(n, len(lengths))
+            others.append(own.astype(step.half_of(n) or own.dtype).astype(own.dtype))
         return cls(
             step,
             lengths,
@@ -165,3 +194,8 @@ class Case:
 def wider(array: Any) -> Array:
     """An array in float64, unless it is no float."""
     return array.astype("f8") if array.dtype.kind == "f" else np.asarray(array)
+
+
+def as_given(case: Case, plan: Plan) -> Case:
+    """The same operands for the step as a plan has it, with values of several widths."""
+    return replace(case, step=TensorStep(plan.body, case.step.order))

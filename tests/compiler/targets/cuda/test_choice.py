@@ -1,72 +1,64 @@
 """The choice among loops: estimates beside the times that were measured on an H100."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
+from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from bench.gpu.calibrate import Measured, of_file
+from bench.gpu.calibrate import measured as loops_of
+from bench.gpu.cells import recurrence
 from stepnet.compiler.plan import Plan
+from stepnet.compiler.targets.cuda import (
+    H100,
+    DeviceFacts,
+    TensorSchedule,
+    TensorShape,
+    batch_time,
+    chosen,
+    facts_of,
+    grid_form,
+    refuse,
+    registers,
+    step_time,
+)
 from stepnet.compiler.targets.cuda.choice import loop_of
-from stepnet.compiler.targets.cuda.device import DeviceFacts
-from stepnet.compiler.targets.cuda.tensor.choice import chosen, refuse
-from stepnet.compiler.targets.cuda.tensor.costs import H100, batch_time, facts_of, step_time
-from stepnet.compiler.targets.cuda.tensor.registers import registers
-from stepnet.compiler.targets.cuda.tensor.shape import TensorSchedule, TensorShape
-from stepnet.compiler.targets.cuda.tensor.step import TensorStep
-from tests.compiler.targets.cuda.tensor_loops import backward_plan, cell_plan
+from stepnet.compiler.targets.cuda.tensor.costs import read_bytes
+from tests.compiler.targets.cuda.tensor_loops import DEVICE, backward_plan, cell_plan
 
-DEVICE = DeviceFacts("NVIDIA H100 80GB HBM3", (9, 0), 132, 232448, 65536, 16)
 SAVED = Path(__file__).parents[4] / "bench" / "saved" / "gpu-h100.json"
+OF_TARGET = SAVED.with_name("gpu-target-h100.json")
+GRID = re.compile(r"(\d+) blocks of \d+ threads for (\d+) sequences")
+NEAR = 1.3
+"""The most by which an estimate may differ from the time, as a factor."""
 WIDEST = 1024
 """The units of the widest step that was measured."""
-WORDS = {"p": "parts", "c": "chains", "a": "ahead"}
 
 
 @cache
-def step_of(name: str) -> TensorStep:
-    """The step of a kernel that was measured."""
-    cell, width = name.removeprefix("backward ").split("-")
-    make = backward_plan if name.startswith("backward ") else cell_plan
-    return TensorStep.of(make(cell, int(width)))
-
-
-def schedule_of(word: str, resident: int, alone: bool) -> TensorSchedule:
-    """The schedule of a kernel that was measured, such as "cluster8-float32-p4-c3-a2-fast"."""
-    first, numbers, *others = word.split("-")
-    exchange = first.rstrip("0123456789")
-    options: dict[str, Any] = {"exchange": "alone" if alone else exchange, "numbers": numbers}
-    for other in others:
-        if other == "fast":
-            options["functions"] = other
-        else:
-            options[WORDS[other[0]]] = int(other[1:])
-    return TensorSchedule(blocks=int(first[len(exchange) :]), resident=resident, **options)
-
-
-@cache
-def measured(widest: int = 128) -> dict[str, tuple[TensorShape, dict[str, Any]]]:
+def measured(widest: int = 128) -> list[Measured]:
     """The kernels of steps of up to `widest` units that were timed whole, with what is saved of them."""
-    stages, found = json.loads(SAVED.read_text())["stages"], dict[str, tuple[TensorShape, dict[str, Any]]]()
-    for exchange in ("block", "grid", "tagged", "cluster"):
-        for name, row in stages[f"steps, {exchange}"]["rows"].items():
-            if name == "device" or "-no-" in name or int(row["step"].split("-")[1]) > widest:
-                continue
-            step = step_of(row["step"])
-            schedule = schedule_of(row["schedule"], int(row["resident"].split()[0]), not step.lefts)
-            found[name] = TensorShape(step, schedule), row
-    return found
+    return [*loops_of(of_file(SAVED), widest)]
+
+
+def shape_of(name: str) -> TensorShape:
+    """The kernel that was measured by this name."""
+    return next(each.shape for each in measured() if each.name == name)
 
 
 @pytest.mark.long
 def test_kernels_have_the_sizes_of_those_that_were_measured(pytestconfig: pytest.Config):
     kernels = measured(WIDEST if pytestconfig.option.long else 128)
-    assert len(kernels) > (180 if pytestconfig.option.long else 80)
-    for name, (shape, row) in kernels.items():
-        sizes = shape.threads, shape.shared_bytes, shape.operands
-        assert sizes == (row["threads"], row["shared"], int(row["resident"].split()[2])), name
+    assert len(kernels) > (170 if pytestconfig.option.long else 75)
+    for each in kernels:
+        sizes, row = (each.shape.threads, each.shape.shared_bytes, each.shape.operands), each.row
+        assert sizes == (row["threads"], row["shared"], int(row["resident"].split()[2])), each.name
 
 
 @pytest.mark.parametrize(("rows", "share"), [("1", 0.95), ("16", 0.97), ("64", 0.89)])
@@ -75,12 +67,12 @@ def test_estimates_are_near_the_times_that_were_measured(
     rows: str, share: float, pytestconfig: pytest.Config
 ):
     factors = dict[str, float]()
-    for name, (shape, row) in measured(WIDEST if pytestconfig.option.long else 128).items():
-        time = row["microseconds"].get(rows)
+    for each in measured(WIDEST if pytestconfig.option.long else 128):
+        time = each.row["microseconds"].get(rows)
         if isinstance(time, float):
-            needed = registers(shape, DEVICE)
-            estimate = batch_time(shape, int(rows), DEVICE, facts_of(DEVICE), needed)
-            factors[name] = max(estimate / time, time / estimate)
+            needed = registers(each.shape, DEVICE)
+            estimate = batch_time(each.shape, int(rows), DEVICE, facts_of(DEVICE), needed)
+            factors[each.name] = max(estimate / time, time / estimate)
     worst = max(factors, key=lambda name: factors[name])
     near = sum(factor < 1.4 for factor in factors.values()) / len(factors)
     assert near >= share, f"{near:.0%} are near; the worst is {worst}, by {factors[worst]:.2f}"
@@ -90,11 +82,11 @@ def test_estimates_are_near_the_times_that_were_measured(
 def test_estimates_for_large_batches_are_near_too(pytestconfig: pytest.Config):
     kernels = measured(WIDEST if pytestconfig.option.long else 128)
     rows = json.loads(SAVED.read_text())["stages"]["large batches"]["rows"]
-    for name, (shape, _) in kernels.items():
-        times = rows[name]["microseconds"] if name in rows else {}
+    for each in kernels:
+        times = rows[each.name]["microseconds"] if each.name in rows else {}
         for count, time in times.items():
-            estimate = batch_time(shape, int(count), DEVICE, H100, registers(shape, DEVICE))
-            assert max(estimate / time, time / estimate) < 1.6, f"{name}, {count} sequences: {estimate}"
+            estimate = batch_time(each.shape, int(count), DEVICE, H100, registers(each.shape, DEVICE))
+            assert max(estimate / time, time / estimate) < 1.6, f"{each.name}, {count} sequences: {estimate}"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +117,7 @@ def test_a_choice_says_its_time_and_what_bounds_it():
 
 
 def test_each_part_of_the_time_of_a_step_is_counted():
-    shape, _ = measured()["gru-128-tagged8-float32-p4-c3-a2"]
+    shape = shape_of("gru-128-tagged8-float32-p4-c3-a2")
     time = step_time(shape, H100)
     parts = time.loop, time.products, time.elementwise, time.exchange, time.reads
     assert time.total == pytest.approx(sum(parts))
@@ -136,7 +128,7 @@ def test_each_part_of_the_time_of_a_step_is_counted():
 
 
 def test_turns_of_groups_take_their_time():
-    shape, _ = measured()["gru-128-tagged8-float32-p4-c3-a2"]
+    shape = shape_of("gru-128-tagged8-float32-p4-c3-a2")
     one, many = (batch_time(shape, rows, DEVICE, H100, 248) for rows in (128, 1280))
     assert many == pytest.approx(10 * one)
 
@@ -154,3 +146,73 @@ def test_a_device_without_clusters_or_much_memory_gets_what_fits():
 def test_the_engine_takes_tensor_cores_where_they_are_faster():
     assert "tensor cores" in loop_of(cell_plan("gru", 64), 16, DEVICE).loop.schedule
     assert "tensor cores" not in loop_of(cell_plan("gru", 2048), 16, DEVICE).loop.schedule
+
+
+class SharedLoop(NamedTuple):
+    """A loop that was measured: its case, the sequences of a group of blocks, and microseconds of a step."""
+
+    name: str
+    width: int
+    rows: int
+    group_rows: int
+    blocks: int
+    microseconds: float
+
+
+def shared_loops() -> Iterator[SharedLoop]:
+    """Yields the loops of blocks without tensor cores among what is saved."""
+    for row in json.loads(OF_TARGET.read_text())["loops"]:
+        shared = GRID.match(row["schedule"])
+        if shared:
+            case, rows = row["case"].split(" x ")
+            name, width = case.rsplit("-", 1)
+            yield SharedLoop(name, int(width), int(rows), int(shared[2]), int(shared[1]), row["loop_us"])
+
+
+@cache
+def plan_of(name: str, width: int) -> Plan:
+    """The plan of a measured recurrence."""
+    if name in ("gru", "lstm"):
+        return cell_plan(name, width)
+    (plan,) = recurrence(name, width).program.schedule_for("cuda-emulated").plans
+    return plan
+
+
+@pytest.mark.parametrize("row", [*shared_loops()], ids=lambda row: f"{row.name}-{row.width} x {row.rows}")
+def test_estimates_of_loops_that_blocks_share_are_near_the_times_too(row: SharedLoop):
+    form = grid_form(plan_of(row.name, row.width), row.group_rows, DEVICE)
+    assert form is not None
+    assert form.share.blocks == row.blocks
+    at_once = DEVICE.multiprocessors // form.share.blocks
+    estimate = ceil(ceil(row.rows / row.group_rows) / at_once) * form.microseconds
+    factor = max(estimate / row.microseconds, row.microseconds / estimate)
+    assert factor < NEAR, f"{estimate:.2f} us are expected, and {row.microseconds} were measured"
+
+
+def test_all_of_these_loops_are_compared():
+    cases = {f"{row.name}-{row.width} x {row.rows}" for row in shared_loops()}
+    names = "gru-1024", "lstm-1024", "layer_normed-256"
+    assert cases == {f"{name} x {rows}" for name in names for rows in (1, 16, 64)}
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "first"),
+    [
+        ("gru", 1024, "tagged64-float32-p8"),
+        ("lstm", 1024, "tagged64-float32-p8"),
+        ("backward gru", 1024, "tagged64-float32-p8"),
+        ("backward lstm", 512, "tagged32-float32-p4"),
+    ],
+)
+def test_wide_recurrences_fit_an_h100(name: str, width: int, first: str):
+    make = backward_plan if name.startswith("backward ") else cell_plan
+    plan = make(name.removeprefix("backward "), width)
+    assert loop_of(plan, 16, DEVICE).reason.startswith(first)
+
+
+def test_reading_weights_bounds_the_time_of_a_step():
+    shape = chosen(cell_plan("lstm", 1024), 16, DEVICE)[0].shape
+    assert read_bytes(shape) == shape.away * 256 * 16 + 16 * 8 * 8 * 32
+    slow = replace(H100, shared=1e3 * H100.shared)
+    assert step_time(shape, slow).products == pytest.approx(read_bytes(shape) * slow.shared)
+    assert step_time(shape, H100).products > read_bytes(shape) * H100.shared

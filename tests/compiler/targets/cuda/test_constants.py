@@ -10,10 +10,8 @@ from tolerance import assert_close
 from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import CONST, Type
+from stepnet.compiler.targets.cuda import CudaMemory, DeviceArray, DeviceCode, EmulatedDevice, get, put
 from stepnet.compiler.targets.cuda.constants import CudaConstants, computed
-from stepnet.compiler.targets.cuda.device import DeviceArray, DeviceCode, get, put
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.memory import CudaMemory
 
 RANDOM = np.random.default_rng(5)
 A, B = (RANDOM.normal(size=(3, 4)).astype("f4") for _ in range(2))

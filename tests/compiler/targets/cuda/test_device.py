@@ -5,9 +5,7 @@ import pytest
 
 from bench.gpu.pointwise import differing, groups, on_cpu, on_device, operands
 from stepnet.compiler.targets.cpu import host_processor
-from stepnet.compiler.targets.cuda.device import DeviceCode, empty, get, put
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.writer import KernelWriter
+from stepnet.compiler.targets.cuda import DeviceCode, EmulatedDevice, KernelWriter, empty, get, put
 
 Array = np.ndarray
 GROUPS = pytest.mark.parametrize("dtypes", groups(), ids=" ".join)

@@ -8,10 +8,7 @@ from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Type
 from stepnet.compiler.net.interpret import LevelSizes, contract
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.totals import total_of
-from stepnet.compiler.targets.cuda import sums
-from stepnet.compiler.targets.cuda.device import DeviceFacts
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda import CudaMemory, DeviceFacts, EmulatedDevice, sums
 from stepnet.compiler.targets.cuda.totals import reduced_to_rows, total
 from stepnet.errors import IndexOutsideError
 from stepnet.ragged.offsets import offsets_of

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from fake_cuda import FakeCuda
 
-from stepnet.compiler.targets.cuda import library
-from stepnet.compiler.targets.cuda.device import DeviceCode, get, put
-from stepnet.compiler.targets.cuda.driver import CudaDevice, renew_locks
-from stepnet.compiler.targets.cuda.library import CudaLibrary, cuda_library, loaded, started
+from stepnet.compiler.targets.cuda import CudaDevice, CudaLibrary, DeviceCode, KernelWriter, get, library, put
+from stepnet.compiler.targets.cuda.driver import renew_locks
+from stepnet.compiler.targets.cuda.library import cuda_library, loaded, started
 from stepnet.compiler.targets.cuda.staging import HALF
-from stepnet.compiler.targets.cuda.writer import KernelWriter
 from stepnet.errors import DeviceError
 
 
@@ -317,3 +315,62 @@ def test_a_forked_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(library.LOADED, os.getppid(), made.library)
     with pytest.raises(DeviceError, match='start processes by "spawn"'):
         cuda_library()
+
+
+# ---- kernels that are not needed any more
+
+
+def unloaded(fake: FakeCuda) -> list[str]:
+    """The loads, waits and unloads since the last time."""
+    return [
+        name.removeprefix("cu") for name in fake.names() if "Module" in name or name.endswith("Synchronize")
+    ]
+
+
+LOADED = ["ModuleLoadDataEx", "ModuleGetFunction"]
+
+
+def test_kernels_of_codes_that_are_gone_are_unloaded_ahead_of_the_next_one():
+    made, fake = device()
+    first, equal = kernel("first"), kernel("first")
+    for code in (first, equal, first):
+        made.launch(code, 1, [0, 0])
+    assert unloaded(fake) == LOADED
+    del first, code
+    made.launch(second := kernel("second", shared=16), 1, [0, 0])
+    assert unloaded(fake) == LOADED  # the equal one is still there
+    del equal
+    made.launch(third := kernel("third", shared=32), 1, [0, 0])
+    assert unloaded(fake) == ["StreamSynchronize", "ModuleUnload", *LOADED]
+    for code in (second, third):
+        made.launch(code, 1, [0, 0])
+    assert len(made.kernels) == len(made.by_code) == 2
+    assert unloaded(fake) == []
+
+
+def test_a_code_that_comes_back_has_the_kernel_of_the_one_that_is_gone():
+    made, fake = device()
+    for _ in range(3):
+        made.launch(kernel("again"), 1, [0, 0])
+    assert unloaded(fake) == LOADED
+    assert len(made.kernels) == 1
+
+
+def test_nothing_is_unloaded_in_a_lost_context():
+    made, fake = device()
+    made.launch(kernel("first"), 1, [0, 0])
+    fake.errors["cuStreamSynchronize"] = 700
+    with pytest.raises(DeviceError, match="the kernel 'first' read or wrote an address"):
+        made.launch(kernel("second", shared=16), 1, [0, 0])
+    with pytest.raises(DeviceError, match="cannot be used any more"):
+        made.launch(kernel("third", shared=32), 1, [0, 0])
+    assert "ModuleUnload" not in unloaded(fake)
+
+
+def test_nothing_is_unloaded_in_a_forked_process():
+    made, fake = device()
+    made.launch(kernel("first"), 1, [0, 0])
+    made.process += 1  # as if the process were another one
+    with pytest.raises(DeviceError, match="forked"):
+        made.launch(kernel("second", shared=16), 1, [0, 0])
+    assert "ModuleUnload" not in unloaded(fake)

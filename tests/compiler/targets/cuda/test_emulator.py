@@ -7,10 +7,16 @@ import pytest
 from llvmlite import ir
 
 from bench.gpu.together import TOGETHER, reversed_in_blocks
-from stepnet.compiler.targets.cuda.device import DeviceArray, DeviceCode, empty, get, put
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
+from stepnet.compiler.targets.cuda import (
+    DeviceArray,
+    DeviceCode,
+    EmulatedDevice,
+    KernelWriter,
+    empty,
+    get,
+    put,
+)
 from stepnet.compiler.targets.cuda.fibers import switch_here
-from stepnet.compiler.targets.cuda.writer import KernelWriter
 from stepnet.errors import DeviceError, LibraryError
 
 Array = np.ndarray

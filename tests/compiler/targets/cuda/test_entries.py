@@ -13,12 +13,16 @@ import stepnet as sn
 from stepnet.compiler.plan import PIPELINE, Plan
 from stepnet.compiler.plan import plan as planned
 from stepnet.compiler.plan.plan import Planning
-from stepnet.compiler.targets.cuda.codes import LoopCode
-from stepnet.compiler.targets.cuda.device import empty, get, put
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.engine import COSTS
-from stepnet.compiler.targets.cuda.loop import loop_code
-from stepnet.compiler.targets.cuda.units import units_code
+from stepnet.compiler.targets.cuda import (
+    COSTS,
+    EmulatedDevice,
+    LoopCode,
+    empty,
+    get,
+    loop_code,
+    put,
+    units_code,
+)
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import IndexOutsideError
 

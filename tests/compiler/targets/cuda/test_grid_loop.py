@@ -11,14 +11,18 @@ from zoo import uniform
 
 import stepnet as sn
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.targets import engine_named
+from stepnet.compiler.targets.cuda import (
+    ChosenLoop,
+    DeviceFacts,
+    EmulatedDevice,
+    assembled,
+    grid_code,
+    grid_form,
+    loop_code,
+    ptxas,
+)
 from stepnet.compiler.targets.cuda import kernel as kernel_module
-from stepnet.compiler.targets.cuda.assembler import assembled, ptxas
-from stepnet.compiler.targets.cuda.choice import ChosenLoop, other_loop
-from stepnet.compiler.targets.cuda.device import DeviceFacts
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.grid import grid_code, grid_form
-from stepnet.compiler.targets.cuda.loop import loop_code
+from stepnet.compiler.targets.cuda.choice import other_loop
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import DeviceError
 
@@ -93,26 +97,29 @@ def results(
     return [getattr(leaf, "values", leaf) for leaf in leaves(made)]
 
 
+def loops_by(monkeypatch: pytest.MonkeyPatch, loop_of: Callable[..., ChosenLoop]) -> None:
+    """Makes the emulation run the loops that a function gives."""
+    monkeypatch.setattr(kernel_module, "loop_of", loop_of)
+
+
 def shared_by(monkeypatch: pytest.MonkeyPatch, own: int, rows: int = 2, shared: int = 232448) -> list[Any]:
     """Makes the emulation run loops by groups of blocks; returns the list of their forms."""
     forms = list[Any]()
 
-    def loop_of(plan: Plan, count: int, facts: DeviceFacts) -> ChosenLoop:
+    def loop_of(plan: Plan, count: int, facts: DeviceFacts, *_: Any) -> ChosenLoop:
         """The loop for a group of blocks."""
         form = grid_form(plan, rows, replace(facts, shared=shared), 32, own)
         assert form is not None
         forms.append(form)
         return ChosenLoop(grid_code(form), 1, "forced")
 
-    monkeypatch.setattr(kernel_module, "loop_of", loop_of)
+    loops_by(monkeypatch, loop_of)
     return forms
 
 
 def by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the emulation run loops by single blocks."""
-    monkeypatch.setattr(
-        kernel_module, "loop_of", lambda plan, rows, facts: ChosenLoop(loop_code(plan, 4, 64), 0, "forced")
-    )
+    loops_by(monkeypatch, lambda plan, rows, facts, options: ChosenLoop(loop_code(plan, 4, 64), 0, "forced"))
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -158,11 +165,12 @@ def test_steps_with_few_columns_are_not_divided() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_results_do_not_depend_on_the_order_of_threads(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_results_do_not_depend_on_the_order_of_threads(
+    monkeypatch: pytest.MonkeyPatch, shuffle_threads: Callable[[int], None], seed: int
+) -> None:
     shared_by(monkeypatch, 4)
     right = results(recurrence("normed"), "normed", "float32", "cuda-emulated")
-    engine: Any = engine_named("cuda-emulated")
-    monkeypatch.setattr(engine.device, "seed", seed)
+    shuffle_threads(seed)
     ours = results(recurrence("normed"), "normed", "float32", "cuda-emulated")
     for a, b in zip(ours, right, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -8,11 +8,15 @@ from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.pairs import OVER, PairPlaces
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.windows import Window
-from stepnet.compiler.targets.cuda import moves, sums
-from stepnet.compiler.targets.cuda.assembler import assembled, ptxas
-from stepnet.compiler.targets.cuda.device import DeviceFacts
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda import (
+    CudaMemory,
+    DeviceFacts,
+    EmulatedDevice,
+    assembled,
+    moves,
+    ptxas,
+    sums,
+)
 from stepnet.compiler.targets.cuda.numbers_code import sum_dtype
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.ragged.offsets import offsets_of

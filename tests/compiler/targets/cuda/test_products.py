@@ -6,13 +6,22 @@ from tolerance import distance
 
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.cuda import product_code, products
-from stepnet.compiler.targets.cuda.assembler import assembled, ptxas
-from stepnet.compiler.targets.cuda.device import DeviceFacts, empty, get
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda import (
+    WAYS,
+    CudaMemory,
+    DeviceFacts,
+    EmulatedDevice,
+    assembled,
+    contracted,
+    empty,
+    get,
+    multiply,
+    product_code,
+    products,
+    ptxas,
+)
 from stepnet.compiler.targets.cuda.product_code import ProductForm
-from stepnet.compiler.targets.cuda.products import PLAIN, TENSOR, WAYS, WIDE, contracted, multiply
+from stepnet.compiler.targets.cuda.products import PLAIN, TENSOR, WIDE
 from stepnet.compiler.values.dtypes import DTYPES
 
 SMALL, LARGE = (
@@ -22,6 +31,8 @@ SMALL, LARGE = (
 """With few multiprocessors tiles are large, and with many they are small and parts are split."""
 PRECISION = {"float32": "float32", "tf32": "float16", "bfloat16": "bfloat16", "rounded": "bfloat16"}
 """A dtype with as many bits in its mantissa as the numbers that are multiplied."""
+MIXED = [way for way in WAYS if "-" in way]
+"""The ways for a side of 16 bits beside one of float32."""
 SHAPES = [(1, 1, 1), (5, 7, 9), (70, 40, 66), (3, 33, 130), (17, 16, 3)]
 
 
@@ -40,6 +51,14 @@ def normal(seed, shape, dtype="float32"):
     return (np.random.default_rng(seed).standard_normal(shape) * 3).astype(dtype)
 
 
+def stored(way, left, right):
+    """Both sides of a product as a way takes them: those that it knows to be in 16 bits, such as the right
+    one of "float32-bfloat16", have the digits of these.
+    """
+    dtypes = way.split("-") if "-" in way else ("float32", "float32")
+    return [side.astype(dtype).astype("f4") for side, dtype in zip((left, right), dtypes, strict=True)]
+
+
 def assert_product(actual, right, depth, dtype):
     """Asserts a product up to the rounding of sums of products of a dtype."""
     assert actual.shape == right.shape
@@ -51,7 +70,7 @@ def assert_product(actual, right, depth, dtype):
 @pytest.mark.long(each=True)
 def test_products_of_float32(way, shape):
     count, depth, columns = shape
-    left, right = normal(0, (count, depth)), normal(1, (depth, columns))
+    left, right = stored(way, normal(0, (count, depth)), normal(1, (depth, columns)))
     exact = left.astype(np.float64) @ right
     for memory in (SMALL, LARGE):
         made = multiplied(memory, left, right, way)
@@ -114,9 +133,9 @@ def test_tiles_are_chosen_by_the_number_of_rows():
     assert products.chosen(WIDE, 1, 64, 1, 132) == (WIDE[-1], False)
 
 
-@pytest.mark.parametrize("way", ["plain", "float32", "tf32"])
+@pytest.mark.parametrize("way", ["plain", "float32", "tf32", "bfloat16", *MIXED])
 def test_infinite_numbers_and_nan(way):
-    left, right = normal(8, (18, 9)), normal(9, (9, 12))
+    left, right = stored(way, normal(8, (18, 9)), normal(9, (9, 12)))
     left[0, 3], left[2, 1], left[3, 3], left[4, :2] = np.inf, np.nan, -np.inf, (np.inf, -np.inf)
     left.view(np.int32)[2, 1] = 0x7FFFFFFF
     right[:, 0], right[3, 1] = 1, 0
@@ -127,10 +146,12 @@ def test_infinite_numbers_and_nan(way):
         assert_product(made, exact, 9, PRECISION.get(way, "float32"))
 
 
-def test_float32_is_multiplied_as_exactly_as_by_the_plain_units():
+@pytest.mark.parametrize("way", ["float32", *MIXED])
+def test_float32_is_multiplied_as_exactly_as_by_the_plain_units(way):
     left, right = (np.abs(normal(seed, shape)) for seed, shape in ((10, (16, 2000)), (11, (2000, 8))))
+    left, right = stored(way, left, right)
     exact = left.astype(np.float64) @ right
-    made = multiplied(LARGE, left, right)
+    made = multiplied(LARGE, left, right, way)
     assert distance(made, exact) <= tolerance("float32", 2000)
 
 

@@ -9,11 +9,8 @@ from llvmlite import ir
 
 from bench.gpu.pointwise import groups, kernel
 from stepnet.compiler.disk import store
-from stepnet.compiler.targets.cuda import assembler, ptx
-from stepnet.compiler.targets.cuda.assembler import assembled, ptxas
-from stepnet.compiler.targets.cuda.device import DeviceCode
-from stepnet.compiler.targets.cuda.ptx import translated
-from stepnet.compiler.targets.cuda.writer import KernelWriter
+from stepnet.compiler.targets.cuda import DeviceCode, KernelWriter, assembled, assembler, ptx, ptxas
+from stepnet.compiler.targets.cuda.ptx import FOUND, translated
 from stepnet.errors import LibraryError
 
 CAPABILITIES = (8, 0), (8, 9), (9, 0), (10, 0)
@@ -97,10 +94,10 @@ def test_clusters_need_capability_9():
 def test_ptx_is_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    translated.cache_clear()
+    FOUND.clear()
     first, before = translated(sums()), store.COUNTS["hits"]
     assert list((tmp_path / "cache").glob("*.ptx"))
-    translated.cache_clear()
+    FOUND.clear()
     assert translated(sums()) == first
     assert store.COUNTS["hits"] == before + 1
 

@@ -10,10 +10,7 @@ from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.pairs import OVER, PairPlaces
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.windows import Window
-from stepnet.compiler.targets.cuda.device import DeviceFacts
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.memory import CudaMemory
-from stepnet.compiler.targets.cuda.products import WAYS, contracted, multiply
+from stepnet.compiler.targets.cuda import WAYS, CudaMemory, DeviceFacts, EmulatedDevice, contracted, multiply
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.ragged.offsets import offsets_of
 

@@ -10,9 +10,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler.plan import Plan
-from stepnet.compiler.targets.cuda.tensor.choice import refuse
-from stepnet.compiler.targets.cuda.tensor.shape import TensorSchedule, TensorShape
-from stepnet.compiler.targets.cuda.tensor.step import TensorStep
+from stepnet.compiler.targets.cuda import TensorSchedule, TensorShape, TensorStep, refuse
 from tests.compiler.targets.cuda.tensor_loops import RAGGED, Case, backward_plan, cell_plan, step_plan
 
 Array = np.ndarray

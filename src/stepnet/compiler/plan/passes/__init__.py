@@ -16,7 +16,7 @@ from stepnet.compiler.plan.passes.inside import inside
 from stepnet.compiler.plan.passes.join import join
 from stepnet.compiler.plan.passes.legalise import legalise
 from stepnet.compiler.plan.passes.merge import merge
-from stepnet.compiler.plan.passes.narrow import narrow, with_weights
+from stepnet.compiler.plan.passes.narrow import in_precision, narrow
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.plan.passes.regroup import regroup
 from stepnet.compiler.plan.passes.sink import sink
@@ -61,7 +61,7 @@ def narrowed_step(body: Net, precision: Precision | None, pipeline: Pipeline) ->
     """
     if precision is None or not precision.is_low:
         return body
-    return with_weights(narrowed(body, pipeline), precision.dtype)
+    return in_precision(narrowed(body, pipeline), precision)
 
 
 def narrowed(net: Net, pipeline: Pipeline) -> Net:

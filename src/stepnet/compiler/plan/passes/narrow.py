@@ -11,11 +11,13 @@ Parameters that are stored in bfloat16 stay so in products, without a precision 
 
     recur(x, h): h' = tanh(h @ cast(R))      R bfloat16
       ->  recur(x, h): h' = tanh(matmul(h, cast(R), weights=stored))
+
+Parameters that a precision names as exact are read as if it had no precision.
 """
 
 from collections.abc import Callable, Collection
 
-from stepnet.compiler.net.encodings import MOST_TERMS, PRECISIONS
+from stepnet.compiler.net.encodings import ENCODINGS, MOST_TERMS, Precision
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes.rewrite import rewritten
@@ -37,7 +39,7 @@ def has_stored(net: Net) -> bool:
     return any(net.type_of(number).dtype == STORED for number in net.inputs)
 
 
-def any_low(net: Net, dtypes: Collection[str] = PRECISIONS) -> bool:
+def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
     """Tells whether a recurrence of a net, or one inside the step of another, computes its products in one of
     these dtypes, such as int8 (by default, any that encodes weights in fewer bits).
     """
@@ -56,23 +58,39 @@ def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
         return None
     body, precision = rewritten(node.recur.body, marked), node.recur.precision
     if precision is not None and precision.is_low:
-        body = with_weights(body, precision.dtype)
-    elif has_stored(body):
+        body = in_precision(body, precision)
+    if has_stored(body):
         body = with_weights(body, "stored", reads_stored)
     return builder.copy(node, operands, body=body)
 
 
-def with_weights(body: Net, dtype: str, applies: Callable[[Net, Node], bool] | None = None) -> Net:
-    """Marks the products of a net, but not of inner recurrences, with the encoding of their weights.
-
-    dtype: the encoding. applies: tells which products are marked; by default all that can be narrow.
+def in_precision(body: Net, precision: Precision) -> Net:
+    """Marks the products of a net, but not of inner recurrences, with the encoding of a low precision, except
+    those whose parameters it names as exact.
     """
-    applies = applies or can_be_narrow
+
+    def applies(net: Net, node: Node) -> bool:
+        """Tells whether a node is a product that can be narrow, of a parameter that need not be exact."""
+        if not can_be_narrow(net, node):
+            return False
+        source = viewed(net, node.inputs[1])
+        if source.operation == "cast":
+            source = viewed(net, source.inputs[0])
+        return source.operation != "input" or source.name not in precision.exact
+
+    return with_weights(body, precision.dtype, applies)
+
+
+def with_weights(body: Net, dtype: str, applies: Callable[[Net, Node], bool]) -> Net:
+    """Marks products of a net that have no encoding of their weights with one, but not those of inner
+    recurrences. dtype: the encoding. applies: tells which products are marked.
+    """
 
     def rule(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
         """Rebuilds a product with the encoding of its weights as an attribute; None for other nodes."""
         node = net.nodes[number]
-        return builder.copy(node, operands, weights=dtype) if applies(net, node) else None
+        is_marked = "weights" in node.attributes
+        return builder.copy(node, operands, weights=dtype) if not is_marked and applies(net, node) else None
 
     return rewritten(body, rule, inside=False)
 
@@ -93,10 +111,16 @@ def reads_stored(net: Net, node: Node) -> bool:
     """
     if not can_be_narrow(net, node) or net.type_of(node.inputs[1]).shape[0] % 2:
         return False
-    source = net.nodes[node.inputs[1]]
-    while source.is_view:
-        source = net.nodes[source.inputs[0]]
+    source = viewed(net, node.inputs[1])
     return source.operation == "cast" and net.type_of(source.inputs[0]).dtype == STORED
+
+
+def viewed(net: Net, number: int) -> Node:
+    """Returns the node that a node with this number is a view of, through others; itself if it is none."""
+    node = net.nodes[number]
+    while node.is_view:
+        node = net.nodes[node.inputs[0]]
+    return node
 
 
 def narrow_weights(net: Net) -> int:

@@ -19,18 +19,19 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
     is returned itself.
     """
     builder, copy_of = Builder(), list[int]()
-    same, equal = (
-        True,
-        True,
-    )  # whether all nodes so far have their old numbers and types; whether they are also unchanged
+    same = True  # whether all nodes so far have their old numbers and types
+    equal = True  # whether they are also unchanged
     for number, node in enumerate(net.nodes):
         operands = [copy_of[operand] for operand in node.inputs]
         replacement = rule(builder, net, number, operands)
         same = same and len(builder.nodes) == number
         if replacement is None:
             body = rewritten(node.recur.body, rule) if inside and node.operation == "recur" else None
-            if same and (body is None or body is node.recur.body):
+            is_whole = body is None or body is node.recur.body
+            if same and is_whole:
                 replacement = builder.keep(node)
+            elif is_whole and has_types_of(builder, operands, net, node.inputs):
+                replacement = builder.move(node, operands)
             else:
                 changed, equal = {} if body is None else {"body": body}, False
                 replacement = builder.copy(node, operands, **changed)
@@ -43,6 +44,14 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
         len(new_net.nodes) == len(net.nodes) and new_net.inputs == net.inputs
     )  # no node of it is unused
     return net if same and equal and has_no_unused_nodes else new_net
+
+
+def has_types_of(builder: Builder, operands: Sequence[int], net: Net, before: Sequence[int]) -> bool:
+    """Tells whether nodes of a new net (`operands`, in `builder`) have the types of nodes of an old one
+    (`before`, in `net`), pair by pair.
+    """
+    pairs = zip(operands, before, strict=True)
+    return all(builder.nodes[new].types == net.nodes[old].types for new, old in pairs)
 
 
 def with_constants_outside(

@@ -2,6 +2,9 @@
 
 rows  1   gru of 256   ->  cluster of 16 blocks, sums over k in 4 parts
 rows 64   gru of 256   ->  tagged groups of 8 blocks, sums over k in 4 parts: the same bits
+
+From some hundreds of sequences on, another order of sums may be faster, and is taken unless bits must not
+depend on the batch.
 """
 
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.grid import grid_code, grid_form
 from stepnet.compiler.targets.cuda.grid_share import products_of
 from stepnet.compiler.targets.cuda.loop import LoopForm, loop_code
+from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
 from stepnet.compiler.targets.cuda.tensor.choice import TensorChoice, chosen, refuse
 from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, block_time
 from stepnet.compiler.targets.cuda.tensor.registers import registers
@@ -28,7 +32,10 @@ GROUP_ROWS = 16, 8, 4, 2, 1
 BLOCK_BYTES = 47e3
 """The bytes of weights that a block reads in a microsecond, as measured on an H100."""
 ROWS = 16
-"""The number of sequences for which the order of sums is chosen, so that it is the same for every batch."""
+"""The number of sequences for which the order of sums is chosen, so that it is the same for most batches."""
+
+FASTER = 1.1
+"""The factor by which a loop with another order of sums must be faster to be chosen, if it may be."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +55,24 @@ class ChosenLoop:
     registers: int = 0
 
 
-def loop_of(plan: Plan, rows: int, facts: DeviceFacts) -> ChosenLoop:
+def loop_of(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions = DEFAULT) -> ChosenLoop:
     """Returns the kernel for the loop of a plan, for some sequences on a device.
 
-    Sums over units have one order for all numbers of sequences, so that a sequence has the same bits in every
-    batch.
+    options: the precision of products, and whether sums over units have one order for all numbers of
+    sequences, so that a sequence has the same bits in every batch. Without that they have another order where
+    it is faster by a factor of `FASTER`.
     """
-    choices = chosen(plan, ROWS, facts)
+    choices = chosen(plan, ROWS, facts, options.precision)
     if not choices:
         return other_loop(plan, rows, facts, refuse(plan) or "it does not fit")
     without = block_time(choices[0].shape.step, ROWS, facts)
     if without < choices[0].microseconds:
         return other_loop(plan, rows, facts, f"{without:.2f} us for a step")
     order = order_of_sums(choices[0])
-    same = (choice for choice in chosen(plan, rows, facts) if order_of_sums(choice) == order)
-    best = next(same)
+    found = chosen(plan, rows, facts, options.precision)
+    best = next(choice for choice in found if order_of_sums(choice) == order)
+    if not options.batch_invariant and best.microseconds > FASTER * found[0].microseconds:
+        best = found[0]
     needed = registers(best.shape, facts)
     return ChosenLoop(code_of(best.shape), best.groups, best.reason, best.microseconds, needed)
 
@@ -97,6 +107,18 @@ def other_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str) -> Chosen
                 return ChosenLoop(grid_code(form), groups, said, together)
             break
     return ChosenLoop(loop_code(plan), 0, f"not on tensor cores: {reason}")
+
+
+def is_one_block(plan: Plan, facts: DeviceFacts) -> bool:
+    """Tells whether single blocks run the loop of a plan, not groups of blocks that share a step."""
+    return loop_of(plan, ROWS, facts).loop.code.group == 1
+
+
+def ending_loop(plan: Plan, flag: int) -> ChosenLoop:
+    """Returns the kernel of a loop whose sequences a flag ends, a bool memory at the position `flag`: any
+    step on single blocks, which leave the loop when all their sequences have ended.
+    """
+    return ChosenLoop(loop_code(plan, flag=flag), 0, "a flag ends sequences: single blocks")
 
 
 @lru_cache(maxsize=256)

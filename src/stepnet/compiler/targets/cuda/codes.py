@@ -59,11 +59,16 @@ class ProductCode:
     """A product of all entries with constants, which the library of products computes.
 
     The value of `node` is the sum of lefts[i] @ rights[i], all [count, k] and [k, n] after reshaping.
+    is_rounded: whether both sides are rounded to bfloat16.
+    stored: the dtypes of 16 bits in which the numbers of the lefts and of the rights are known to be; None
+        for none.
     """
 
     node: int
     lefts: tuple[int, ...]
     rights: tuple[int, ...]
+    is_rounded: bool = False
+    stored: tuple[str | None, str | None] = (None, None)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ nor on that of rows. Weights are read once for all rows of a block.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from llvmlite import ir
@@ -245,7 +245,7 @@ class ColumnWriter:
         """Writes element k of a vector of a left side."""
         code, type_, row = self.code, self.net.type_of(left), self.row
         flat = code.summed(code.multiplied(vector.place, type_.shape[-1]), k)
-        own = RowOfThread(vector.row, row.entry, row.row, row.is_real, row.step)
+        own = replace(row, place=vector.row)
         value = self.writer.element(left, Place(code, type_.shape, flat), own)
         self.writer.begin()  # the same place of another row has another value
         return converted(code, value, type_.dtype, dtype)

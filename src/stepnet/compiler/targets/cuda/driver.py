@@ -13,7 +13,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NoReturn
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cuda.device import CUDA, Array, DeviceCode
@@ -62,12 +62,14 @@ class StateOfThread(threading.local):
 class LoadedKernel:
     """A kernel on the GPU, with memory for its arguments, which each launch fills anew.
 
-    handle: the driver's. values: the arguments. pointers: their addresses.
+    module, handle: the driver's. values: the arguments. pointers: their addresses. codes: the number of codes
+    that were launched as this kernel and still exist.
     """
 
-    def __init__(self, handle: int, words: int) -> None:
-        """Takes the driver's handle and the number of arguments."""
-        self.handle, self.values = handle, (ctypes.c_int64 * words)()
+    def __init__(self, module: int, handle: int, words: int) -> None:
+        """Takes the driver's handles and the number of arguments."""
+        self.module, self.handle, self.codes = module, handle, 0
+        self.values = (ctypes.c_int64 * words)()
         first = ctypes.addressof(self.values)
         self.pointers = (ctypes.c_void_p * max(1, words))(*range(first, first + 8 * words, 8))
 
@@ -91,7 +93,8 @@ class CudaDevice:
         self.facts = facts_of(self.library, self.device)
         self.context = self.library.handle("cuDevicePrimaryCtxRetain", self.device)
         self.lock, self.own = threading.RLock(), StateOfThread()
-        self.kernels = dict[str, LoadedKernel]()
+        self.kernels, self.by_code = dict[str, LoadedKernel](), dict[int, LoadedKernel]()
+        self.gone = deque[int]()
         self.launched = deque[tuple[int, str]](maxlen=REMEMBERED)
         self.launches = self.finished = 0
         self.event = self.handle("cuEventCreate", WITHOUT_TIME)
@@ -286,7 +289,9 @@ class CudaDevice:
         if not blocks:
             return
         with self.lock:
-            kernel = self.kernels.get(code.key) or self.loaded(code)
+            if self.gone:
+                self.forget_gone()  # first, as a new code may have the identity of one that is gone
+            kernel = self.by_code.get(id(code)) or self.kernel_of(code)
             kernel.values[:] = words
             sizes = blocks, 1, 1, code.threads, 1, 1, code.shared, self.ordered(), kernel.pointers
             if code.exchange == "grid":
@@ -300,8 +305,35 @@ class CudaDevice:
             self.launches += 1
             self.launched.append((self.launches, code.name))
 
+    def kernel_of(self, code: DeviceCode) -> LoadedKernel:
+        """Returns the kernel of a code that was not launched yet: that of an equal one, or loaded now."""
+        kernel = self.kernels.get(code.key)
+        if kernel is None:
+            self.unload_unused()
+            kernel = self.loaded(code)
+        self.by_code[id(code)] = kernel
+        kernel.codes += 1
+        finalize(code, self.gone.append, id(code)).atexit = False
+        return kernel
+
+    def forget_gone(self) -> None:
+        """Forgets the codes that do not exist any more. The garbage collector, which may run anywhere, only
+        notes them.
+        """
+        while self.gone:
+            self.by_code.pop(self.gone.popleft()).codes -= 1
+
+    def unload_unused(self) -> None:
+        """Unloads the kernels of codes that do not exist any more, once all work given so far is done."""
+        unused = {key: kernel for key, kernel in self.kernels.items() if not kernel.codes}
+        if unused:
+            self.synchronize(self.ordered())
+        for key, kernel in unused.items():
+            del self.kernels[key]
+            self.call("cuModuleUnload", kernel.module)
+
     def loaded(self, code: DeviceCode) -> LoadedKernel:
-        """Translates a kernel and loads it on the GPU, once."""
+        """Translates a kernel and loads it on the GPU."""
         if code.shared > self.facts.shared:
             raise DeviceError(
                 f"the kernel {code.name!r} needs {code.shared} bytes of shared memory for each block, and "
@@ -329,7 +361,7 @@ class CudaDevice:
         self.call("cuFuncSetAttribute", kernel, MAX_SHARED, code.shared)
         if code.exchange == "cluster" and code.group > CLUSTERS:
             self.call("cuFuncSetAttribute", kernel, LARGE_CLUSTERS, 1)
-        self.kernels[code.key] = LoadedKernel(kernel, code.words)
+        self.kernels[code.key] = LoadedKernel(module.value or 0, kernel, code.words)
         return self.kernels[code.key]
 
     def too_large(self, code: DeviceCode, kernel: int, blocks: int, error: int) -> str:

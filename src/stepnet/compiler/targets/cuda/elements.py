@@ -48,6 +48,7 @@ class RowOfThread:
 
     place: its number in the block. entry, row: its numbers in arrays per entry and per row, which may be read
     in any case. is_real: whether it has results. step: the value of an `index` node.
+    output: its number in arrays of outputs; None if that is `entry`.
     """
 
     place: Value
@@ -55,6 +56,7 @@ class RowOfThread:
     row: Value
     is_real: Value
     step: Value
+    output: Value | None = None
 
 
 @dataclass(frozen=True)

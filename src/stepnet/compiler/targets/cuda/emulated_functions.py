@@ -82,10 +82,12 @@ define void @release(ptr %p) { %v = load i32, ptr %p %w = add i32 %v, 1 store i3
 define void @pause() { call void @give_way(i32 5) ret void }
 define void @write_tagged(ptr %p, float %x, i32 %tag) { store float %x, ptr %p
   %q = getelementptr i8, ptr %p, i32 4 store i32 %tag, ptr %q call void @moved() ret void }
+define void @write_word(ptr %p, i32 %x) { store i32 %x, ptr %p call void @moved() ret void }
 define {float, float, float, float} @read_tagged(ptr %p) {
   %v = load {float, float, float, float}, ptr %p ret {float, float, float, float} %v }
 define i32 @bfloat16(float %x) { %b = bitcast float %x to i32 %s = lshr i32 %b, 16 %odd = and i32 %s, 1
-  %h = add i32 %odd, 32767 %r = add i32 %b, %h %m = lshr i32 %r, 16 ret i32 %m }
+  %h = add i32 %odd, 32767 %r = add i32 %b, %h %m = lshr i32 %r, 16
+  %nan = fcmp uno float %x, %x %v = select i1 %nan, i32 32767, i32 %m ret i32 %v }
 define float @pack(float %a, float %b) { %x = call i32 @bfloat16(float %a) %y = call i32 @bfloat16(float %b)
   %z = shl i32 %y, 16 %p = or i32 %x, %z %r = bitcast i32 %p to float ret float %r }
 define void @write_to(i32 %rank, i32 %offset, <4 x float> %v) {

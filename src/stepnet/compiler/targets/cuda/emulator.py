@@ -33,6 +33,8 @@ ALIGNMENT, GUARD = 256, 256
 """The bytes to which arrays are aligned, and those before and after each that no kernel may write to."""
 POISON = 0xFF
 """The byte that memory is filled with: NaN as float32 and as float64, -1 as an integer."""
+ROUNDABLE = 0xFE
+"""Every other byte of shared memory: also a NaN that rounding to tf32, an addition, does not make zero."""
 AT_ONCE = 2048
 """The threads of blocks that do not work together, of which so many run at once."""
 STACKS = Pool(POOLED, worth_huge=2**62)
@@ -151,6 +153,7 @@ class Launch:
         warps = self.count // LANES
         apart = -(-code.shared // GUARD) * GUARD + GUARD
         self.shared = np.full((running, apart), POISON, np.uint8)
+        self.shared[:, : code.shared : 2] = ROUNDABLE
         self.arrays = {
             "words": np.array(words, np.int64),
             "shared": self.shared,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -19,10 +19,11 @@ from stepnet.compiler.targets.cpu.costs import COSTS as CPU
 from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
 from stepnet.compiler.targets.cuda.constants import CudaConstants
 from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, allocated_by
-from stepnet.compiler.targets.cuda.driver import CudaDevice
+from stepnet.compiler.targets.cuda.driver import cuda_device
 from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
 from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions, engine_name
 from stepnet.compiler.targets.cuda.refusals import refuse
 from stepnet.compiler.targets.cuda.totals import total
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
@@ -44,6 +45,7 @@ class CudaEngine:
     missing: why there is no device; "" if there is one.
     devices: the devices of PyTorch whose tensors it takes where they lie.
     number: of its device among those of the type.
+    options: the precision of products, and whether results depend on the batch.
     """
 
     device: Device
@@ -51,6 +53,7 @@ class CudaEngine:
     name: str = "cuda"
     devices: tuple[str, ...] = ("cuda",)
     number: int = 0
+    options: CudaOptions = DEFAULT
     pipeline: Pipeline = PIPELINE
     costs: CostModel = COSTS
     runs_gradients: bool = True
@@ -82,11 +85,11 @@ class CudaEngine:
 
     def compile_plan(self, plan: Plan) -> Kernel:
         """Makes the kernel of the plan of one part."""
-        return CudaKernel(plan, self.memory)
+        return CudaKernel(plan, self.memory, self.options)
 
     def kernels(self, plan: Plan, size: CallSize) -> list[tuple[str, str]]:
         """Describes the kernels of a plan for calls of a size, whether or not there is a device."""
-        kernel = CudaKernel(plan.planned(planning_of(self)), self.memory)
+        kernel = CudaKernel(plan.planned(planning_of(self)), self.memory, self.options)
         facts, here = self.device.facts, "; there is none here" if self.missing else ""
         described = [("GPU", f"{facts.name}{here}")]
         for name, codes in kernel.stages.items():
@@ -146,7 +149,7 @@ class CudaEngine:
 
     def total(self, node: Node, operands: Sequence[Any]) -> Any:
         """Computes the value of a node that combines all rows, such as the gradient of a weight."""
-        return total(self.memory, node, operands)
+        return total(self.memory, node, operands, self.options)
 
 
 def text_of_code(code: DeviceStage | ProductCode) -> str:
@@ -157,18 +160,25 @@ def text_of_code(code: DeviceStage | ProductCode) -> str:
     return f"a kernel for {len(code.writes)} {values}"
 
 
-def on_gpu(number: int = 0) -> CudaEngine:
+@cache
+def emulated() -> EmulatedDevice:
+    """Returns the emulated GPU, one for all engines."""
+    return EmulatedDevice()
+
+
+def on_gpu(number: int = 0, options: CudaOptions = DEFAULT) -> CudaEngine:
     """Makes the engine for a GPU. If there is none, the engine refuses everything, with the reason.
 
     number: of the GPU, from 0 on.
     """
-    name = f"cuda:{number}" if number else "cuda"
+    name = engine_name("cuda", number, options)
     try:
-        return CudaEngine(CudaDevice(number), name=name, number=number)
+        return CudaEngine(cuda_device(number), name=name, number=number, options=options)
     except DeviceError as error:
-        return CudaEngine(EmulatedDevice(), str(error), name, devices=())
+        return CudaEngine(emulated(), str(error), name, devices=(), options=options)
 
 
-def in_emulation() -> CudaEngine:
+def in_emulation(options: CudaOptions = DEFAULT) -> CudaEngine:
     """Makes the engine whose kernels run in an emulation on the CPU."""
-    return CudaEngine(EmulatedDevice(), name="cuda-emulated", devices=())
+    name = engine_name("cuda-emulated", 0, options)
+    return CudaEngine(emulated(), name=name, devices=(), options=options)

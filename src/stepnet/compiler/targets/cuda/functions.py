@@ -11,8 +11,12 @@
     acquire, release        of a counter in main memory
     from_cache              reads 16 bytes that another block has written
     write_tagged            writes a number and a tag; one that reads them sees both or neither
+    write_word              writes 32 bits, which another block reads
     read_tagged, pause      reads two numbers with their tags; between two such reads of the same
-    tf32, pack              a number rounded to 10 bits; two numbers rounded to bfloat16, in one register
+    tf32, tf32_by           a number rounded to 10 bits; by half of the last digit, which is given
+    pack                    two numbers rounded to bfloat16, in one register
+    cut, pack_cut           a number cut off after 7 bits, as bfloat16 has; two so, in one register
+    pack_half, unpack_half  two numbers rounded to float16, in one register; both numbers of such a register
     mma8, mma16             the product of the tensor cores, by all lanes of a warp, of tf32 and of bfloat16
     exp2, reciprocal        2 ** x and 1 / x, by approximate instructions
     write_to                writes 16 bytes to the shared memory of another block of the cluster
@@ -30,12 +34,27 @@ QUAD = ir.LiteralStructType([F32] * 4)
 MMA_ARGUMENTS = ", ".join(f"float %{n}" for n in ["a0", "a1", "a2", "a3", "b0", "b1", "c0", "c1", "c2", "c3"])
 
 BOTH = """
-define float @tf32(float %x) alwaysinline { %b = bitcast float %x to i32 %h = add i32 %b, 4096
-  %m = and i32 %h, -8192 %r = bitcast i32 %m to float ret float %r }
+define float @tf32_by(float %x, i32 %half) alwaysinline { %b = bitcast float %x to i32
+  %h = add i32 %b, %half %m = and i32 %h, -8192 %r = bitcast i32 %m to float ret float %r }
+define float @tf32(float %x) alwaysinline { %r = call float @tf32_by(float %x, i32 4096) ret float %r }
 define float @shuffle_down_float32(float %x, i32 %lanes) alwaysinline { %a = bitcast float %x to i32
   %b = call i32 @shuffle_down_i32(i32 %a, i32 %lanes) %r = bitcast i32 %b to float ret float %r }
 define double @shuffle_down_float64(double %x, i32 %lanes) alwaysinline { %a = bitcast double %x to i64
   %b = call i64 @shuffle_down_i64(i64 %a, i32 %lanes) %r = bitcast i64 %b to double ret double %r }
+define float @cut(float %x) alwaysinline { %b = bitcast float %x to i32
+  %m = and i32 %b, -65536 %r = bitcast i32 %m to float ret float %r }
+define float @pack_cut(float %a, float %b) alwaysinline { %x = bitcast float %a to i32
+  %y = bitcast float %b to i32 %l = lshr i32 %x, 16 %h = and i32 %y, -65536 %p = or i32 %l, %h
+  %r = bitcast i32 %p to float ret float %r }
+define float @pack_half(float %a, float %b) alwaysinline { %x = fptrunc float %a to half
+  %y = fptrunc float %b to half %u = bitcast half %x to i16 %v = bitcast half %y to i16
+  %l = zext i16 %u to i32 %w = zext i16 %v to i32 %h = shl i32 %w, 16 %p = or i32 %l, %h
+  %r = bitcast i32 %p to float ret float %r }
+define {float, float} @unpack_half(float %x) alwaysinline { %b = bitcast float %x to i32
+  %l = trunc i32 %b to i16 %s = lshr i32 %b, 16 %h = trunc i32 %s to i16
+  %c = bitcast i16 %l to half %d = bitcast i16 %h to half
+  %e = fpext half %c to float %f = fpext half %d to float %p = insertvalue {float, float} undef, float %e, 0
+  %r = insertvalue {float, float} %p, float %f, 1 ret {float, float} %r }
 define void @record_error(ptr %errors, i64 %node, i64 %value, i64 %row) alwaysinline {
   %pair = cmpxchg ptr %errors, i64 0, i64 1 monotonic monotonic %first = extractvalue {i64, i1} %pair, 1
   br i1 %first, label %keep, label %out
@@ -89,6 +108,8 @@ define <4 x float> @from_cache(ptr %p) alwaysinline {
 define void @write_tagged(ptr %p, float %x, i32 %tag) alwaysinline {
   call void asm sideeffect "{.reg .b64 t; mov.b64 t, {$1, $2}; st.relaxed.gpu.b64 [$0], t;}",
     "l,f,r,~{memory}"(ptr %p, float %x, i32 %tag) ret void }
+define void @write_word(ptr %p, i32 %x) alwaysinline {
+  call void asm sideeffect "st.relaxed.gpu.b32 [$0], $1;", "l,r,~{memory}"(ptr %p, i32 %x) ret void }
 define {float, float, float, float} @read_tagged(ptr %p) alwaysinline {
   %1 = call {float, float, float, float} asm sideeffect "{.reg .b64 t<2>;
     ld.relaxed.gpu.v2.b64 {t0, t1}, [$4]; mov.b64 {$0, $1}, t0; mov.b64 {$2, $3}, t1;}",

@@ -4,26 +4,28 @@ Values of units lie in main memory, which for few sequences is the second cache,
 in turn: so blocks meet only between the writing and the reading of a value, once for a step of a GRU. Weights
 stay in the shared memory of their block as far as there is room.
 
-A step takes about 1 us for each meeting, the reading of the left sides of products (all of them by each
-block), and a chain of fused multiply-adds over k: `GridForm.microseconds` estimates 5.6 us for a GRU of 1024
-units and 16 sequences, of which a block keeps 8 units (96 KB). Nothing of it was measured.
+A step takes the time of its meetings, of the reading of the left sides of products (all of them by each
+block), and of a chain of fused multiply-adds over k, in which each waits for its operands from shared memory.
+`GridForm.microseconds` estimates 17 us for a GRU of 1024 units and 16 sequences, of which a block keeps 8
+units (96 KB), as was measured on an H100.
 """
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 from llvmlite import ir
 
+from stepnet.compiler.net.ir import Node
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.code import I1, I32, I64, integer
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.elements import RowOfThread, RowShare, ValueSlot
 from stepnet.compiler.targets.cuda.entry import EntryWriter, Store
-from stepnet.compiler.targets.cuda.grid_products import Areas, GridColumnWriter
+from stepnet.compiler.targets.cuda.grid_products import Areas, GridColumnWriter, vectors_of_thread
 from stepnet.compiler.targets.cuda.grid_share import GridShare, products_of, units_of
 from stepnet.compiler.targets.cuda.loop import LoopForm, LoopWriter
 from stepnet.compiler.targets.cuda.places import PlaceWriter
@@ -35,8 +37,14 @@ from stepnet.compiler.values.once import computed_once
 Value = ir.Value
 COUNTER = 256
 """The bytes of a group's scratch memory with the number of blocks that have come to meetings."""
-MEETING, READS, CHAIN = 1.2, 40e3, 0.6e3
-"""Estimates: microseconds of a meeting; bytes and products of a chain that a block does in a microsecond."""
+STEP, MEETING, READS = 1.0, 1.5, 16e3
+"""Microseconds of a step and of a meeting; the bytes that a block reads in a microsecond."""
+LINK, FUSED = 6.9e-3, 0.58e-3
+"""Microseconds of a k in a chain over k, which waits for shared memory, and of each multiply-add of a thread
+for it. These and the others were fitted to the times of an H100 in bench/saved/gpu-target-h100.json.
+"""
+REDUCED = 1.3
+"""Microseconds of a sum over features, which lie in main memory."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,19 @@ class GridForm(LoopForm):
         )
         depth = sum(net.type_of(left).shape[-1] for node in nodes for left in node.sides[0])
         lefts = 4 * self.group_rows * depth
-        return 1.0 + MEETING * meetings + lefts / READS + away / READS + depth / CHAIN
+        chains = sum(map(self.chain_time, nodes))
+        reduced = sum(statement.kind == "reduce" for phase in phases for statement in phase.statements)
+        return STEP + MEETING * meetings + (lefts + away) / READS + chains + REDUCED * reduced
+
+    def chain_time(self, node: Node) -> float:
+        """Estimates the microseconds of the chains of a product."""
+        shape, share = node.types[0].shape, self.share
+        vectors = self.group_rows * prod(shape[:-1])
+        columns = shape[-1] // share.units * share.own
+        abreast = vectors_of_thread(vectors, columns, len(node.types))
+        turns = ceil(vectors // abreast * columns / self.threads)
+        depth = sum(self.body.type_of(left).shape[-1] for left in node.sides[0])
+        return turns * depth * (LINK + FUSED * abreast * len(node.types))
 
 
 def aligned(count: int) -> int:

@@ -8,7 +8,7 @@ Each sum is one chain of fused multiply-adds over k, as `columns.py` has it, so 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from llvmlite import ir
@@ -26,6 +26,21 @@ AT_ONCE = 16
 """The loads of a left side that a thread has under way."""
 PIECE = 4
 """The numbers of a load of 16 bytes."""
+
+
+def vectors_of_thread(vectors: int, columns: int, results: int) -> int:
+    """Returns how many vectors a thread multiplies with a column of each result of a product.
+
+    vectors: of all rows. columns: of the block.
+    """
+    return next(
+        count
+        for count in ABREAST
+        if vectors % count == 0
+        and results * count <= MOST_SUMS
+        and count <= 4
+        and (count == 1 or vectors // count * columns >= 64)
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +89,7 @@ class GridColumnWriter(ColumnWriter):
             return
         with code.loop(code.thread, integer(count), self.share.threads) as index:
             place, flat = code.divided(index, type_.size)
-            own = RowOfThread(place, self.row.entry, self.row.row, self.row.is_real, self.row.step)
+            own = replace(self.row, place=place)
             self.writer.begin()
             value = self.writer.element(left, Place(code, type_.shape, flat), own)
             code.write_element(type_.dtype, value, code.shared(area), index)
@@ -133,14 +148,7 @@ class GridColumnWriter(ColumnWriter):
         shape = nodes[0].type.shape
         columns, lead = shape[-1], prod(shape[:-1])
         own, vectors = self.own_columns(columns), self.share.rows * lead
-        abreast = next(
-            a
-            for a in ABREAST
-            if vectors % a == 0
-            and len(ports) * a <= MOST_SUMS
-            and (a <= 4)
-            and (a == 1 or vectors // a * own >= 64)
-        )
+        abreast = vectors_of_thread(vectors, own, len(ports))
         with code.loop(code.thread, integer(vectors // abreast * own), self.share.threads) as index:
             chunk, mine = code.divided(index, own)
             column, is_there = self.column_of(mine)

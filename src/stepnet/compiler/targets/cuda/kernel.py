@@ -8,7 +8,7 @@ total               sums over all rows         constants, such as the gradient o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,18 +18,21 @@ from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Call, CalledKernel, Results
-from stepnet.compiler.targets.cuda.choice import ChosenLoop, loop_of
+from stepnet.compiler.targets.cuda.choice import ChosenLoop, ending_loop, is_one_block, loop_of
 from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
 from stepnet.compiler.targets.cuda.constants import CudaConstants
 from stepnet.compiler.targets.cuda.device import Array, DeviceArray, empty, get
 from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
 from stepnet.compiler.targets.cuda.positions import DevicePositions
 from stepnet.compiler.targets.cuda.products import multiply
 from stepnet.compiler.targets.cuda.stages import stage_codes
+from stepnet.compiler.targets.cuda.stored import half_of
 from stepnet.compiler.targets.cuda.totals import reduced_to_rows, total
 from stepnet.compiler.targets.packed import parameters_of, runs_back
 from stepnet.compiler.values.once import computed_once
 from stepnet.errors import IndexOutsideError
+from stepnet.ragged.offsets import positions_of
 
 Code = DeviceStage | ProductCode
 Values = dict[int, DeviceArray]
@@ -40,12 +43,24 @@ def address_of(array: DeviceArray | None) -> int:
     return 0 if array is None else array.address
 
 
+def rounded(rows: int) -> int:
+    """Returns the number of sequences by which a loop is chosen: the next one that is four binary digits and
+    zeros. So the loops of a plan are few, whatever batches come.
+
+    >>> [rounded(rows) for rows in (1, 15, 16, 17, 100, 1000)]
+    [1, 15, 16, 18, 104, 1024]
+    """
+    unit = 1 << max(0, rows.bit_length() - 4)
+    return -(-rows // unit) * unit
+
+
 @dataclass(frozen=True)
 class CudaKernel:
     """A plan with its codes, to be bound to parameters."""
 
     plan: Plan
     memory: CudaMemory
+    options: CudaOptions = DEFAULT
 
     @computed_once
     def stages(self) -> dict[str, tuple[Code, ...]]:
@@ -55,14 +70,47 @@ class CudaKernel:
 
     @computed_once
     def loops(self) -> dict[int, ChosenLoop]:
-        """The kernels of the loop that were made so far, by the number of sequences."""
+        """The kernels of the loop that were made so far, by `rounded` numbers of sequences."""
         return {}
 
     def loop(self, rows: int) -> ChosenLoop:
-        """Returns the kernel of the loop for some sequences."""
-        if rows not in self.loops:
-            self.loops[rows] = loop_of(self.plan, rows, self.memory.device.facts)
-        return self.loops[rows]
+        """Returns the kernel of the loop for some sequences; equal ones have one code."""
+        count = rounded(rows)
+        if count not in self.loops:
+            made = loop_of(self.plan, count, self.memory.device.facts, self.options)
+            known = (each.loop for each in self.loops.values())
+            self.loops[count] = replace(
+                made, loop=next((one for one in known if one == made.loop), made.loop)
+            )
+        return self.loops[count]
+
+    @computed_once
+    def ending_loops(self) -> dict[int, ChosenLoop]:
+        """The kernels of the loop that were made so far whose sequences a flag ends, by its position."""
+        return {}
+
+    def ending_loop(self, flag: int) -> ChosenLoop:
+        """Returns the kernel of the loop whose sequences the bool memory at a position ends."""
+        if flag not in self.ending_loops:
+            self.ending_loops[flag] = ending_loop(self.plan, flag)
+        return self.ending_loops[flag]
+
+    @computed_once
+    def ends_early(self) -> bool:
+        """Tells whether sequences may end early: the loop computes all outputs, nothing runs after it, it
+        begins with the memories of the call, and one block runs a step as fast as several.
+        """
+        plan, memory = self.plan, self.memory
+        first = plan.recurrence.recur.operands_by_kind(plan.recurrence.inputs).memories
+        work = plan.after, plan.reduced, plan.ended, plan.total
+        outputs = [plan.net.results[place] for place in plan.ends.steps]
+        return (
+            not any(work)
+            and all(plan.net.nodes[number].operation == "result" for number in outputs)
+            and not self.is_idle
+            and first == [plan.net.inputs[place] for place in plan.ends.memories]
+            and is_one_block(plan, memory.device.facts)
+        )
 
     @computed_once
     def has_tables(self) -> bool:
@@ -99,7 +147,7 @@ def constants_of(kernel: CudaKernel, parameters: Sequence[Any]) -> Values:
 
 def on_device(memory: CudaMemory, value: Any) -> DeviceArray:
     """Returns an array of the device as it is, and a copy there of one of the host, or of a number."""
-    return memory.put(value if isinstance(value, DeviceArray) else np.asarray(value))
+    return memory.put_constant(value if isinstance(value, DeviceArray) else np.asarray(value))
 
 
 @dataclass(frozen=True)
@@ -108,6 +156,11 @@ class BoundPlan(CalledKernel):
 
     kernel: CudaKernel
     constants: Values
+
+    @property
+    def ends_early(self) -> bool:
+        """Tells whether calls whose sequences end early run as one launch."""
+        return self.kernel.ends_early
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters, for later calls; returns True."""
@@ -125,17 +178,21 @@ class BoundPlan(CalledKernel):
         run.stage("ended")
         run.totals()
         run.check()
-        return run.results()
+        return run.results() if call.until is None else run.ended_results()
 
 
 @dataclass
 class PlanRun:
-    """One call of a plan: the values computed so far, by node of the plan's net."""
+    """One call of a plan: the values computed so far, by node of the plan's net.
+
+    errors: see `LOOP_WORDS`. taken: the steps of each sequence, if a flag may end them; both on the device.
+    """
 
     kernel: CudaKernel
     call: Call
     values: Values
     errors: DeviceArray | None = field(init=False, default=None)
+    taken: DeviceArray | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Takes the arrays of the call."""
@@ -172,7 +229,10 @@ class PlanRun:
         """Allocates the value of a node at steps or rows."""
         type_ = net.type_of(number)
         positions = self.call.positions
-        count = positions.rows if type_.extent == ROWS else positions.total
+        # The outputs of sequences that a flag ends lie end to end, wherever the inputs do.
+        is_ended = self.call.until is not None and net.nodes[number].operation == "result"
+        steps = int(positions.offsets[-1]) if is_ended else positions.total
+        count = positions.rows if type_.extent == ROWS else steps
         return empty(self.memory.device, (count, *type_.shape), type_.dtype)
 
     # ---- stages around the loop
@@ -192,7 +252,8 @@ class PlanRun:
         pairs = zip(code.lefts, rights, strict=True)
         lefts = [self.values[n].reshaped((made.shape[0], right.shape[0])) for n, right in pairs]
         out = made.reshaped((made.shape[0], rights[0].shape[-1]))
-        multiply(self.memory.device, lefts, rights, out=out)
+        way = "bfloat16" if code.is_rounded else self.kernel.options.way(made.dtype, *code.stored)
+        multiply(self.memory.device, lefts, rights, way, out)
         self.values[code.node] = made
 
     def launch(self, stage: DeviceStage, at_rows: bool) -> None:
@@ -257,9 +318,12 @@ class PlanRun:
     def launch_loop(self, arrays: Sequence[int]) -> None:
         """Launches the kernel of the loop. arrays: the addresses of its operands and results."""
         rows, places, memory = self.call.positions.rows, self.places, self.memory
+        if self.call.until is not None:
+            self.taken = memory.zeros((rows,), "int64")
         if not rows:
             return
-        chosen = self.kernel.loop(rows)
+        until = self.call.until
+        chosen = self.kernel.loop(rows) if until is None else self.kernel.ending_loop(until.flag)
         loop, groups = chosen.loop, -(-rows // chosen.loop.group_rows)
         groups = min(groups, chosen.groups or groups)
         scratch = empty(memory.device, (groups, loop.scratch), "int8") if loop.scratch else None
@@ -278,6 +342,9 @@ class PlanRun:
             address_of(scratch),
             address_of(self.errors),
         ]
+        if self.taken is not None:
+            first = places.put(self.call.positions.offsets[:-1])
+            arrays = [*arrays, self.taken.address, first.address]
         memory.device.launch(loop.code, groups * loop.code.group, [*words, *arrays])
 
     # ---- after the loop
@@ -302,7 +369,8 @@ class PlanRun:
             operands = [
                 self.of_steps(n) if len(net.type_of(n).extent) > 1 else self.values[n] for n in node.inputs
             ]
-            self.values[number] = total(self.memory, node, operands)
+            stored = [half_of(net, n) for n in node.inputs]
+            self.values[number] = total(self.memory, node, operands, self.kernel.options, stored)
 
     def check(self) -> None:
         """Raises `IndexOutsideError` if a step read a table at an index outside of it."""
@@ -315,6 +383,29 @@ class PlanRun:
         outputs = [self.output(place) for place in ends.steps]
         rows, totals = ([self.own(place) for place in places] for places in (ends.rows, ends.totals))
         return Results(*(cast("list[Array]", arrays) for arrays in (outputs, rows, totals)))
+
+    def ended_results(self) -> Results:
+        """Returns the results of sequences that a flag ended: outputs at the steps that ran, end to end, or
+        at the last of them with `last_only`.
+        """
+        assert self.taken is not None
+        call, ends, memory = self.call, self.plan.ends, self.memory
+        positions, taken = call.positions, get(self.taken)
+        first = positions.offsets[:-1] + (positions.lengths - taken if self.plan.reverse else 0)
+        filled = np.flatnonzero(taken)
+        last = first if self.plan.reverse else first + taken - 1
+        steps = last[filled] if call.last_only else positions_of(first, taken)
+        outputs = [memory.take(self.own(place), steps) for place in ends.steps]
+        if call.last_only and len(filled) < positions.rows:
+            outputs = [self.at_rows(output, filled) for output in outputs]
+        final = [self.own(place) for place in ends.rows]
+        return Results(*(cast("list[Array]", arrays) for arrays in (outputs, final)))
+
+    def at_rows(self, values: DeviceArray, rows: Any) -> DeviceArray:
+        """Returns values of some rows as those of all rows, with zeros for the others."""
+        made = self.memory.zeros((self.call.positions.rows, *values.shape[1:]), values.dtype)
+        self.memory.write(made, rows, values)
+        return made
 
     def own(self, place: int) -> DeviceArray:
         """Returns the result at a position of the net; a copy if it is an input or an earlier result."""
@@ -335,6 +426,4 @@ class PlanRun:
             return output
         number = self.plan.net.results[place]
         rows, indices = positions.end_step_indices(runs_back(self.plan.net, number))
-        made = memory.zeros((positions.rows, *type_.shape), type_.dtype)
-        memory.write(made, rows, memory.take(self.values[number], indices))
-        return made
+        return self.at_rows(memory.take(self.values[number], indices), rows)

@@ -60,6 +60,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuEventRecord": (POINTER, POINTER),
     "cuEventSynchronize": (POINTER,),
     "cuModuleLoadDataEx": (POINTER, POINTER, WORD, POINTER, POINTER),
+    "cuModuleUnload": (POINTER,),
     "cuModuleGetFunction": (POINTER, POINTER, ctypes.c_char_p),
     "cuFuncSetAttribute": (POINTER, NUMBER, NUMBER),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (POINTER, POINTER, NUMBER, SIZE),

@@ -2,8 +2,10 @@
 in its shared memory.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -30,12 +32,14 @@ class LoopForm:
 
     group_rows: the sequences that a block runs at a time: a power of two. threads: of a block.
     shared: the most bytes of shared memory of a block.
+    flag: the position of the bool memory that ends a sequence early; None if sequences run all their steps.
     """
 
     plan: Plan
     group_rows: int
     threads: int
     shared: int
+    flag: int | None = field(default=None, kw_only=True)
 
     @property
     def body(self) -> Net:
@@ -60,6 +64,7 @@ class LoopForm:
         return [
             *LOOP_WORDS,
             *(f"{kind}{place}" for kind, numbers in self.kinds.items() for place in range(len(numbers))),
+            *([] if self.flag is None else ["taken", "places"]),
         ]
 
     @computed_once
@@ -80,15 +85,24 @@ class LoopForm:
         return room(self.statements, self.group_rows, self.shared)
 
 
-def loop_code(plan: Plan, group_rows: int = 4, threads: int = 256, shared: int = 96 * 1024) -> LoopCode:
+def loop_code(
+    plan: Plan,
+    group_rows: int = 4,
+    threads: int = 256,
+    shared: int = 96 * 1024,
+    flag: int | None = None,
+) -> LoopCode:
     """Makes the kernel of a plan's loop.
 
     group_rows: the sequences that a block runs at a time: 1, 2, 4 or 8. threads: of a block.
     shared: the most bytes of shared memory of a block; values that do not fit lie in main memory.
+    flag: the position of the bool memory that ends a sequence early, if one does. Then the last arguments
+        are `taken`, int64 [rows]: the steps of each sequence, which the kernel fills; and `places`, int64
+        [rows]: the entry of the first step of each in the outputs, where its steps lie one after the other.
     """
-    form = LoopForm(plan, group_rows, threads, shared)
+    form = LoopForm(plan, group_rows, threads, shared, flag=flag)
     if form.statements.uses_warps:
-        form = LoopForm(plan, group_rows, max(threads, group_rows * LANES), shared)
+        form = replace(form, threads=max(threads, group_rows * LANES))
     return LoopWriter(form).written()
 
 
@@ -127,8 +141,8 @@ class LoopWriter:
         length = code.select(is_there, length, integer(0))
         self.begin_memories(writer, sequence)
         code.barrier()
-        with code.loop(integer(0), self.longest(first)) as step:
-            row = self.row_at(writer, sequence, start, length, step)
+        with self.steps(writer, first, sequence, is_there) as (step, end):
+            row = self.row_at(writer, sequence, start, length, step, end)
             writer.run(row, self.store_of(writer))
         self.end_memories(writer, sequence, is_there)
         code.barrier()
@@ -140,30 +154,93 @@ class LoopWriter:
         safe = code.select(is_there, place, integer(0))
         return code.read_number(code.pointer("order"), safe), is_there
 
+    @contextmanager
+    def steps(
+        self, writer: EntryWriter, first: Value, sequence: Value, is_there: Value
+    ) -> Generator[tuple[Value, Value | None]]:
+        """Writes the loop over the steps of a group; yields the step, and whether the thread's sequence has
+        ended before it by its flag, if there is one. The loop is left when all sequences have ended.
+        """
+        code = self.code
+        if self.form.flag is None:
+            with code.loop(integer(0), self.longest(first)) as step:
+                yield step, None
+            return
+        before, flag = code.block, writer.slots[self.form.kinds["m"][self.form.flag]]
+        lengths, numbers, ended = self.lengths(first), list[Any](), list[Value]()
+
+        def runs() -> Value:
+            """Writes whether any sequence takes the step. All threads have read the flags before one of them
+            writes those of the next step.
+            """
+            for _ in ("step", "taken"):
+                numbers.append(code.phi(ir.IntType(64)))
+                numbers[-1].add_incoming(integer(0), before)
+            some: Value = ir.Constant(ir.IntType(1), 0)
+            for place, length in enumerate(lengths):
+                has_ended = writer.read_slot(flag, integer(place), integer(0))
+                left = code.and_(code.icmp_signed("<", numbers[0], length), code.not_(has_ended))
+                some = code.or_(some, left)
+            ended.append(writer.read_slot(flag, writer.share.place, integer(0)))
+            code.barrier()
+            return some
+
+        own = code.select(is_there, code.read_number(code.pointer("lengths"), sequence), integer(0))
+        with code.loop_while(runs):
+            step, taken = numbers
+            takes = code.and_(code.icmp_signed("<", step, own), code.not_(ended[0]))
+            after = code.add(taken, code.zext(takes, taken.type))
+            yield step, ended[0]
+            step.add_incoming(code.add(step, integer(1)), code.block)
+            taken.add_incoming(after, code.block)
+        is_first = code.icmp_signed("==", writer.share.first, integer(0))
+        with code.when(code.and_(is_there, is_first)):
+            code.write_element("int64", numbers[1], code.pointer("taken"), sequence)
+
+    def lengths(self, first: Value) -> list[Value]:
+        """Writes the numbers of steps of the sequences of a group; 0 where there is none."""
+        code, found = self.code, list[Value]()
+        for place in range(self.form.group_rows):
+            sequence, is_there = self.sequence_at(code.summed(first, integer(place)))
+            length = code.read_number(code.pointer("lengths"), sequence)
+            found.append(code.select(is_there, length, integer(0)))
+        return found
+
     def longest(self, first: Value) -> Value:
         """Writes the number of steps of the longest sequence of a group."""
         code = self.code
         most: Value = integer(0)
-        for place in range(self.form.group_rows):
-            sequence, is_there = self.sequence_at(code.summed(first, integer(place)))
-            length = code.read_number(code.pointer("lengths"), sequence)
-            longer = code.and_(is_there, code.icmp_signed(">", length, most))
-            most = code.select(longer, length, most)
+        for length in self.lengths(first):
+            most = code.select(code.icmp_signed(">", length, most), length, most)
         return most
 
     def row_at(
-        self, writer: EntryWriter, sequence: Value, start: Value, length: Value, step: Value
+        self,
+        writer: EntryWriter,
+        sequence: Value,
+        start: Value,
+        length: Value,
+        step: Value,
+        end: Value | None = None,
     ) -> RowOfThread:
-        """Writes the entry of a thread's sequence at a step; a sequence that has ended reads any entry."""
+        """Writes the entry of a thread's sequence at a step; a sequence that has ended reads any entry.
+
+        end: whether a flag has ended the sequence before this step; None if there is no flag.
+        """
         code = self.code
         is_real = code.icmp_signed("<", step, length)
+        if end is not None:
+            is_real = code.and_(is_real, code.not_(end))
         backward = code.sub(code.sub(length, integer(1)), step)
         is_backward = code.icmp_signed("!=", code.word("reverse"), integer(0))
         time = code.select(is_real, code.select(is_backward, backward, step), integer(0))
         entry = code.add(start, self.read_or(time, "steps", time))
         entry = code.select(is_real, entry, integer(0))
         done = self.read_or(integer(0), "first_steps", sequence)
-        return RowOfThread(writer.share.place, entry, sequence, is_real, code.add(step, done))
+        output = None
+        if end is not None:
+            output = code.add(code.read_number(code.pointer("places"), sequence), time)
+        return RowOfThread(writer.share.place, entry, sequence, is_real, code.add(step, done), output)
 
     def read_or(self, otherwise: Value, name: str, index: Value) -> Value:
         """Writes a load of a number of an array, or another number if there is no array."""
@@ -258,5 +335,6 @@ class LoopWriter:
         for place in self.outputs_of(statement):
             wanted = code.icmp_signed("!=", code.word(f"y{place}"), integer(0))
             with code.when(wanted):
-                index = code.add(code.multiplied(row.entry, type_.size), flat)
+                entry = row.entry if row.output is None else row.output
+                index = code.add(code.multiplied(entry, type_.size), flat)
                 code.write_element(type_.dtype, value, code.pointer(f"y{place}"), index)

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from math import prod
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class CudaMemory:
         """Takes the device whose memory it is."""
         self.device = device
         self.kept = OrderedDict[Hashable, DeviceArray]()
+        self.constants = dict[int, DeviceArray]()
 
     # ---- arrays
 
@@ -50,6 +52,18 @@ class CudaMemory:
         if isinstance(array, DeviceArray) and array.device is self.device:
             return array
         return put(self.device, get(array) if isinstance(array, DeviceArray) else array)
+
+    def put_constant(self, array: "Array | DeviceArray") -> DeviceArray:
+        """Copies an array of the host, which nothing changes, to the device. A read-only one, such as a
+        parameter of a model, is copied once, and stays there as long as it exists on the host.
+        """
+        if not isinstance(array, np.ndarray) or array.flags.writeable or array.base is not None:
+            return self.put(array)
+        found = self.constants.get(id(array))
+        if found is None:
+            found = self.constants[id(array)] = self.put(array)
+            finalize(array, self.constants.pop, id(array), None).atexit = False
+        return found
 
     def get(self, buffer: DeviceArray) -> Array:
         """Copies an array of the device to the host."""

@@ -28,6 +28,7 @@ from stepnet.compiler.targets.cuda.product_shares import (
     ProductTile,
     TensorShare,
     ThreadShare,
+    has_small,
     size_of,
     split,
 )
@@ -46,8 +47,8 @@ class ProductForm:
 
     left, right, target: the dtypes. terms: the number of products that are added up.
     is_transposed: whether the left sides are [k, rows] instead of [rows, k].
-    way: "plain" for the plain units, "rounded" for those with both sides rounded to bfloat16; "float32",
-        "tf32" or "bfloat16" for tensor cores.
+    way: "plain" for the plain units, "rounded" for those with both sides rounded to bfloat16; for tensor
+        cores one of `TENSOR_WAYS`.
     tile: the shape of a tile. is_split: whether each part is written on its own, [parts, rows, columns].
     """
 
@@ -150,11 +151,11 @@ class ProductWriter:
                         self.write_tile(sums, place, first_part, is_added=False)
                     with otherwise:
                         self.write_tile(sums, place, first_part, is_added=True)
-                if self.form.way != "float32":
+                if not has_small(self.form.way):
                     return []
                 return [reduce(writer.or_, flags + [writer.fcmp_unordered("uno", x, x) for x in sums])]
 
-            flags = writer.carry(0, stop, [ir.Constant(I1, 0)] if self.form.way == "float32" else [], part)
+            flags = writer.carry(0, stop, [ir.Constant(I1, 0)] if has_small(self.form.way) else [], part)
             for flag in flags:
                 with writer.when(flag):
                     self.write_again(self.kept_place(), first_part)

@@ -3,7 +3,8 @@
     plain     by multiply-adds of the plain units: `across` x `along` numbers of a thread, in groups of up to
               16 bytes that neighbouring threads read side by side
     tensor    by the tensor cores: products of 16 x 8 numbers of a warp, in tf32 or bfloat16; float32 as three
-              products of two numbers of tf32 each, which hold 21 of its 24 bits
+              products of two numbers of tf32 each, which hold 21 of its 24 bits; one side of float32 and one
+              of 16 bits as two such products, or as three of bfloat16, which hold all bits
 
 Both sides lie by k: left[k][row], right[k][column], with 8 more numbers behind each k, so that the lanes of a
 warp read from different banks.
@@ -26,6 +27,37 @@ Operand = list[list[ir.Value]]
 """The registers of a lane for an operand of the tensor cores: the large numbers, and perhaps small ones."""
 F32 = ir.FloatType()
 QUAD = ir.LiteralStructType([F32] * 4)
+Term = tuple[int, int]
+"""An instruction of the tensor cores: one of the numbers that each side is made of, the largest being number
+0.
+"""
+
+
+@dataclass(frozen=True)
+class TensorWay:
+    """Way to multiply by tensor cores.
+
+    depth: the k of an instruction: 8 of tf32, 16 of bfloat16. left, right: the numbers that one of float32
+        is made
+    of, on each side. small: the instructions for all but the largest numbers, in order.
+    """
+
+    depth: int
+    left: int = 1
+    right: int = 1
+    small: tuple[Term, ...] = ()
+
+
+TENSOR_WAYS = {
+    "float32": TensorWay(8, 2, 2, ((1, 0), (0, 1))),
+    "tf32": TensorWay(8),
+    "bfloat16": TensorWay(16),
+    "float32-bfloat16": TensorWay(16, 3, 1, ((2, 0), (1, 0))),
+    "bfloat16-float32": TensorWay(16, 1, 3, ((0, 2), (0, 1))),
+    "float32-float16": TensorWay(8, 2, 1, ((1, 0),)),
+    "float16-float32": TensorWay(8, 1, 2, ((0, 1),)),
+}
+"""The ways to multiply float32 by tensor cores. In the last four one side is known to be in 16 bits."""
 PADDING = 8
 DEPTH = 16
 """The k of a sum of the tensor cores. Those of a tile that lie in shared memory at a time are a multiple."""
@@ -136,11 +168,16 @@ class PlainShare:
 
 @dataclass(frozen=True)
 class TensorShare:
-    """Share of a warp that multiplies by tensor cores. way: "float32", "tf32" or "bfloat16"."""
+    """Share of a warp that multiplies by tensor cores. kind: one of `TENSOR_WAYS`."""
 
     numbers: KernelNumbers
     tile: ProductTile
-    way: str
+    kind: str
+
+    @property
+    def way(self) -> TensorWay:
+        """The numbers that it takes of both sides."""
+        return TENSOR_WAYS[self.kind]
 
     @property
     def count(self) -> int:
@@ -183,13 +220,15 @@ class TensorShare:
 
     def added(self, left: ir.Value, right: ir.Value, totals: Sequence[ir.Value]) -> list[ir.Value]:
         """Writes the products of `DEPTH` k, added to the sums so far. left, right: where the sides lie."""
-        step = 16 if self.way == "bfloat16" else 8
-        rows, columns = self.corners()
-        depths = range(0, DEPTH, step)
-        b = [[self.operand(right, k, self.tile.columns, column, 1) for k in depths] for column in columns]
+        way, (rows, columns) = self.way, self.corners()
+        depths = range(0, DEPTH, way.depth)
+        b = [
+            [self.operand(right, k, self.tile.columns, column, 1, way.right) for k in depths]
+            for column in columns
+        ]
         made = list[ir.Value]()
         for row in rows:
-            a = [self.operand(left, k, self.tile.rows, row, 2) for k in depths]
+            a = [self.operand(left, k, self.tile.rows, row, 2, way.left) for k in depths]
             made += self.products(a, b)
         return [self.numbers.sum(total, x) for total, x in zip(totals, made, strict=True)]
 
@@ -199,22 +238,24 @@ class TensorShare:
         ones, and those of all columns beside each other, as one waits for the one before with the same sums.
         """
         writer = self.numbers.writer
-        name = "mma16" if self.way == "bfloat16" else "mma8"
+        name = f"mma{self.way.depth}"
         quads: list[list[ir.Value]] = [[self.numbers.zero] * 4 for _ in rights]
-        small = [(1, 0), (0, 1)] if self.way == "float32" else []
-        for terms in (small, [(0, 0)]):
+        for terms in (self.way.small, [(0, 0)]):
             for k, (x, y) in product(range(len(left)), terms):
                 for index, right in enumerate(rights):
                     made = writer.function_call(name, QUAD, [*left[k][x], *right[k][y], *quads[index]])
                     quads[index] = [writer.extract_value(made, n) for n in range(4)]
         return [number for quad in quads for number in quad]
 
-    def operand(self, side: ir.Value, k: int, width: int, corner: ir.Value, count: int) -> Operand:
-        """Writes loads of a lane's registers of an operand: as numbers of tf32 and what they leave, as such
-        numbers alone, or as pairs in bfloat16. count: 2 for the left side, of 16 rows; 1 for the right one.
+    def operand(
+        self, side: ir.Value, k: int, width: int, corner: ir.Value, count: int, terms: int
+    ) -> Operand:
+        """Writes loads of a lane's registers of an operand, for each of the numbers that one is made of.
+
+        count: 2 for the left side, of 16 rows; 1 for the right one. terms: the numbers that one is made of.
         """
         writer, (group, place) = self.numbers.writer, self.lanes
-        packed = 2 if self.way == "bfloat16" else 1
+        packed = self.way.depth // 8
         line = writer.mul(writer.mul(place, writer.number(packed)), writer.number(width + PADDING))
         first = writer.add(line, writer.add(corner, group))
 
@@ -225,20 +266,41 @@ class TensorShare:
 
         half = 4 * packed
         places = [(k_there, 8 * n) for k_there in (0, half) for n in range(count)]
-        if packed == 2:
-            pairs = [(number(k_there, more), number(k_there + 1, more)) for k_there, more in places]
-            return [[writer.function_call("pack", F32, pair) for pair in pairs]]
-        numbers = [number(*place) for place in places]
+        if packed == 1:
+            return self.in_tf32([number(*place) for place in places], terms)
+        return self.in_bfloat16(
+            [[number(k_there, more), number(k_there + 1, more)] for k_there, more in places], terms
+        )
+
+    def in_tf32(self, numbers: list[ir.Value], terms: int) -> Operand:
+        """Writes numbers as one or two of tf32: rounded, and what that leaves."""
+        writer = self.numbers.writer
         near = [writer.function_call("tf32", F32, [x]) for x in numbers]
-        if self.way == "tf32":  # which takes some NaN for 0
+        if terms == 1:  # which takes some NaN for 0
             are_nan = [writer.fcmp_unordered("uno", x, x) for x in numbers]
             return [[writer.select(*each) for each in zip(are_nan, numbers, near, strict=True)]]
         return [near, [self.shortened(writer.fsub(x, y)) for x, y in zip(numbers, near, strict=True)]]
+
+    def in_bfloat16(self, pairs: list[list[ir.Value]], terms: int) -> Operand:
+        """Writes pairs of numbers as one of bfloat16, rounded, or as the three that they are the sum of."""
+        writer = self.numbers.writer
+        if terms == 1:
+            return [[writer.function_call("pack", F32, pair) for pair in pairs]]
+        found: Operand = []
+        for _ in range(terms):
+            found.append([writer.function_call("pack_cut", F32, pair) for pair in pairs])
+            pairs = [[writer.fsub(x, writer.function_call("cut", F32, [x])) for x in pair] for pair in pairs]
+        return found
 
     def shortened(self, value: ir.Value) -> ir.Value:
         """Writes what tensor cores take of a number: 10 bits of its mantissa. NaN stays NaN."""
         writer = self.numbers.writer
         return writer.bitcast(writer.and_(writer.bitcast(value, I32), ir.Constant(I32, -8192)), F32)
+
+
+def has_small(way: str) -> bool:
+    """Tells whether a way multiplies several numbers, of which one of float32 is the sum."""
+    return way in TENSOR_WAYS and bool(TENSOR_WAYS[way].small)
 
 
 def size_of(numbers: KernelNumbers) -> int:

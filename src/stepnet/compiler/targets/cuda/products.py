@@ -15,14 +15,12 @@ import numpy as np
 from stepnet.compiler.targets.cuda.device import Device, DeviceArray, empty
 from stepnet.compiler.targets.cuda.memory import launch_over
 from stepnet.compiler.targets.cuda.product_code import PART, ProductForm, joined, product
-from stepnet.compiler.targets.cuda.product_shares import ProductTile
+from stepnet.compiler.targets.cuda.product_shares import TENSOR_WAYS, ProductTile
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.ragged.offsets import offsets_of
 
 ProductTerm = tuple[DeviceArray, DeviceArray, int]
 """A term of a product: the left side, the right side, and k."""
-TENSOR_WAYS = ("float32", "tf32", "bfloat16")
-"""The ways to multiply float32 by tensor cores: the numbers that they have of it."""
 WAYS = ("plain", "rounded", *TENSOR_WAYS)
 """All ways: by the plain units too, as the numbers are or rounded to bfloat16."""
 PLAIN = (ProductTile(128, 128, 16, 16), ProductTile(64, 64, 16, 16), ProductTile(16, 64, 8, 16, 64))

@@ -1,7 +1,8 @@
 """Translates a kernel to PTX, which the CUDA driver translates to the machine code of a GPU."""
 
 import re
-from functools import cache, lru_cache
+from collections import OrderedDict
+from functools import cache
 from typing import Any
 
 import llvmlite
@@ -15,6 +16,7 @@ from stepnet.compiler.targets.cuda.functions import BOTH, GPU
 from stepnet.compiler.targets.cuda.linking import bitcode_of, linked
 from stepnet.compiler.targets.cuda.remainders import REMAINDERS, remainder
 from stepnet.compiler.values.fork_guard import run_in_thread
+from stepnet.compiler.values.once import entry_of
 from stepnet.errors import LibraryError
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -30,6 +32,8 @@ LEVEL = 3
 """The level of optimisation, of 0 to 3."""
 KEPT = 512
 """The number of kernels whose PTX is kept in memory."""
+FOUND = OrderedDict[tuple[str, str, str], str]()
+"""The PTX of the latest kernels, by the digests of their codes."""
 TEXT = Serializer()
 KERNEL = re.compile(r'define void @"?kernel"?(\([^)]*\))')
 
@@ -39,7 +43,6 @@ def processor_of(capability: tuple[int, int]) -> str:
     return next(name for lowest, name in PROCESSORS if capability >= lowest)
 
 
-@lru_cache(maxsize=KEPT)
 def translated(code: DeviceCode, capability: tuple[int, int] = (9, 0)) -> str:
     """Returns the PTX of a kernel for a compute capability: translated before, read from disk, or translated
     now and stored. Raises `LibraryError` if LLVM cannot do it, or if the kernel needs clusters of blocks,
@@ -51,9 +54,16 @@ def translated(code: DeviceCode, capability: tuple[int, int] = (9, 0)) -> str:
             f"{capability[0]}.{capability[1]} lacks"
         )
     key = code.key, processor_of(capability), VERSION
+    return entry_of(FOUND, key, lambda: text_for(code, key), KEPT)
+
+
+def text_for(code: DeviceCode, key: tuple[str, str, str]) -> str:
+    """Returns the PTX of a kernel, read from disk, or translated now and stored. key: its key there, with
+    LLVM's name of the processor.
+    """
     stored: str | None = read("ptx", TEXT, key)
     if stored is None:
-        stored = run_in_thread(lambda: ptx_of(code, processor_of(capability)))
+        stored = run_in_thread(lambda: ptx_of(code, key[1]))
         keep("ptx", TEXT, key, stored)
     return stored
 

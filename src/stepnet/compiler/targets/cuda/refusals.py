@@ -30,6 +30,8 @@ def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
         written = node.kind in KINDS or node.operation in STRUCTURE or node.operation in POINTWISE
         if not written or (inside and node.operation == "recur"):
             return f"it has no kernel for `{node.operation}`{where}"
+        if node.attributes.get("weights") == "stored_int8":
+            return f"it has no kernel for products whose weights alone are int8{where}"
         if inside and any(type_.extent not in (CONST, ROWS) for type_ in node.types):
             return f"it has no kernel for sequences inside a step, which `{node.operation}` has{where}"
     return None

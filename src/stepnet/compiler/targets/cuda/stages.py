@@ -28,6 +28,7 @@ from stepnet.compiler.targets.cuda.places import PlaceWriter
 from stepnet.compiler.targets.cuda.refusals import refuse
 from stepnet.compiler.targets.cuda.room import ValueRoom, room
 from stepnet.compiler.targets.cuda.statements import Statement, Statements
+from stepnet.compiler.targets.cuda.stored import MULTIPLIED, common_half, half_of
 from stepnet.compiler.values.once import computed_once
 
 Value = ir.Value
@@ -80,11 +81,25 @@ class StageForm:
         of = node
         if node.operation == "result":
             of = net.nodes[node.inputs[0]]
-        if of.kind != "matmul" or node.operation == "products" or of.attributes.get("weights") is not None:
+        if (
+            of.kind != "matmul"
+            or node.operation == "products"
+            or of.attributes.get("weights") not in MULTIPLIED
+        ):
             return False
         sizes = [net.type_of(right).size for right in self.terms(number)[1]]
         dtypes = {net.type_of(operand).dtype for operand in of.inputs}
         return sum(sizes) > SMALL_MATRIX and dtypes <= {"float32", "float64"} and len(dtypes) == 1
+
+    def product_code(self, number: int) -> ProductCode:
+        """Returns the product that the library computes for a node."""
+        net, (lefts, rights) = self.net, self.terms(number)
+        node = net.nodes[number]
+        of = net.nodes[node.inputs[0]] if node.operation == "result" else node
+        is_rounded = of.attributes.get("weights") == "bfloat16"
+        left, right = (common_half(half_of(net, n) for n in side) for side in (lefts, rights))
+        lefts = tuple(without_reshape(net, n) for n in lefts)
+        return ProductCode(number, lefts, rights, is_rounded, (left, right))
 
     def terms(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Returns the left and right sides of a sum of products: that of a `matmul` or a `result` node."""
@@ -189,8 +204,7 @@ def stage_codes(
         if writes:
             made.append(StageWriter(form, set(kernel), tuple(writes), threads, shared).written())
         for number in products:
-            lefts, rights = form.terms(number)
-            made.append(ProductCode(number, tuple(without_reshape(form.net, n) for n in lefts), rights))
+            made.append(form.product_code(number))
     return tuple(made)
 
 

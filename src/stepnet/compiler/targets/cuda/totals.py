@@ -19,22 +19,32 @@ from stepnet.compiler.targets.cuda.constants import computed
 from stepnet.compiler.targets.cuda.device import Array, DeviceArray, empty
 from stepnet.compiler.targets.cuda.memory import CudaMemory, checked_indices, launch_over
 from stepnet.compiler.targets.cuda.moves import shift_of
+from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
 from stepnet.compiler.targets.cuda.products import contracted
 from stepnet.compiler.targets.cuda.sums import contracted_rows
 from stepnet.errors import IndexOutsideError
 from stepnet.ragged.offsets import offsets_of
 
 
-def total(memory: CudaMemory, node: Node, operands: Sequence[DeviceArray]) -> DeviceArray:
+def total(
+    memory: CudaMemory,
+    node: Node,
+    operands: Sequence[DeviceArray],
+    options: CudaOptions = DEFAULT,
+    stored: Sequence[str | None] = (None, None),
+) -> DeviceArray:
     """Computes a node that reduces over all rows of a batch to one value, `contract`, `reduce` or `scatter`,
     or an operation on such values.
 
-    operands: the values of all rows or steps, end to end. Raises `IndexOutsideError` for an index of
-    `scatter` that its table does not have.
+    operands: the values of all rows or steps, end to end. options: the precision of products.
+    stored: for each operand the dtype of 16 bits in which its numbers are known to be; None for none.
+
+    Raises `IndexOutsideError` for an index of `scatter` that its table does not have.
     """
     if node.operation == "contract":
         left, right = operands
-        return contracted(memory.device, left, right, way_of(node))
+        way = way_of(node) or options.way(node.type.dtype, *stored)
+        return contracted(memory.device, left, right, way)
     if node.operation == "reduce":
         (value,) = operands
         made = memory.reduce(node.attributes["how"], value, np.array([0, value.shape[0]]))

@@ -23,8 +23,8 @@ KEEPING = {
     TIMED,
     *("Embedding", "Flatten", "Permute", "Reshape"),
     *("ops.Any", "ops.ExpandDims", "ops.GetItem", "ops.LogicalOr", "ops.OnesLike", "ops.ZerosLike"),
-    *("ops.Cast", "ops.LogicalAnd", "ops.LogicalNot", "ops.LogicalXor", "ops.Repeat", "ops.Where"),
-    "ops.ConvertToTensor",
+    *("ops.Cast", "ops.LogicalAnd", "ops.LogicalNot", "ops.LogicalXor", "ops.Pad", "ops.Repeat"),
+    *("ops.ConvertToTensor", "ops.Where"),
 }
 """The rows that take each operand in its own dtype."""
 JOINING = {

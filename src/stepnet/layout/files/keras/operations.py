@@ -14,6 +14,7 @@ from stepnet.errors import ModelError
 from stepnet.importers import pointwise, reductions, selecting, shaping
 from stepnet.importers.axes import is_time
 from stepnet.importers.convolving import repeated
+from stepnet.importers.extending import mode_of, pad_with_copies
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
 from stepnet.layout.files.keras.activations import SELU, activated
@@ -233,6 +234,33 @@ def expand_dims(call: KerasCall) -> Placed:
     return shaping.unsqueeze(call.x, call.wholes("axis", 1))
 
 
+COPIES = {mode: mode for mode in ("reflect", "symmetric")}
+"""The modes of keras.ops.pad that put copies of entries around an axis, with their names in `numpy.pad`."""
+
+
+def widths(call: KerasCall) -> list[tuple[int, int, int]]:
+    """Returns each axis of the operand of keras.ops.pad with the numbers of entries that are put ahead and
+    behind: one number for all, both for all, or both for each axis.
+    """
+    stated, rank = call.config.get("pad_width"), len(call.operands[0].axes)
+    several = [replace(call, config={"pad_width": each}) for each in rows(stated) if isinstance(each, list)]
+    if len(several) not in (0, 1, rank):
+        raise ModelError(f"its pad_width is {short_repr(stated)}, and its operand has {rank} axes")
+    ends = [each.wholes("pad_width", 2) for each in several or [call]]
+    return [(axis, ends[axis % len(ends)][0], ends[axis % len(ends)][1]) for axis in range(rank)]
+
+
+def padded(call: KerasCall) -> Placed:
+    """Computes the result of keras.ops.pad: puts one number around features, zeros around steps, which only a
+    convolution reads, or copies of entries.
+    """
+    x, mode = call.operands[0], call.setting("mode", "constant")
+    ends = widths(call)
+    if mode != "constant":
+        return pad_with_copies(x, ends, mode_of(mode, COPIES))
+    return selecting.pad(x, ends, call.operands[1].array.item() if len(call.operands) > 1 else 0)
+
+
 WHOLE_AXIS: Config = {"class_name": "__slice__", "config": {}}
 """The index of a whole axis."""
 
@@ -335,6 +363,7 @@ OPERATIONS: Mapping[str, Rule] = {
     "ops.Negative": unary("negative"),
     "ops.NotEqual": pair("not_equal"),
     "ops.OnesLike": filled(1),
+    "ops.Pad": padded,
     "ops.Power": power,
     "ops.Reciprocal": unary("reciprocal"),
     "ops.Relu": unary("relu"),

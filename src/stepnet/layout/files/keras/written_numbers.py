@@ -24,7 +24,7 @@ from stepnet.importers.example_steps import (
 )
 from stepnet.importers.placed import Placed
 from stepnet.layout.files.keras.call import KerasCall
-from stepnet.layout.files.keras.operations import indices_of, slice_of
+from stepnet.layout.files.keras.operations import indices_of, slice_of, widths
 from stepnet.layout.files.keras.windows import pairs
 
 
@@ -78,6 +78,7 @@ NUMBERS = NumberRules[KerasCall](
         **dict.fromkeys(("UpSampling1D", "UpSampling2D"), lambda call, axes: of_copies(call.x, axes)),
         **dict.fromkeys(("ZeroPadding1D", "ZeroPadding2D"), lambda call, axes: of_pairs("padding", call)),
         "ops.GetItem": of_index,
+        "ops.Pad": lambda call, axes: of_ends(call.operands[0], widths(call)),
     },
 )
 

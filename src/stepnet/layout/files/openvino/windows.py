@@ -10,6 +10,7 @@ from stepnet.errors import ModelError
 from stepnet.importers import shaping
 from stepnet.importers.axes import is_time
 from stepnet.importers.convolving import convolve, convolve_transposed, window_of
+from stepnet.importers.extending import mode_of, pad_with_copies
 from stepnet.importers.grids import convolve_grid, moved, pad_axis, pool_axis
 from stepnet.importers.placed import Placed
 from stepnet.layout.files.openvino.call import OpenVinoCall, Rule
@@ -92,13 +93,19 @@ def pooling(how: str) -> Rule:
     return rule
 
 
+COPIES = {mode: mode for mode in ("reflect", "edge", "symmetric")}
+"""The modes of Pad that put copies of entries around an axis, with their names in `numpy.pad`."""
+
+
 def padded(call: OpenVinoCall) -> Placed:
     """Computes the result of OpenVINO's Pad: adds entries before and after the operand along each axis, as
-    many as the second and third operands say. All are one number, the fourth operand or 0. Raises
-    `ModelError` for other modes.
+    many as the second and third operands say. All are one number, the fourth operand or 0, or copies of
+    entries, by its mode.
     """
-    if call.text("pad_mode", "constant") != "constant":
-        raise ModelError(f"its pad_mode is {short_repr(call.text('pad_mode'))}: only constant is supported")
+    mode = call.text("pad_mode", "constant")
+    if mode != "constant":
+        ends = [*zip(range(len(call.x.axes)), call.constants(1), call.constants(2), strict=True)]
+        return pad_with_copies(call.x, ends, mode_of(mode, COPIES))
     number = call.operand(3).array.item() if len(call.operands) > 3 else 0
     x = call.x
     for axis, (before, after) in enumerate(zip(call.constants(1), call.constants(2), strict=True)):

@@ -14,6 +14,7 @@ from stepnet.errors import ModelError
 from stepnet.importers import shaping
 from stepnet.importers.axes import ONE, is_time
 from stepnet.importers.convolving import convolve, convolve_transposed, window_of
+from stepnet.importers.extending import mode_of, pad_with_copies
 from stepnet.importers.grids import convolve_grid, pad_axis, pool_grid
 from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.layout.files.tflite.call import Rule, TfliteCall
@@ -141,6 +142,19 @@ def padded(call: TfliteCall) -> Placed:
     return x
 
 
+def mirrored(call: TfliteCall) -> Placed:
+    """Computes the result of TFLite's MIRROR_PAD: puts copies of entries before and after the operand along
+    each axis, as many as the second operand says, as in a mirror at the first and the last entry, or ahead of
+    the first and behind the last one.
+    """
+    ends = [(axis, *both) for axis, both in enumerate(call.operand(1).array.tolist())]
+    return pad_with_copies(call.x, ends, mode_of(call.option(0, "b"), MIRRORS))
+
+
+MIRRORS = {0: "reflect", 1: "symmetric"}
+"""The modes of MIRROR_PAD, by number, with their names in `numpy.pad`."""
+
+
 @dataclass(frozen=True)
 class SpacedSteps(Unusable):
     """Placeholder for steps in blocks, as a convolution with a dilation is written: step 0, 2, 4 ... as a
@@ -185,6 +199,7 @@ WINDOWS: Mapping[str, Rule] = {
     "MAX_POOL_2D": pooling("max"),
     "PAD": padded,
     "PADV2": padded,
+    "MIRROR_PAD": mirrored,
     "SPACE_TO_BATCH_ND": spaced,
     "TRANSPOSE_CONV": transposed,
 }

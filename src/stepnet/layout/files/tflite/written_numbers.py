@@ -76,6 +76,7 @@ NUMBERS = NumberRules[TfliteCall](
     rules={
         "PAD": of_pad,
         "PADV2": of_pad,
+        "MIRROR_PAD": of_pad,
         **dict.fromkeys(
             ("RESHAPE", "SQUEEZE"), lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x))
         ),

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.functions import silu
-from stepnet.torch.patches.transformers.records import FILES, TokenLayer
+from stepnet.torch.patches.transformers.records import CONVOLUTION, FILES, LINEAR, TokenLayer
 from stepnet.torch.patches.transformers.scan import Step
 
-LINEAR, CONVOLUTION = "torch.nn.modules.linear.Linear", "torch.nn.modules.conv.Conv1d"
 PARTS = {"in_proj": LINEAR, "conv1d": CONVOLUTION, "out_proj": LINEAR}
 """The classes of the parts of a mixer, by the parts' names."""
 NAMES = {
@@ -73,10 +72,11 @@ def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
         (("norm", "variance_epsilon"), *((inside(part), name) for part, name in inner.options)),
         {key: (inside(part), name) for key, (part, name) in inner.names.items()}
         | {"scale": ("norm", "weight")},
-        {"norm": f"{FILES}{file}.{norm}", "mixer": f"{FILES}{file}.{mixer}"}
+        {"norm": (f"{FILES}{file}.{norm}",), "mixer": (f"{FILES}{file}.{mixer}",)}
         | {inside(part): kind for part, kind in inner.parts.items()},
         inner.config,
         "mixer",
+        widens="residual_in_fp32",
     )
 
 

@@ -7,7 +7,6 @@ is accelerated, so that such a function is left unchanged.
 """
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -23,8 +22,20 @@ from stepnet.torch.pytorch import pytorch
 torch: Any = pytorch("torch")
 SIZES = {"b": 2, "t": 3, "c": 4, "n": 3, "h": 4, "g": 2, "p": 3, "k": 3, "v": 2, "1": 1}
 """The size of the axis of each letter."""
-ENDINGS = ("Mixer", "Block", "Backend", "GatedDeltaNet", "LightningAttention", "ShortConv")
-"""The endings of names of layers, in whose place names of configurations have Config."""
+ENDINGS = (
+    "MambaMixer",
+    "Mamba2Mixer",
+    "MambaLayer",
+    "Mixer",
+    "Block",
+    "Backend",
+    "GatedDeltaNet",
+    "DeltaAttention",
+    "LightningAttention",
+    "LinearAttention",
+    "ShortConv",
+)
+"""The endings of names of layers, in whose place names of configurations have TextConfig or Config."""
 NEGATIVE = ("A", "g")
 """The tensors whose numbers are negative."""
 
@@ -79,6 +90,9 @@ def layer_difference(kind: Any) -> str | None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         module = kind(config, layer_idx=0, **dict(layer.arguments))
+        if layer.model is not None:
+            model, path = layer.model
+            module = getattr(files, model)(config).get_submodule(path)
         words = torch.randn(2, 4, config.hidden_size)
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape) / 2)
@@ -89,7 +103,7 @@ def layer_difference(kind: Any) -> str | None:
         before = [state.clone() for state in layer.states.of(cache, 0)]
         with on_engine("interpret"):
             token = Token(layer, module, before)
-            token.bind_to(before)
+            token.bind_to(module, words, before)
             ours = token(words[:, 3:], before)
         theirs = flat(module(words[:, 3:], **others, **cached))[0]
     states = layer.states.of(cache, 0)
@@ -117,8 +131,14 @@ def config_of(kind: Any, options: Any) -> Any:
     stepnet's. options: the configuration's arguments. Its class is found by the name of `kind` with another
     ending: MambaConfig for MambaMixer.
     """
-    name = re.sub(f"({'|'.join(ENDINGS)})$", "Config", kind.__name__)
-    return getattr(sys.modules[kind.__module__], name)(**dict(options))
+    file, name = sys.modules[kind.__module__], kind.__name__
+    names = (
+        f"{name.removesuffix(ending)}{last}"
+        for ending in ENDINGS
+        if name.endswith(ending)
+        for last in ("TextConfig", "Config")
+    )
+    return next(getattr(file, each) for each in names if hasattr(file, each))(**dict(options))
 
 
 @lru_cache

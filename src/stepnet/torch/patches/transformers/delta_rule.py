@@ -1,4 +1,4 @@
-"""The gated delta rule and Kimi's, which has a decay for each feature of keys: functions, and a whole layer.
+"""The gated delta rule and Kimi's, which has a decay for each feature of keys: functions.
 
 The arguments of functions are those of transformers, by name and meaning.
 """
@@ -9,17 +9,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.cells.delta import gated_delta_rule, kda
-from stepnet.compiler.trace.functions import sigmoid, silu, softplus
 from stepnet.torch.patches.transformers.adjoints import Corrected, in_one_dtype, needs_gradients
-from stepnet.torch.patches.transformers.blocks import (
-    CONVOLUTION,
-    LINEAR,
-    NAMES,
-    convolved,
-    linear,
-    root_mean_square_normed,
-)
-from stepnet.torch.patches.transformers.records import FILES, FunctionPatch, TokenLayer
+from stepnet.torch.patches.transformers.records import FunctionPatch
 from stepnet.torch.patches.transformers.scan import scan
 from stepnet.torch.pytorch import pytorch
 
@@ -54,49 +45,6 @@ class Delta:
             q, k = q[:, owner], k[:, owner]
         cell = kda if len(x["g"].shape) == 3 else gated_delta_rule
         return cell({**x, "q": q, "k": k}, memory)
-
-
-@dataclass(frozen=True)
-class DeltaLayer:
-    """Step of a whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
-
-    groups: the number of heads of keys. In the projections the queries, keys, values and gates of such a head
-        lie next to one another.
-    eps: the number that the norm adds to the mean square.
-    """
-
-    groups: int
-    eps: float
-
-    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Runs a token through a gated DeltaNet layer (projections, a convolution, the delta rule and a
-        norm): computes the output [rows, features] and the next memory.
-
-        x: a dict of the input x [rows, features]. memory: the last inputs of the convolution [rows, channels,
-            kernel], and the state [rows, heads, key, value].
-        params: the weights by name; `MIXERS` says where the layer has them.
-        """
-        window, state = memory
-        heads, key, value = state.shape[1:]
-        keys, shared = self.groups * key, heads // self.groups
-        parts = linear(x["x"], params["in_proj"], None).reshape(-1, self.groups, 2 * (key + shared * value))
-        begin, gate = 2 * key, parts[..., 2 * key + shared * value :].reshape(-1, heads, value)
-        rates = linear(x["x"], params["rates"], None).reshape(-1, self.groups, 2 * shared)
-        vectors = parts[..., :key], parts[..., key:begin], parts[..., begin : begin + shared * value]
-        sizes = keys, keys, heads * value
-        u = np.concatenate([v.reshape(-1, n) for v, n in zip(vectors, sizes, strict=True)], axis=-1)
-        u, window = convolved(u, window, params)
-        inputs = {
-            "q": u[:, :keys].reshape(-1, self.groups, key),
-            "k": u[:, keys : 2 * keys].reshape(-1, self.groups, key),
-            "v": u[:, 2 * keys :].reshape(-1, heads, value),
-            "g": -np.exp(params["A_log"])
-            * softplus(rates[..., shared:].reshape(-1, heads) + params["dt_bias"]),
-            "beta": sigmoid(rates[..., :shared].reshape(-1, heads)),
-        }
-        o, state = Delta(normed=True)(inputs, state, None)
-        o = root_mean_square_normed(o, self.eps) * params["norm"] * silu(gate)
-        return linear(o.reshape(-1, heads * value), params["out_proj"], None), (window, state)
 
 
 def unit_vectors(x: Any) -> Any:
@@ -202,34 +150,5 @@ FUNCTIONS = {
     "chunk_kimi_delta_attention": FunctionPatch(torch_chunk_gated_delta_rule, KIMI, CHUNKS),
     "recurrent_kimi_delta_attention": FunctionPatch(
         torch_recurrent_gated_delta_rule, KIMI, OPTIONS, is_token=True
-    ),
-}
-MIXERS = {
-    "Qwen3NextGatedDeltaNet": TokenLayer(
-        DeltaLayer,
-        (("", "num_k_heads"), ("norm", "variance_epsilon")),
-        {
-            **{name: NAMES[name] for name in ("conv", "conv_bias", "A_log", "out_proj")},
-            "in_proj": ("in_proj_qkvz", "weight"),
-            "rates": ("in_proj_ba", "weight"),
-            "dt_bias": ("", "dt_bias"),
-            "norm": ("norm", "weight"),
-        },
-        {
-            "in_proj_qkvz": LINEAR,
-            "in_proj_ba": LINEAR,
-            "conv1d": CONVOLUTION,
-            "out_proj": LINEAR,
-            "norm": f"{FILES}qwen3_next.modeling_qwen3_next.Qwen3NextRMSNormGated",
-        },
-        {
-            "hidden_size": 6,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 3,
-            "linear_value_head_dim": 2,
-            "num_hidden_layers": 1,
-            "layer_types": ["linear_attention"],
-        },
     ),
 }

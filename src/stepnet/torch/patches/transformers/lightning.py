@@ -161,8 +161,8 @@ MIXERS = {
         },
         {
             "qkv_proj": LINEAR,
-            "act_fn": "transformers.activations.SiLUActivation",
-            "norm": f"{FILES}minimax.modeling_minimax.MiniMaxRMSNorm",
+            "act_fn": ("transformers.activations.SiLUActivation",),
+            "norm": (f"{FILES}minimax.modeling_minimax.MiniMaxRMSNorm",),
             "output_gate": LINEAR,
             "out_proj": LINEAR,
         },

@@ -1,4 +1,4 @@
-"""State spaces: the functions of Mamba and Mamba-2, and whole layers of both.
+"""State spaces: the functions of Mamba and Mamba-2.
 
 The arguments of functions are those of transformers, by name and meaning.
 """
@@ -11,16 +11,7 @@ import numpy as np
 from stepnet.cells.state_space import mamba, mamba2
 from stepnet.compiler.trace.functions import silu, softplus
 from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, needs_gradients
-from stepnet.torch.patches.transformers.blocks import (
-    LINEAR,
-    NAMES,
-    PARTS,
-    block,
-    convolved,
-    linear,
-    root_mean_square_normed,
-)
-from stepnet.torch.patches.transformers.records import FILES, FunctionPatch, TokenLayer
+from stepnet.torch.patches.transformers.records import FunctionPatch
 from stepnet.torch.patches.transformers.scan import scan
 from stepnet.torch.pytorch import pytorch
 
@@ -72,92 +63,6 @@ class StateSpace:
         inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
         y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
         return (y * silu(x["z"]) if "z" in x else y), memory
-
-
-@dataclass(frozen=True)
-class MambaLayer:
-    """Step of a whole layer of Mamba: projections, convolution, state space and gate.
-
-    eps: the numbers that the norms of dt, B and C add to the mean square; empty for a layer without these
-        norms, which only Falcon-Mamba has.
-    """
-
-    eps: tuple[float, ...]
-
-    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Runs a token through a Mamba layer (projections, a convolution and the selective scan): computes
-        the output [rows, features] and the next memory.
-
-        Args:
-            x: The input x [rows, features].
-            memory: The last inputs of the convolution [rows, channels, kernel], and h
-                [rows, channels, states].
-            params: Weights as of `torch.nn.Linear` and `Conv1d`: in_proj, conv, conv_bias, x_proj, dt_proj,
-                dt_bias, out_proj; A_log [channels, states] and D [channels]; in_bias and out_bias or none.
-        """
-        window, h = memory
-        channels, states = params["A_log"].shape
-        both = linear(x["x"], params["in_proj"], params.get("in_bias"))
-        u, window = convolved(both[:, :channels], window, params)
-        whole, rank = u @ params["x_proj"].T, params["dt_proj"].shape[1]
-        parts = whole[:, :rank], whole[:, rank : rank + states], whole[:, rank + states :]
-        dt, B, C = map(root_mean_square_normed, parts, self.eps) if self.eps else parts
-        inputs = {
-            "x": u,
-            "dt": softplus(linear(dt, params["dt_proj"], params.get("dt_bias"))),
-            "B": B,
-            "C": C,
-        }
-        y, h = mamba(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
-        return linear(y * silu(both[:, channels:]), params["out_proj"], params.get("out_bias")), (window, h)
-
-
-def mamba_layer(*eps: float) -> MambaLayer:
-    """Makes the step that runs one token through a Mamba layer. eps: the epsilons of the layer's norms of dt,
-    B and C, which only Falcon-Mamba has.
-    """
-    return MambaLayer(eps)
-
-
-@dataclass(frozen=True)
-class Mamba2Layer:
-    """Step of a whole layer of Mamba-2: projections, convolution, state space, and the norm of the gated
-    output.
-
-    groups: the number of groups of heads that share B and C.
-    size: the number of features that the norm is over.
-    eps: the number that the norm adds to the mean square.
-    """
-
-    groups: int
-    size: int
-    eps: float
-
-    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Runs a token through a Mamba-2 layer (projections, a convolution, the scan and a norm): computes
-        the output [rows, features] and the next memory.
-
-        x: a dict of the input x [rows, features]. memory: the last inputs of the convolution [rows, channels,
-            kernel], and h [rows, heads, features, states].
-        params: weights as of `torch.nn.Linear` and `Conv1d`: in_proj, conv, out_proj, and perhaps in_bias,
-            conv_bias and out_bias; dt_bias, A_log and D [heads]; norm, the scale of the norm.
-        """
-        window, h = memory
-        heads, features, states = h.shape[1:]
-        inner, shared = heads * features, self.groups * states
-        parts = linear(x["x"], params["in_proj"], params.get("in_bias"))
-        gate, u, dt = parts[:, :inner], parts[:, inner:-heads], parts[:, -heads:]
-        u, window = convolved(u, window, params)
-        inputs = {
-            "x": u[:, :inner].reshape(-1, heads, features),
-            "dt": softplus(dt + params["dt_bias"]),
-            "B": u[:, inner : inner + shared].reshape(-1, self.groups, states),
-            "C": u[:, inner + shared :].reshape(-1, self.groups, states),
-        }
-        y, h = mamba2(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
-        y = (y.reshape(-1, inner) * silu(gate)).reshape(-1, inner // self.size, self.size)
-        y = root_mean_square_normed(y, self.eps).reshape(-1, inner) * params["norm"]
-        return linear(y, params["out_proj"], params.get("out_bias")), (window, h)
 
 
 # ---- the functions -----------------------------------------------------------------------------------------
@@ -371,55 +276,4 @@ FUNCTIONS = {
         is_per_head,
         is_token=True,
     ),
-}
-MAMBA_NAMES = {
-    **NAMES,
-    "x_proj": ("x_proj", "weight"),
-    "dt_proj": ("dt_proj", "weight"),
-    "dt_bias": ("dt_proj", "bias"),
-}
-MAMBA_PARTS = {**PARTS, "x_proj": LINEAR, "dt_proj": LINEAR}
-MAMBA_SIZES = {
-    "hidden_size": 6,
-    "intermediate_size": 8,
-    "state_size": 3,
-    "time_step_rank": 2,
-    "num_hidden_layers": 1,
-    "layer_norm_epsilon": 0.5,
-}
-FALCON_NORMS = "dt_layernorm", "b_layernorm", "c_layernorm"
-FALCON_NORM = f"{FILES}falcon_mamba.modeling_falcon_mamba.FalconMambaWeightlessRMSNorm"
-MIXERS = {
-    "MambaMixer": TokenLayer(mamba_layer, (), MAMBA_NAMES, MAMBA_PARTS, MAMBA_SIZES),
-    "FalconMambaMixer": TokenLayer(
-        mamba_layer,
-        tuple((norm, "eps") for norm in FALCON_NORMS),
-        MAMBA_NAMES,
-        MAMBA_PARTS | dict.fromkeys(FALCON_NORMS, FALCON_NORM),
-        MAMBA_SIZES | {"mixer_rms_eps": 0.25},
-        arguments=(("initialize_mixer_weights", False),),
-    ),
-    "Mamba2Mixer": TokenLayer(
-        Mamba2Layer,
-        (("", "n_groups"), ("norm", "group_size"), ("norm", "variance_epsilon")),
-        {**NAMES, "dt_bias": ("", "dt_bias"), "norm": ("norm", "weight")},
-        {**PARTS, "norm": f"{FILES}mamba2.modeling_mamba2.MambaRMSNormGated"},
-        {
-            "hidden_size": 8,
-            "num_heads": 4,
-            "head_dim": 4,
-            "state_size": 3,
-            "n_groups": 2,
-            "num_hidden_layers": 1,
-            "layer_norm_epsilon": 0.5,
-        },
-    ),
-}
-BLOCKS = {
-    f"{name}Block": block(file, f"{name}Mixer", MIXERS[f"{name}Mixer"], f"{name}RMSNorm")
-    for name, file in (
-        ("Mamba", "mamba.modeling_mamba"),
-        ("FalconMamba", "falcon_mamba.modeling_falcon_mamba"),
-        ("Mamba2", "mamba2.modeling_mamba2"),
-    )
 }

@@ -68,14 +68,13 @@ def patched(module: Any, holder: Any) -> Patched | None:
     parameters = list(module.parameters()) or list(holder.parameters())
     if (why := refusal(parameters)) is not None:
         return Patched(None, {"": why})
-    if any(tensor.dtype in HALVES for tensor in parameters):
-        is_left = not known.run or not all(row.is_half_refused for row in known.run.values())
-        left = {**known.left, "forward": HALF_TOKENS} if is_left else known.left
-        if not known.run:  # a block around a layer has no reasons of its own
-            return Patched(None, left) if known.left else None
-        return Patched(accelerated(kind, is_half=True), left)
-    left, why = known.left, LAYERS[kind.__name__].refusal(module) if known.tokens else None
-    return Patched(accelerated(kind), left if why is None else left | {"forward": f"{PART_BY_PART}, {why}"})
+    left, is_half = known.left, any(tensor.dtype in HALVES for tensor in parameters)
+    if known.tokens:
+        why = LAYERS[kind.__name__].refusal(module)
+        left = left if why is None else left | {"forward": f"{PART_BY_PART}, {why}"}
+    elif is_half and not all(row.is_half_refused for row in known.run.values()):
+        left = left | {"forward": HALF_TOKENS}
+    return Patched(accelerated(kind, is_half), left)
 
 
 PATCH = Patch("layer of transformers that runs over steps", patched)
@@ -207,7 +206,7 @@ def accelerated(kind: Any, is_half: bool = False) -> Any:
     members = {name: with_engine(method, getattr(kind, name)) for name, method in ours.items()}
     members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     runs = [name for name, row in known.run.items() if not (is_half and row.is_token)]
-    origin = Origin(kind, (*runs, *["tokens"] * (known.tokens and not is_half)), (TOKEN,))
+    origin = Origin(kind, (*runs, *["tokens"] * known.tokens), (TOKEN,))
     own = {"__reduce_ex__": reduced, "stepnets": origin, "engine": "auto"}
     return type(kind.__name__, (kind,), members | own)
 

@@ -6,18 +6,25 @@ layer reads them as globals of its file. So functions and layers are found by na
 stepnet's before it is replaced.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from stepnet.torch.arrays import PLAIN
+from stepnet.compiler.trace.functions import sigmoid, silu
+from stepnet.torch.arrays import HALVES, PLAIN
 from stepnet.torch.patches.transformers.scan import Step
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.sequences import COMPUTED
 
 torch: Any = pytorch("torch")
+LINEAR: tuple[str, ...] = ("torch.nn.modules.linear.Linear", "stepnet.torch.linear.Linear")
+CONVOLUTION: tuple[str, ...] = ("torch.nn.modules.conv.Conv1d",)
+"""The classes of parts that all layers have."""
 FILES = "transformers.models."
 """The package with the files of models. In files from elsewhere the same names may mean other things."""
 MISSING = object()
+GATES = {"silu": silu, "swish": silu, "sigmoid": sigmoid}
+"""The functions of gates that are options of a step, by their names in configurations."""
 HOOKS = "_forward_hooks", "_forward_pre_hooks"
 class_of: Callable[[Any], Any] = cast("Any", type)
 
@@ -88,25 +95,33 @@ class TokenLayer:
         options: The attributes that are the options, each as the part that has it and its name.
         names: The parameters of the step, each as the part that has it and its name there, as a parameter or
             buffer. The columns of `in_proj` are the features of the input.
-        parts: The classes of the layers that it is made of, with their modules, by name; a part stands before
-            its own parts. Layers of other libraries may be called Linear as well, as those of quantized
-            weights are.
+        parts: The layers that it is made of, by name: the classes that each may have, with their modules. A
+            part stands before its own parts. Layers of other libraries may be called Linear as well, as those
+            of quantized weights are.
         config: The sizes of a small layer, for `check`.
         cached: The part whose states are in the cache.
         arguments: The arguments with which `check` makes a small layer, besides its configuration.
         states: The states that a cache has of the layer, in the order of the step's memories.
         returns_state: Whether the layer returns its last state, too.
+        has_own_products: Whether some products read parameters of the layer itself, and not of linear layers.
+        model: The class of models whose part the small layer of `check` is, and its path there, for a layer
+            that its model completes; None for one that is made alone.
+        widens: The attribute that says whether a layer of 16 bits returns float32, and takes it; "" if no
+            layer does.
     """
 
     step: Callable[..., Step]
     options: tuple[tuple[str, str], ...]
     names: dict[str, tuple[str, str]]
-    parts: dict[str, str]
+    parts: dict[str, tuple[str, ...]]
     config: dict[str, Any]
     cached: str = ""
     arguments: tuple[tuple[str, Any], ...] = ()
     states: CachedStates = CachedStates()
     returns_state: bool = False
+    has_own_products: bool = False
+    model: tuple[str, str] | None = None
+    widens: str = ""
 
     def refusal(self, module: Any) -> str | None:
         """Returns the reason why the tokens of a layer cannot run as one step; None if they can: its parts
@@ -116,30 +131,79 @@ class TokenLayer:
             parent, _, last = name.rpartition(".")
             part = part_of(module, parent)._modules.get(last)
             kind = class_of(part)
-            if f"{kind.__module__}.{kind.__qualname__}" != wanted:
-                return f"{name} is a {kind.__module__}.{kind.__qualname__}, not a {wanted}"
+            if f"{kind.__module__}.{kind.__qualname__}" not in wanted:
+                return f"{name} is a {kind.__module__}.{kind.__qualname__}, not a {wanted[0]}"
             if any(part.__dict__[hooks] for hooks in HOOKS) or "forward" in part.__dict__:
                 return f"{name} has hooks or a forward of its own"
         for name in ("", *self.parts):
             activation = part_of(module, name).__dict__.get("activation", "silu")
-            if activation not in ("silu", "swish"):
+            known = GATES if (name, "activation") in self.options else ("silu", "swish")
+            if activation not in known:
                 return f"its activation is {activation}"
+        if len(found := set(self.weights_of(module).values()) - {None}) > 1:
+            return f"its linear layers have weights in {' and '.join(sorted(found))}, not all in one"
+        if self.has_own_products and found:
+            return "some of its products are no linear layers, and so have no weights in fewer bits"
         for part, name in self.names.values():
-            tensor = holder_of(module, part, name).get(name, MISSING)
+            absent = None if class_of(part_of(module, part)) is torch.nn.Identity else MISSING
+            tensor = holder_of(module, part, name).get(name, absent)
             if tensor is not None and type(tensor) not in PLAIN:
                 return f"{f'{part}.{name}'.lstrip('.')} is no plain parameter"
             if tensor is not None and tensor.is_inference():
                 return "its parameters were made in inference mode, where PyTorch counts no changes"
         return None
 
+    def weights_of(self, module: Any) -> dict[str, Any]:
+        """Returns the dtype in which each linear layer of a layer (`module`) reads its weights, by the name
+        of the step's parameter: that of a `stepnet.torch.Linear`, None for a layer of torch.nn.
+        """
+        return {
+            key: getattr(part_of(module, part), "weights", None)
+            for key, (part, name) in self.names.items()
+            if self.parts.get(part) == LINEAR and name == "weight"
+        }
+
+    def rounding(self, module: Any) -> tuple[str | None, tuple[str, ...]]:
+        """Returns the dtype to which products of the step round the weights of a layer (`module`) without a
+        `refusal`, None for weights as they are; and the parameters that are exact besides rounded ones.
+        """
+        dtypes = self.weights_of(module)
+        weights: str | None = next((dtype for dtype in dtypes.values() if dtype), None)
+        return weights, tuple(key for key, dtype in dtypes.items() if dtype is None and weights)
+
     def options_of(self, module: Any) -> tuple[Any, ...]:
-        """Returns the options of a layer's step, such as the eps of its norm, from the layer's attributes."""
-        return tuple(getattr(part_of(module, part), name) for part, name in self.options)
+        """Returns the options of a layer's step, such as the eps of its norm, from the layer's attributes;
+        None for those of a part that has no such attribute.
+        """
+        return tuple(getattr(part_of(module, part), name, None) for part, name in self.options)
 
     def parameters(self, module: Any) -> dict[str, Any]:
         """Returns the step's parameters by name, as tensors of a layer; those that it lacks are left out."""
-        named = {key: holder_of(module, part, name)[name] for key, (part, name) in self.names.items()}
+        named = {key: holder_of(module, part, name).get(name) for key, (part, name) in self.names.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def has_dtypes(self, module: Any, x: Any, states: Sequence[Any]) -> bool:
+        """Tells whether the step takes the dtypes of a token x, of a layer (`module`) and of its states: all
+        float32 or all float64, or those of a layer of 16 bits, some of whose numbers may be float32.
+        """
+        named = self.parameters(module)
+        own = named["in_proj"].dtype
+        if own not in HALVES:
+            return own in COMPUTED and {own} == {each.dtype for each in (x, *named.values(), *states)}
+        linear = {
+            named[key].dtype
+            for key, (part, _) in self.names.items()
+            if self.parts.get(part) == LINEAR and key in named
+        }
+        others = {each.dtype for each in (*named.values(), *states)}
+        takes = {own, torch.float32} if self.widens else {own}
+        return x.dtype in takes and linear == {own} and others <= {own, torch.float32}
+
+    def dtype_of_output(self, module: Any, x: Any) -> Any:
+        """Returns the dtype of the output of a layer (`module`) for a token x."""
+        if x.dtype in HALVES and self.widens and getattr(module, self.widens):
+            return torch.float32
+        return x.dtype
 
 
 def part_of(module: Any, path: str) -> Any:

@@ -20,6 +20,7 @@ from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.once import put_latest
 from stepnet.model.differentiable import ModelNet
+from stepnet.model.precisions import with_rounded_weights
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.ragged.positions import Positions
@@ -56,17 +57,23 @@ class ScanKey:
 
     inputs: (name, shape, dtype) of each input, in order.
     memories: the shape of each memory.
-    params: (name, shape) of each parameter, in order.
-    dtype: of memories and parameters.
+    params: (name, shape, dtype) of each parameter, in order. Those of 16 bits are stored so, and computed in
+        float32.
+    dtype: of memories.
     reverse: whether the recurrence runs from the last step to the first.
+    weights: "bfloat16" or "int8", to which products round the parameters, as a `stepnet.torch.Linear` does;
+        None for parameters as they are.
+    exact: the names of parameters that products with `weights` read as they are.
     """
 
     step: Step
     inputs: tuple[tuple[str, Shape, str], ...]
     memories: tuple[Shape, ...]
-    params: tuple[tuple[str, Shape], ...]
+    params: tuple[tuple[str, Shape, str], ...]
     dtype: str
     reverse: bool = False
+    weights: str | None = None
+    exact: tuple[str, ...] = ()
 
     def net(self) -> ModelNet:
         """Makes the net that runs the step of this key over sequences, whose inputs are the sequences, the
@@ -75,11 +82,13 @@ class ScanKey:
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
-            {name: np.zeros(shape, self.dtype) for name, shape in self.params},
+            {name: np.zeros(shape, dtype) for name, shape, dtype in self.params},
             memory=memory[0] if len(memory) == 1 else tuple(memory),
             inputs={name: Spec(shape, dtype) for name, shape, dtype in self.inputs},
             reverse=self.reverse,
         )
+        if self.weights is not None:
+            rnn = with_rounded_weights(rnn, self.weights, self.exact)
         return ModelNet.of(rnn)
 
 
@@ -136,7 +145,7 @@ def scan_in(
         step,
         tuple((name, tuple(tensor.shape[2:]), name_of(tensor.dtype)) for name, tensor in x.items()),
         tuple(shapes),
-        tuple((name, tuple(tensor.shape)) for name, tensor in params.items()),
+        tuple((name, tuple(tensor.shape), name_of(dtype)) for name, tensor in params.items()),
         name_of(dtype),
         reverse,
     )

@@ -2,6 +2,7 @@
 call.
 
 x [rows, 1, ...], memories  --copied-->  arrays of its own  --run-->  arrays of its own  --read-->  results
+memories of a cache         ----------------------------------run--> overwritten in place
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from stepnet.compiler.targets import Order
 from stepnet.model.differentiable import ModelNet, SingleStep
-from stepnet.torch.arrays import tensor_of, view_of
+from stepnet.torch.arrays import borrowed, tensor_of, view_of
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
@@ -22,34 +23,54 @@ class Single:
     One thread at a time may call it.
 
     Attributes:
-        inputs: The tensors that the step reads: sequences [rows, 1, ...], then memories [rows, ...].
-        results: The tensors that it writes: outputs [rows, 1, ...], then memories [rows, ...].
+        inputs: The tensors that the step reads: sequences [rows, 1, ...], then memories [rows, ...]; None for
+            memories that are not copied.
+        results: The tensors that it writes: outputs [rows, 1, ...], then memories [rows, ...]; None for
+            memories that are overwritten in place.
         params: The tensors of the parameters, which `bind` reads in place.
     """
 
     def __init__(self, net: ModelNet, rows: int, params: Sequence[Any] = ()) -> None:
-        """Allocates the arrays of inputs and results of a single step, which every call uses again. net: the
-        net of the step. rows: the number of sequences. params: the tensors of the net's parameters.
+        """Stores what is to be prepared, by `bind`. net: the net of the step. rows: the number of sequences.
+        params: the tensors of the net's parameters.
         """
-        self.step, self.params = SingleStep(net, rows), params
-        x, before, outputs, after = self.step.arrays
-        with torch.inference_mode(False):  # tensors made in this mode could not be written outside it
-            self.inputs = [*(tensor_of(array)[:, None] for array in x), *map(tensor_of, before)]
-            self.results = [*(tensor_of(array)[:, None] for array in outputs), *map(tensor_of, after)]
+        self.net, self.rows, self.params = net, rows, params
+        self.step: SingleStep | None = None
 
-    def bind(self, engine: Order) -> None:
-        """Binds the machine code of the prepared step to the parameters as they now are, so that a call only
-        runs it. This may copy the parameters into the order in which machine code reads them.
+    def bind(self, engine: Order, memories: Sequence[Any] = ()) -> None:
+        """Binds machine code to the parameters as they now are, and to arrays, so that a call only runs it.
+        This may copy the parameters into the order in which machine code reads them.
 
         engine: the engines in order of preference; not read if the bound code can take other parameters.
+        memories: tensors that a call may overwrite with the next memories, while they are alive and have
+            their memory: it does so for those of the dtype of the step. The others are copied.
         """
-        self.run = self.step.bind([*map(view_of, self.params)], engine)
+        types = [self.net.inputs[place].dtype for place in self.net.program.ends.memories]
+        arrays = [borrowed(tensor, dtype) for tensor, dtype in zip(memories, types, strict=bool(memories))]
+        step = SingleStep(self.net, self.rows, arrays)
+        parameters = [*map(view_of, self.params)]
+        bound = None if self.step is None else self.step.bound
+        if bound is not None and bound.rebind(parameters):
+            self.run = step.bind_to(bound)
+        else:
+            self.run = step.bind(parameters, engine)
+        self.step = step
+        x, before, outputs, after = step.arrays
+        in_place = [array is not None for array in arrays] or [False] * len(before)
+        with torch.inference_mode(False):  # tensors made in this mode could not be written outside it
+            self.inputs: list[Any] = [tensor_of(array)[:, None] for array in x]
+            self.results: list[Any] = [tensor_of(array)[:, None] for array in outputs]
+            for here, array, then in zip(in_place, before, after, strict=True):
+                self.inputs.append(None if here else tensor_of(array))
+                self.results.append(None if here else tensor_of(then))
 
     def __call__(self, tensors: Sequence[Any]) -> None:
         """Runs the prepared step once. tensors: its inputs and memories, None for zeros. The outputs and the
         next memories are then in `self.results`, whose tensors the next call overwrites.
         """
         for target, tensor in zip(self.inputs, tensors, strict=True):
+            if target is None:
+                continue
             if tensor is None:
                 target.zero_()
             else:

@@ -5,9 +5,11 @@ replaced.
 """
 
 from stepnet.torch.patches.transformers import (
+    delta_layers,
     delta_rule,
     lightning,
     mamba,
+    mamba_layers,
     recurrent_gemma,
     rwkv,
     short_convolution,
@@ -18,9 +20,9 @@ FUNCTIONS = mamba.FUNCTIONS | delta_rule.FUNCTIONS | rwkv.FUNCTIONS
 """Functions that a `forward` reads as globals of its file."""
 METHODS = recurrent_gemma.METHODS | xlstm.METHODS | lightning.METHODS
 """Methods of layers, as class.method."""
-MIXERS = mamba.MIXERS | delta_rule.MIXERS | short_convolution.MIXERS | lightning.MIXERS
+MIXERS = mamba_layers.MIXERS | delta_layers.MIXERS | short_convolution.MIXERS | lightning.MIXERS
 """Layers whose tokens are one step."""
-LAYERS = MIXERS | mamba.BLOCKS
+LAYERS = MIXERS | mamba_layers.BLOCKS
 """Layers, and the blocks around them, whose tokens are one step."""
 
 WHOLE = frozenset({"mamba_inner_fn", "mamba2_split_conv1d_scan_combined"})

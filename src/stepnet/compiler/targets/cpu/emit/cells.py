@@ -150,7 +150,7 @@ class CellCode:
         gate_group: the index of the group of gates to compute, of `tile.gate_groups` equal ones; None for all
             gates.
 
-        Integer products have separate accumulators, which are scaled at the end.
+        Products with weights in int8 have separate accumulators, which are scaled at the end.
         """
         code, width, source = self.code, self.stage.width, operand.field
         kind = arithmetic(operand.weights, source.dtype, width, code.processor)
@@ -170,7 +170,7 @@ class CellCode:
             "line_bytes": line_bytes,
             "unit_bytes": unit_bytes,
         }
-        if operand.scales is None:
+        if not kind.heads:
             return accumulate(code, tile, left, packed_words, kind, **shape, initial=initial)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
@@ -185,18 +185,15 @@ class CellCode:
             ]
             return [[code.read(type_, code.at(packed, index), 4 * width) for index in u] for u in offsets]
 
-        totals = accumulate(
-            code, tile, left, packed_words, kind, **shape, initial=[head(0, "int32")] * tile.rows
-        )
-        scales = self.left_operand(operand.scales, operand.scales.offset, tile, row).rows(
-            code, tile.rows, code.number(0)
-        )
+        begin = None if operand.scales is None else [head(0, "int32")] * tile.rows
+        totals = accumulate(code, tile, left, packed_words, kind, **shape, initial=begin)
+        scales: list[ir.Value | None] = [None] * tile.rows
+        if operand.scales is not None:
+            own = self.left_operand(operand.scales, operand.scales.offset, tile, row)
+            scales = [self.spread(*place) for place in own.rows(code, tile.rows, code.number(0))]
         columns, scaled = head(1, "float32"), list[list[list[ir.Value]]]()
-        for index, (pointer, row_offset) in enumerate(scales):
-            scale, previous = (
-                self.spread(pointer, row_offset),
-                [None] * tile.units if initial is None else initial[index],
-            )
+        for index, scale in enumerate(scales):
+            previous = [None] * tile.units if initial is None else initial[index]
             units = zip(totals[index], columns, previous, strict=True)
             scaled.append([self.scaled(sums, scale, factors, addends) for sums, factors, addends in units])
         return scaled
@@ -207,19 +204,25 @@ class CellCode:
         return self.code.spread(number, self.stage.width)
 
     def scaled(
-        self, sums: list[ir.Value], scale: ir.Value, columns: list[ir.Value], initial: list[ir.Value] | None
+        self,
+        sums: list[ir.Value],
+        scale: ir.Value | None,
+        columns: list[ir.Value],
+        initial: list[ir.Value] | None,
     ) -> list[ir.Value]:
-        """Writes code that turns the integer sums of an int8 product into float32: each sum times the scale
-        of its row and that of its column of weights, plus its element of `initial`, if any.
+        """Writes code that turns the sums of an int8 product into float32: each sum times the scale of its
+        row and that of its column of weights, plus its element of `initial`, if any.
 
         sums: a vector of features for each gate (one of the products computed together, as for a GRU), all of
             one row.
-        scale: the scale of the row. columns, initial: the scales of the columns, and the float32 numbers to
-            add, as vectors like those of `sums`.
+        scale: the scale of the row, whose sums are integers; None for a row that is not encoded. columns,
+            initial: the scales of the columns, and the float32 numbers to add, as vectors like those of
+            `sums`.
         """
-        code = self.code
-        values: list[ir.Value] = [code.sitofp(integer_sum, scale.type) for integer_sum in sums]
-        values = [code.fmul(code.fmul(value, scale), col) for value, col in zip(values, columns, strict=True)]
+        code, values = self.code, sums
+        if scale is not None:
+            values = [code.fmul(code.sitofp(integer_sum, scale.type), scale) for integer_sum in sums]
+        values = [code.fmul(value, column) for value, column in zip(values, columns, strict=True)]
         if initial is None:
             return values
         return [code.fadd(sum_, value) for sum_, value in zip(initial, values, strict=True)]

@@ -6,7 +6,7 @@ It does in each call what Python does when it prepares one; the tasks run as the
 `targets/cpu/running/call_block`). It runs in one thread, in the memory of a context.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from llvmlite import ir
 
@@ -120,12 +120,27 @@ class RunCode:
                 code.fail_when(code.less(own, zero), "TOO_LARGE")
                 code.store(code.larger(own, code.load(self.longest_cell)), self.longest_cell)
                 code.store(code.add(code.load(cell), own), cell)
+            for extent, least in self.least_steps().items():
+                own = code.call(self.derived[extent], [steps]) if extent in self.derived else steps
+                is_short = code.and_(code.less(zero, own), code.less(own, code.number(least)))
+                code.fail_when(is_short, "TOO_SHORT")
         code.fail_when(code.less(code.number(limit), code.load(self.cells[STEPS])), "TOO_LARGE")
         for argument, pointer in self.arguments.items():
             if not argument.optional:
                 entries = code.load(self.cells[argument.type.extent])
                 missing = code.and_(code.is_null(pointer), code.less(zero, entries))
                 code.fail_when(missing, "NULL")
+
+    def least_steps(self) -> Mapping[Extent, int]:
+        """Returns the number of steps that a sequence along an extent has at least, unless it has none, for
+        the extents that padding by reflection reads.
+        """
+        least = dict[Extent, int]()
+        for step in self.recipe.steps:
+            if isinstance(step, AcrossStep) and step.across.extension is not None:
+                extent = step.across.source.extent
+                least[extent] = max(step.across.extension.least, least.get(extent, 1))
+        return {extent: count for extent, count in least.items() if count > 1}
 
     # ---- memory
 

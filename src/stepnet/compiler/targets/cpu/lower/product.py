@@ -39,7 +39,10 @@ def left_operand(
     operand, inner: the node of the left operand, and its number of elements.
     numbers: the nodes of the parameters, each a matrix [inner, n] for one product.
     weights: the encoding of operand and parameters, "int8" or "bfloat16", or that of the parameters alone,
-        "stored"; None for plain values.
+        "stored" or "stored_int8"; None for plain values.
+
+    A left operand that is not encoded is read in place if its elements fill whole words of packed parameters;
+    else it is copied, with zeros after the last.
     """
     parameters = tuple(map(stage.constant, numbers))
     if weights is None:
@@ -49,10 +52,13 @@ def left_operand(
         )
     is_scaled = ENCODINGS[weights].is_scaled
     entry = (
-        Scaled(parameters, stage.width) if is_scaled else PackedParameters(parameters, stage.width, weights)
+        Scaled(parameters, stage.width, weights)
+        if is_scaled
+        else PackedParameters(parameters, stage.width, weights)
     )
     packed = stage.constants.add(entry)
-    if not ENCODINGS[weights].is_left_encoded:
+    terms = arithmetic(weights, "float32", stage.width, stage.processor).terms
+    if not ENCODINGS[weights].is_left_encoded and inner % terms == 0:
         left, start = stage.run_of(operand, by_number=True)
         return ProductOperand(left, start, inner, packed, weights)
     left, scales = encoded_left(stage, operand, weights)
@@ -73,7 +79,8 @@ def encoded_left(stage: StageLowering, operand: int, weights: str) -> tuple[Fiel
         packed_type = Type(type_.extent, (kind.left_size(type_.size, stage.width) // 4,), "int32")
         scale = Type(type_.extent, (1,), "float32")
         target = stage.new_field(packed_type)
-        scales = stage.new_field(scale) if ENCODINGS[weights].is_scaled else None
+        encoding = ENCODINGS[weights]
+        scales = stage.new_field(scale) if encoding.is_scaled and encoding.is_left_encoded else None
         source = stage.operand(operand, type_, -1)
         stage.pending.append(EncodeLoop(type_.size, source, weights, target, scales))
         stage.encoded[operand, weights] = target, scales

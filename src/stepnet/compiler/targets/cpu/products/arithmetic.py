@@ -8,6 +8,7 @@
     4 x int8          4             4 x uint8, shifted     vpdpbusd                        int32
                                     4 x int16              two of pmaddwd, and additions
                                     4 x int32              four multiply-adds
+                                    4 numbers, plain       four multiply-adds, in order            float32
 
 A word has 32 bits in both encodings, and a left side has as many words as there are packed rows. So tiles and
 loops are the same for all rows of the table. Each row adds the terms in a fixed order, whatever the tile.
@@ -101,15 +102,15 @@ def bytes_of(type_: ir.Type) -> int:
 def arithmetic(weights: str | None, dtype: str, width: int, processor: Processor) -> Arithmetic:
     """Chooses the arithmetic of products: how left operands and weights are stored and multiplied.
 
-    weights: the encoding, "int8", "bfloat16" or "stored"; None for plain values of `dtype`.
+    weights: the encoding, "int8", "bfloat16", "stored" or "stored_int8"; None for plain values of `dtype`.
     width: the number of words in a vector.
     processor: the processor, whose instructions for bfloat16 and int8 are used if there are any.
     """
     if weights is None:
         return plain(dtype)
     bits = 32 * width
-    if weights == "stored":
-        return STORED_PAIRS
+    if weights in STORED:
+        return STORED[weights]
     if weights == "bfloat16":
         return PAIRS if processor.multiplies_bfloat16 and bits in MULTIPLY_ADD else WIDENED_PAIRS
     if processor.multiplies_int8 and bits in MULTIPLY_ADD:
@@ -204,12 +205,22 @@ def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
     return [*(code.ashr(value, last) for value in shifted), code.ashr(words, last)]
 
 
+def quad_of_floats(code: Code, words: ir.Value) -> list[ir.Value]:
+    """Splits a vector of words (32 bits) of four int8 into their four elements, in order, as four vectors of
+    float32.
+    """
+    return [code.sitofp(numbers, like(numbers, F32)) for numbers in widened_quad(code, words)]
+
+
 PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, unchanged_words, multiply_pairs)
 WIDENED_PAIRS = Arithmetic(2, I32, F32, F32, (1, 0), F32, 2, widened_pair, multiply_add)
 STORED_PAIRS = Arithmetic(2, I32, F32, F32, (0, 1), F32, 2, widened_in_order, multiply_add)
 QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, unchanged_words, multiply_quads, 128)
 SPLIT_QUADS = Arithmetic(4, I32, I32, I16, (0, 2, 1, 3), I32, 2, split_quad, multiply_halves)
 WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad, multiply_add)
+STORED_QUADS = Arithmetic(4, I32, F32, F32, (0, 1, 2, 3), F32, 4, quad_of_floats, multiply_add)
+STORED = {"stored": STORED_PAIRS, "stored_int8": STORED_QUADS}
+"""The arithmetic of each encoding of the weights alone."""
 
 
 # ---- packing of rows ---------------------------------------------------------------------------------------
@@ -252,13 +263,14 @@ def left_layout(code: Code, kind: Arithmetic, values: ir.Value) -> ir.Value:
     """Converts a vector of a left operand to the form in which it is stored in memory, with the elements of
     each word in `kind.order`.
 
-    values: float32, which is rounded to bfloat16, or the integers of int8 as int32.
+    values: float32, which is rounded to bfloat16 if the left side is encoded, or the integers of int8 as
+        int32.
     """
     if kind is PAIRS:
         name = NARROW.get(32 * width_of(values))
         half = ir.VectorType(I16, width_of(values))
         values = code.function_call(name, half, [values]) if name else rounded_bfloat16(code, values)
-    elif kind.stored == F32:
+    elif kind.stored == F32 and kind not in STORED.values():
         values = widened_bfloat16(code, rounded_bfloat16(code, values))
     elif kind.stored != I32:
         values = code.trunc(values, ir.VectorType(kind.stored, width_of(values)))

@@ -159,15 +159,17 @@ class Scaled:
 
     sources: the parameters, one per gate.
     width: the elements of a unit block.
+    weights: the encoding, "int8" or "stored_int8".
     """
 
     sources: tuple[ConstantNode, ...]
     width: int
+    weights: str = "int8"
 
     @property
     def key(self) -> tuple[object, ...]:
         """The key by which `Constants` finds an entry equal to this one, so that both share memory."""
-        return self.sources, "int8", self.width
+        return self.sources, self.weights, self.width
 
     @property
     def blocks(self) -> int:
@@ -193,7 +195,9 @@ class Scaled:
         and the words. values: a float32 matrix per source.
         """
         shift: int = (
-            lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, processor).shift
+            lazy_import("products.arithmetic")
+            .arithmetic(self.weights, "float32", self.width, processor)
+            .shift
         )
         shape = self.blocks, self.lines, len(self.sources), self.width
         packed = memory[: self.bytes].view(np.uint32).reshape(shape)

@@ -111,7 +111,8 @@ def tiles(
 
     # With few gates a large tile has several unit blocks, so that each broadcast element feeds more than one
     # multiply-add. The cells of such tiles are indexed by shifts and masks, so their rows are powers of two.
-    large_units = min(blocks, max(1, 3 // gates))
+    # Parameters that are unpacked into four vectors need so many instructions that more rows are worth more.
+    large_units = min(blocks, max(1, (2 if vectors_per_word == 4 else 3) // gates))
     large_rows = rows_that_fit(large_units * gates)
     if large_units > 1:
         large_rows = power_of_two(large_rows)

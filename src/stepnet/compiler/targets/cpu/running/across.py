@@ -1,8 +1,8 @@
-"""Operations across extents in machine code: values repeated for all steps, reductions over the steps, and
-windows of neighbouring steps.
+"""Operations across extents in machine code: values repeated for all steps, reductions over the steps,
+windows of neighbouring steps, and copies of steps at the ends of sequences.
 
     words     source | result | rows | starts | lengths | steps | made_starts | ... | size | count | ...
-    task      for each row: its steps to one value, one value to its steps, or its steps to their windows
+    task      for each row: its steps to one value, one value to its steps, or its steps to others
 
 Their bits are those of NumPy's functions in `HostMemory`. A chain runs them between its kernels, and a
 library for C calls the same functions.
@@ -39,17 +39,18 @@ source, result: the pointers to the values.
 rows: the number of sequences.
 starts, lengths: the pointers to the tables of the first entry and the number of steps of each.
 steps: the pointer to the offsets of the steps of a sequence, which only the reductions to one step read.
-made_starts, made_lengths: the pointers to such tables of the result, which only windows read: they may have
-    another number of results than steps.
+made_starts, made_lengths: the pointers to such tables of the result, which only windows and extensions read:
+    they may have another number of results than steps.
 size: the size of a value at one step, without the axis of windows: in numbers for sums and maxima, in bytes
     for others.
-count, dilation, before, stride: the steps of a window, as in `Window`.
+count, dilation, before, stride: the steps of a window, as in `Window`; `before` also those ahead of a
+    sequence that is extended.
 common: the greatest common divisor of dilation and stride.
 same: the index in `SAME` of the side of windows in the middle of a sequence; 0 for others.
 zeros: the pointer to the step of zeros outside of a sequence, which only windows read in place have.
 """
 NO_WINDOW = (0, 1, 0, 1, 1, 0)
-"""The words from `count` to `same` of operations without windows."""
+"""The words from `count` to `same` of operations without windows and copies ahead."""
 WORD = {name: place for place, name in enumerate(WORDS)}
 BY_SEQUENCE = ("starts", "lengths", "made_starts", "made_lengths")
 """The words that point to tables with an entry for each sequence."""
@@ -58,11 +59,6 @@ SHARED_BYTES = 2**17
 SUMMED = ("float32", "float64", "int32", "int64")
 """The dtypes of sums and maxima that have code."""
 ENDS = ("first", "last")
-COPIED = {
-    "arrange": "arranges the steps of sequences",
-    "extend": "puts copies of steps at the ends of sequences",
-}
-"""The work of operations that only copy steps of the same sequence, by their indices, as messages say it."""
 
 
 def refusal_of(across: Across, is_laid: bool = False) -> str | None:
@@ -76,15 +72,15 @@ def refusal_of(across: Across, is_laid: bool = False) -> str | None:
         return "values at pairs of steps run in chains"
     if across.body is not None:
         return None
-    if across.operation in COPIED:
-        return None if is_laid else f"NumPy {COPIED[across.operation]}"
+    if across.operation == "arrange":
+        return None if is_laid else "NumPy arranges the steps of sequences"
     for extent in () if is_laid else extents:
         if extent not in (CONST, ROWS, STEPS) and not is_derived(extent) and not is_pairs(extent):
             return f"it runs over values at {extent_text(extent)}, which NumPy lays out"
     dtype, how = across.source.dtype, across.how
-    if across.window is None and extents[0] and abs(len(extents[0]) - len(extents[1])) > 1:
+    if not across.is_between_steps and extents[0] and abs(len(extents[0]) - len(extents[1])) > 1:
         return f"NumPy repeats values at {extent_text(extents[0])} at {extent_text(extents[1])}"
-    if across.operation == "windows":
+    if across.operation in ("windows", "extend"):
         return None
     if across.operation == "expand":
         ends = across.source.extent == CONST and across.result.extent != ROWS and how in ENDS
@@ -99,23 +95,27 @@ def refusal_of(across: Across, is_laid: bool = False) -> str | None:
 def function_of(across: Across) -> tuple[str, str]:
     """Returns the name (such as "repeat", "last", "sum" or "windows") and the dtype of the machine code of an
     operation across extents. The dtype is "" if the code only copies values, or stores their addresses
-    ("places", for windows, groups of neighbouring steps, that products read in place).
+    ("places", for windows, groups of neighbouring steps, that products read in place). An extension, copies
+    of steps at the ends of sequences, has the name of its mode, such as "reflect".
     """
     if across.in_place:
         return "places", ""
     if across.operation == "expand":
         return across.how if across.how == "repeat" else f"at_{across.how}", ""
-    return across.how, "" if across.how in (*ENDS, "windows") else across.source.dtype
+    copies = across.how in (*ENDS, "windows") or across.extension is not None
+    return across.how, "" if copies else across.source.dtype
 
 
 def numbers_of(across: Across) -> tuple[int, ...]:
     """Returns argument words of an operation: the size of the value of a step, in bytes if the code only
     copies values, else in numbers; and the numbers of a window: its size, dilation, steps ahead, stride, the
-    greatest common divisor of stride and dilation, and the code of its kind of padding; all 0 if it reads
-    none.
+    greatest common divisor of stride and dilation, and the code of its kind of padding. An operation without
+    windows has `NO_WINDOW` for these, but for the number of steps ahead of extended sequences.
     """
     window, value = across.window, across.result if across.operation == "overlap" else across.source
     size = value.size * (1 if function_of(across)[1] else value.itemsize)
+    if across.extension is not None:
+        return size, *NO_WINDOW[:2], across.extension.before, *NO_WINDOW[3:]
     if window is None:
         return size, *NO_WINDOW
     common = gcd(window.dilation, window.stride)
@@ -199,18 +199,19 @@ class BetweenTask(ParallelCalls):
 
 
 class AcrossTask(BetweenTask):
-    """A repeat of values over the steps of each sequence, a reduction over the steps, or windows of steps,
-    with its argument words.
+    """A repeat of values over the steps of each sequence, a reduction over the steps, windows of steps, or
+    copies of steps at the ends of sequences, with its argument words.
     """
 
     def __init__(self, across: Across, positions: Positions, made: Positions, processor: Processor) -> None:
         """Writes the argument words of the machine code, but for the pointers of the values, and divides
-        large windows of steps among threads.
+        windows or copies of many steps among threads.
 
         positions, made: where the steps of the sequences lie that are read, and those of the result.
         processor: that which runs it.
 
-        Raises `InputError` for more results than windows of these steps can have.
+        Raises `InputError` for more results than windows of these steps can have, and for sequences with
+        fewer steps than reflection reads.
         """
         deep = across.result.extent == across.extents[-1]
         super().__init__(across, made.total if deep else positions.rows)
@@ -228,9 +229,11 @@ class AcrossTask(BetweenTask):
             laid, results = SequenceLayout.of(positions), SequenceLayout.of(made)
             self.held = laid, results
             places, rows = (*laid.places, *results.places[:2]), positions.rows
-        if across.window is not None:
-            if not across.window.keeps_lengths:
-                check_room(across.operation, made.offsets, positions.offsets, across.window)
+        if across.extension is not None:
+            across.extension.check(positions.lengths)
+        elif across.window is not None and not across.window.keeps_lengths:
+            check_room(across.operation, made.offsets, positions.offsets, across.window)
+        if across.is_between_steps:
             work = max(
                 self.count * self.rows.bytes, positions.total * across.source.size * across.source.itemsize
             )

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from llvmlite import ir
 
+from stepnet.compiler.net.extensions import MODES
 from stepnet.compiler.net.windows import SAME, WINDOWED
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import ADDRESS_BYTES
-from stepnet.compiler.targets.cpu.running.across import ENDS, WORDS
+from stepnet.compiler.targets.cpu.running.across import ENDS, WORD, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I64, MEMORY_TYPES, POINTER, Code, vector_of
 
 ABREAST, BLOCK = 8, 128
@@ -17,7 +18,7 @@ ABREAST, BLOCK = 8, 128
 
 def write_across(processor: Processor, name: str, dtype: str) -> ir.Module:
     """Generates the LLVM module of the function `across`, which repeats values over the steps of sequences,
-    reduces over the steps, or copies or adds windows of them.
+    reduces over the steps, copies or adds windows of them, or puts copies of them at the ends of sequences.
 
     name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
     """
@@ -54,6 +55,8 @@ def across_function(
     ]
     if name in (*WINDOWED, "places"):
         WindowCode(code, arguments, dtype).write(name)
+    elif name in MODES:
+        ExtensionCode(code, arguments).write(name)
     elif dtype:
         ReductionCode(code, arguments, dtype, from_zero).write(name)
     else:
@@ -126,6 +129,36 @@ class CopyCode:
             begin, end = (begin, code.add(begin, any_)) if name == "at_first" else (code.sub(end, any_), end)
         with code.loop(begin, end, one) as place:
             code.copy_bytes(self.entry(self.result, place), own, self.size)
+
+
+class ExtensionCode(CopyCode):
+    """Writer of code that puts copies of steps ahead of each sequence and behind it."""
+
+    def write(self, name: str) -> None:
+        """Writes the body of the function that copies each sequence, and some of its steps to its ends. name:
+        the mode, "reflect" or "replicate". An empty sequence stays empty.
+        """
+        code, zero, before = self.code, self.code.number(0), self.window[WORD["before"] - WORD["count"]]
+        for row, begin, length in self.each_row():
+            first, made = (code.read_number(table, row) for table in (self.made_starts, self.made_lengths))
+            own = self.entry(self.result, code.add(first, before))
+            steps, last = self.entry(self.source, begin), code.sub(length, code.number(1))
+            with code.when(code.icmp_signed("<", zero, length)):
+                code.copy_bytes(own, steps, code.mul(length, self.size))
+                for start, end in ((code.sub(zero, before), zero), (length, code.sub(made, before))):
+                    with code.loop(start, end) as place:
+                        step = self.step_at(name, place, last)
+                        code.copy_bytes(self.entry(own, place), self.entry(steps, step), self.size)
+
+    def step_at(self, name: str, place: ir.Value, last: ir.Value) -> ir.Value:
+        """Writes the number of the step that is copied to a place from the sequence's first step on, negative
+        ahead of it; returns it. name: the mode. last: the number of the last step.
+        """
+        code, zero = self.code, self.code.number(0)
+        is_ahead = code.icmp_signed("<", place, zero)
+        if name == "replicate":
+            return code.select(is_ahead, zero, last)
+        return code.select(is_ahead, code.sub(zero, place), code.sub(code.add(last, last), place))
 
 
 class ReductionCode(CopyCode):

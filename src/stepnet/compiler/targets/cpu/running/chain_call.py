@@ -236,7 +236,8 @@ def longest_along(axis: str) -> int:
 
 def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) -> tuple[int, int] | None:
     """Returns the smallest and the largest length that a sequence may have in prepared calls that take any
-    lengths, such that it has steps along all axes, also those derived by windows. None if there are none, or
+    lengths, such that it has steps along all axes, also those derived by windows, and those that extensions
+    (copies of steps at its ends) read. None if there are none, or
     too many steps; zeros if lengths are fixed.
 
     positions: those of the sequences, by the axis of their steps. tasks: the operations between compiled
@@ -247,16 +248,19 @@ def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) 
     if any(most_per_step(axis) > MOST_PER_STEP for axis in positions):
         return None
     lengths = np.arange(len(NUMBERS) + 1)
+    fits = np.ones(len(lengths), bool)
     try:
         along = {axis: np.diff(derived_offsets(axis, offsets_of(lengths))) for axis in positions}
         for task in tasks:
             if task.across.window is not None:
                 read, made = (offsets_of(along[extent[-1]]) for extent in task.across.extents)
                 check_room(task.across.operation, made, read, task.across.window)
+            if task.across.extension is not None:
+                fits &= along[task.across.source.extent[-1]] >= task.across.extension.least
     except InputError:
         return None
-    filled = np.all([own > 0 for own in along.values()], axis=0)
-    return (int(np.argmax(filled)), len(NUMBERS)) if filled.any() else None
+    fits &= np.all([own > 0 for own in along.values()], axis=0)
+    return (int(np.argmax(fits)), len(NUMBERS)) if fits.any() else None
 
 
 def for_axis(new: Maker, axes: Sequence[str], axis: str | None) -> Maker:

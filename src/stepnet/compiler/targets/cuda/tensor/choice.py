@@ -1,17 +1,17 @@
 """The choice among loops on tensor cores: all schedules that fit a device, by their estimated times."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.tensor.costs import batch_time, facts_of, groups_at_once, step_time
+from stepnet.compiler.targets.cuda.tensor.numbers import Precision
 from stepnet.compiler.targets.cuda.tensor.registers import fitted, limit, registers, without_operands
 from stepnet.compiler.targets.cuda.tensor.shape import (
     LAUNCHED,
-    Numbers,
     TensorExchange,
     TensorSchedule,
     TensorShape,
@@ -23,6 +23,8 @@ BLOCKS = (2, 4, 8, 16, 32, 64, 128)
 """The blocks of a group that are tried, besides one."""
 PARTS = (1, 2, 4)
 """The warps that divide a sum, as they are tried."""
+MANY_PARTS, MANY = 8, 8_000_000
+"""More warps that are tried, so that their registers hold more: from so many bytes of weights on."""
 SEVERAL: tuple[TensorExchange, ...] = ("cluster", "tagged")
 """The exchanges of several blocks that are tried: one by a counter is never faster than one by tags."""
 ALONE_AHEAD = (16, 8, 4)
@@ -50,8 +52,9 @@ class TensorChoice:
     def reason(self) -> str:
         """The estimate as text."""
         measured = "" if self.is_measured else ", by facts of another GPU"
-        name = self.shape.schedule.name
-        return f"{name}: {self.microseconds:.2f} us for a step, most of it {self.bound}{measured}"
+        name, halves = self.shape.schedule.name, self.shape.step.stored_weights
+        weights = f", weights of {' and '.join(halves)}" if halves else ""
+        return f"{name}{weights}: {self.microseconds:.2f} us for a step, most of it {self.bound}{measured}"
 
     @property
     def code(self) -> LoopCode:
@@ -72,11 +75,11 @@ def refuse(
     return TensorShape(step, schedule).misfit(device)
 
 
-def chosen(plan: Plan, rows: int, device: DeviceFacts, numbers: Numbers = "float32") -> list[TensorChoice]:
+def chosen(plan: Plan, rows: int, device: DeviceFacts, numbers: Precision = "float32") -> list[TensorChoice]:
     """Lists the loops on tensor cores that a device can run for a plan, the fastest first, by estimates of
     their times; empty if there is none.
 
-    rows: the number of sequences. numbers: what is multiplied.
+    rows: the number of sequences. numbers: what float32 is multiplied as.
     """
     step = TensorStep.of(plan)
     if step.refusal is not None:
@@ -94,18 +97,21 @@ def chosen(plan: Plan, rows: int, device: DeviceFacts, numbers: Numbers = "float
     return sorted(found, key=lambda choice: choice.microseconds)
 
 
-def shapes(step: TensorStep, device: DeviceFacts, numbers: Numbers) -> Iterator[TensorShape]:
+def shapes(step: TensorStep, device: DeviceFacts, numbers: Precision) -> Iterator[TensorShape]:
     """Yields the loops of a step that fit a device, with operands in registers as far as these allow."""
     for schedule in schedules(step, device, numbers):
         whole = TensorShape(step, schedule)
-        if whole.threads > 1024 or whole.operands * schedule.terms > LONGEST:
+        if step.lefts and whole.is_rounded:
+            schedule = replace(schedule, states="bfloat16")
+            whole = TensorShape(step, schedule)
+        if whole.threads > 1024 or whole.instructions > LONGEST:
             continue
         shape = fitted(step, schedule, device)
         if shape.misfit(device) is None and without_operands(shape, device) <= limit(shape, device):
             yield shape
 
 
-def schedules(step: TensorStep, device: DeviceFacts, numbers: Numbers) -> Iterator[TensorSchedule]:
+def schedules(step: TensorStep, device: DeviceFacts, numbers: Precision) -> Iterator[TensorSchedule]:
     """Yields the schedules that are tried for a step."""
     chains = 3 if numbers == "float32" else 1
     functions = "exact" if numbers == "float32" else "fast"
@@ -115,7 +121,9 @@ def schedules(step: TensorStep, device: DeviceFacts, numbers: Numbers) -> Iterat
         return
     groups: list[tuple[int, TensorExchange]] = [(1, "block")]
     groups += product(BLOCKS, SEVERAL)
-    for (blocks, exchange), parts in product(groups, PARTS):
+    alone = TensorShape(step, TensorSchedule(numbers=numbers))
+    several = (*PARTS, MANY_PARTS) if alone.operands * alone.operand_bytes >= MANY else PARTS
+    for (blocks, exchange), parts in product(groups, several):
         if exchange == "cluster" and blocks > device.cluster:
             continue
         yield TensorSchedule(blocks, exchange, numbers, chains, parts, 0, 2, functions)

@@ -1,7 +1,8 @@
 """Estimates of the time of a step on tensor cores: what a warp does, and how long a device takes for it.
 
     loop         the loop itself
-    products     products of the tensor cores, with their operands: instructions of the busiest scheduler
+    products     products of the tensor cores, with their operands: instructions of the busiest scheduler, or
+                 the reads from shared memory
     elementwise  other instructions, and those that wait for one another
     exchange     barriers, and the way of values to other blocks
     reads        of values of the step, where nothing else takes as long
@@ -15,14 +16,11 @@ from dataclasses import dataclass, fields, replace
 from math import ceil, log2
 
 from stepnet.compiler.targets.cuda.device import DeviceFacts
-from stepnet.compiler.targets.cuda.tensor.products import TERMS
 from stepnet.compiler.targets.cuda.tensor.shape import ROWS, TensorShape
 from stepnet.compiler.targets.cuda.tensor.step import TensorStep
 
-READ = {"float32": 14, "tf32": 8, "bfloat16": 12}
-"""The instructions that read an operand of values, by the numbers that are multiplied."""
-FETCHED = {"float32": 20, "tf32": 9, "bfloat16": 1}
-"""The instructions that read an operand of weights from shared memory."""
+PACKED_READ = 6
+"""The instructions that read an operand of values that is kept in bfloat16, as counted."""
 ELEMENTARY = "sigmoid", "tanh", "exp", "expm1", "log", "log1p", "erf", "sin", "cos", "tan", "power"
 EXACT, APPROXIMATE = 25.0, 9.0
 """The instructions of an elementary function, exact or by approximate instructions."""
@@ -60,7 +58,7 @@ class TensorFacts:
     loop: of a step. warp: of an instruction of a warp that waits for its own.
     scheduler: of an instruction of a warp for its scheduler, which has others. wait: between two instructions
         of a chain.
-    barrier: of a block. read: of a value in main memory.
+    barrier: of a block. read: of a value in main memory. shared: of a byte in shared memory.
     exchanges: by the kind of exchange. clusters: how many run at once, by their blocks.
     crowd: the further time of a step for each further block on a multiprocessor, as a fraction.
     """
@@ -72,13 +70,14 @@ class TensorFacts:
     wait: float
     barrier: float
     read: float
+    shared: float
     exchanges: Mapping[str, ExchangeCost]
     clusters: Mapping[int, int]
     crowd: float
 
     def slower(self, factor: float) -> "TensorFacts":
         """Returns the facts of a device that takes `factor` times as long for all, as an estimate."""
-        times = "loop", "warp", "scheduler", "wait", "barrier", "read"
+        times = "loop", "warp", "scheduler", "wait", "barrier", "read", "shared"
         return replace(self, is_measured=False, **{name: factor * getattr(self, name) for name in times})
 
 
@@ -90,6 +89,7 @@ H100 = TensorFacts(
     wait=0.9e-3,
     barrier=0.156,
     read=0.377,
+    shared=1 / (127 * 1.98e3),
     exchanges={
         "grid": ExchangeCost(1.007, 0, 0.22),
         "tagged": ExchangeCost(0.232, 0.028, 0.29),
@@ -139,7 +139,7 @@ def step_time(shape: TensorShape, facts: TensorFacts) -> StepTime:
     values = shape.elements * (elementwise(step, elementary) + MOVED * moved(step))
     return StepTime(
         facts.loop,
-        instruction * multiplying(shape),
+        max(instruction * multiplying(shape), read_bytes(shape) * facts.shared),
         instruction * values + facts.wait * waits(step, elementary),
         exchange_time(shape, facts),
         0.0 if step.lefts else facts.read / schedule.ahead,
@@ -149,16 +149,23 @@ def step_time(shape: TensorShape, facts: TensorFacts) -> StepTime:
 def multiplying(shape: TensorShape) -> float:
     """Returns the instructions of a warp for the products of a step: of tensor cores, and for operands."""
     step, schedule = shape.step, shape.schedule
-    away = max(0, shape.operands - schedule.resident)
-    count = float(away * (FETCHED[schedule.numbers] + WIDE))
+    fetched = max((facts.fetched for facts in shape.multiplied), default=0)
+    late = max((facts.fetched for facts in shape.multiplied if facts.is_split), default=0)
+    count = float(shape.away * (fetched + WIDE) + schedule.unsplit * late)
     for each in step.sums.values():
-        numbers = shape.numbers(each)
-        terms = schedule.terms if each.rights else len(TERMS["sum"])
+        facts = shape.facts(each)
         depth = sum(shape.depth(each, left) for left in each.lefts)
-        count += depth * (READ[numbers] + terms * each.results)
+        read = PACKED_READ if shape.is_packed else facts.read
+        count += depth * (read + len(facts.terms) * each.results)
         if schedule.parts > 1:
             count += each.results * (4 + schedule.parts * shape.elements)
     return count
+
+
+def read_bytes(shape: TensorShape) -> int:
+    """Returns the bytes of weights and left operands that a block reads from shared memory at each step."""
+    depth = sum(shape.depth(each, left) for each in shape.step.sums.values() for left in each.lefts)
+    return shape.away * shape.operand_bytes + depth * shape.threads * 8
 
 
 def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
@@ -167,7 +174,7 @@ def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
     cost = facts.exchanges.get(shape.schedule.exchange)
     if cost is None:
         return count * facts.barrier
-    pieces = len(shape.step.lefts) * shape.state_floats / 4
+    pieces = sum(shape.published_bytes(left) for left in shape.step.lefts) / 16
     pieces *= {"tagged": 2.0, "cluster": (blocks - 1) / blocks}.get(shape.schedule.exchange, 1.0)
     return count * (facts.barrier + cost.alone + cost.doubling * log2(blocks)) + cost.pieces * pieces / 1000
 

@@ -1,16 +1,21 @@
 """Writes the exchanges of a loop on tensor cores: how all warps of a group see the values of all units."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.writing.code import I1, I32
 from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.functions import F32, FOUR, QUAD
-from stepnet.compiler.targets.cuda.tensor.places import Elements, PlacesWriter
-from stepnet.compiler.targets.cuda.tensor.shape import UNITS
+from stepnet.compiler.targets.cuda.tensor.places import Elements, PlacesWriter, elements
+from stepnet.compiler.targets.cuda.tensor.shape import SUMMED
 from stepnet.compiler.targets.cuda.writer import VOID, Value
 
+LOWER = ir.Constant(I32, 0xFFFF)
+"""The bits of the number of an exchange that stand beside a value of 16 bits. That they begin anew does no
+harm: a value that is replaced has the number of an exchange shortly before.
+"""
 AT_ONCE = 8
 """The pieces of 16 bytes that a thread reads from the second cache before it writes them to shared memory."""
 
@@ -28,17 +33,23 @@ class ExchangeWriter(PlacesWriter):
             return
         shown = {left: self.shown(left, value) for left, value in values.items()}
         if self.schedule.exchange == "tagged":
-            for left, value in shown.items():
-                self.tag(left, value, parity_of(left), turn)
+            with self.by_owners():
+                for left, value in shown.items():
+                    with self.by_publishers(left):
+                        self.tag(left, value, parity_of(left), turn)
             for left in shown:
                 self.fetch_tagged(left, parity_of(left), turn)
             self.barrier()
             return
         grid = self.schedule.exchange == "grid"
-        for left, value in shown.items():
-            for e in range(self.shape.elements):
-                offset = self.state_offset(left, parity_of(left), self.units[e], self.columns[e])
-                self.write(value[e], self.exchanged(offset) if grid else self.shared(offset), 4)
+        size = 2 if self.shape.is_packed else 4
+        with self.by_owners():
+            for left, value in shown.items():
+                with self.by_publishers(left):
+                    for e in range(self.shape.elements):
+                        place = left, parity_of(left), self.published_unit(left, e), self.columns[e]
+                        there = self.exchanged(self.state_offset(*place)) if grid else self.state(*place)
+                        self.write(value[e], there, size)
         if self.schedule.without != "barrier":
             self.barrier()
         if self.schedule.exchange == "cluster":
@@ -53,16 +64,36 @@ class ExchangeWriter(PlacesWriter):
             self.barrier()
 
     def shown(self, left: int, value: Elements) -> Elements:
-        """Writes a value as float32, with zeros in padded units. NaN becomes one that rounding to tf32 keeps:
-        a GPU's own has all bits set, to which one more cannot be added.
+        """Writes a value as it is exchanged, with zeros in padded units, or sums of its units. As float32 NaN
+        becomes one that rounding to tf32 keeps: a GPU's own has all bits set, to which one more cannot be
+        added.
         """
         found, size = list[Value](), self.step.size(left)
         for unit, each in zip(self.units, value, strict=True):
             each, is_unit = converted(self, each, self.step.dtype(left), "float32"), self.is_unit(size, unit)
+            each = each if is_unit is None else self.select(is_unit, each, ir.Constant(F32, 0.0))
+            if left in self.step.summed:
+                for lanes in (16, 8, 4):  # lanes with the same remainder by 4 have the same sequence
+                    other = self.function_call("shuffle_down_float32", F32, [each, ir.Constant(I32, lanes)])
+                    each = self.fadd(each, other)
             is_nan = self.fcmp_unordered("!=", each, each)
             each = self.select(is_nan, ir.Constant(F32, float("nan")), each)
-            found.append(each if is_unit is None else self.select(is_unit, each, ir.Constant(F32, 0.0)))
+            found.append(converted(self, each, "float32", self.schedule.states))
         return found
+
+    @contextmanager
+    def by_publishers(self, left: int) -> Generator[None]:
+        """Context in which code is written for the lanes that publish a left operand."""
+        if left in self.step.summed:
+            with self.when(self.icmp_signed("==", self.quad, self.number(0))):
+                yield
+        else:
+            yield
+
+    def published_unit(self, left: int, element: int) -> Value:
+        """Writes the unit, or the number of the sum of units, that an element is published as."""
+        unit = self.units[element]
+        return self.sdiv(unit, self.number(SUMMED)) if left in self.step.summed else unit
 
     def wait_for_group(self, turn: Value) -> None:
         """Writes a barrier of all blocks of the group: each counts itself, and waits until all have."""
@@ -79,15 +110,17 @@ class ExchangeWriter(PlacesWriter):
     def fetch(self, left: int, parity: Value) -> None:
         """Writes the copy of a left operand from the memory of the group to shared memory."""
         first = self.state_offset(left, parity, self.number(0), self.number(0))
+        own = self.shared_offset(left, parity, self.number(0), self.number(0))
 
         def copy(pieces: list[Value]) -> None:
             """Writes the copy of some pieces of 16 bytes, all of which are read first."""
-            offsets = [self.add(first, self.mul(piece, self.number(16))) for piece in pieces]
-            read = [self.function_call("from_cache", FOUR, [self.exchanged(offset)]) for offset in offsets]
+            offsets = [self.mul(piece, self.number(16)) for piece in pieces]
+            there = [self.exchanged(self.add(first, offset)) for offset in offsets]
+            read = [self.function_call("from_cache", FOUR, [place]) for place in there]
             for offset, four in zip(offsets, read, strict=True):
-                self.write(four, self.shared(offset), 16)
+                self.write(four, self.shared(self.add(own, offset)), 16)
 
-        self.by_pieces(self.shape.state_floats // 4, copy)
+        self.by_pieces(self.shape.published_bytes(left) // 16, copy)
 
     def by_pieces(self, count: int, write: Callable[[list[Value]], None]) -> None:
         """Writes the code for a thread's pieces out of `count`, several at a time."""
@@ -103,45 +136,70 @@ class ExchangeWriter(PlacesWriter):
         """Writes values to the memory of the group, each with the number of its exchange beside it."""
         mark = self.low(self.add(turn, self.number(1)))
         for e in range(self.shape.elements):
-            offset = self.state_offset(left, parity, self.units[e], self.columns[e])
-            self.function_call("write_tagged", VOID, [self.exchanged(offset), value[e], mark])
+            unit = self.published_unit(left, e)
+            place = self.exchanged(self.state_offset(left, parity, unit, self.columns[e]))
+            if self.shape.is_packed:  # a word has a number, and the lower half of the mark
+                number = self.shl(self.zext(value[e], I32), ir.Constant(I32, 16))
+                word = self.or_(number, self.and_(mark, LOWER))
+                self.function_call("write_word", VOID, [place, word])
+            else:
+                self.function_call("write_tagged", VOID, [place, value[e], mark])
 
     def fetch_tagged(self, left: int, parity: Value, turn: Value) -> None:
         """Writes the copy of a left operand to shared memory, of values whose tags say they are there."""
         mark = self.low(self.add(turn, self.number(1)))
         first = self.state_offset(left, parity, self.number(0), self.number(0))
+        own = self.shared_offset(left, parity, self.number(0), self.number(0))
 
         def copy(pieces: list[Value]) -> None:
-            """Writes the copy of some pairs of values, which are read again until all of them have come."""
-            offsets = [self.add(first, self.mul(piece, self.number(8))) for piece in pieces]
+            """Writes the copy of some pieces of 16 bytes, which are read again until all have come."""
+            offsets = [self.mul(piece, self.number(8)) for piece in pieces]
             read, again, after = (self.append_basic_block(name) for name in ("read", "again", "come"))
             self.branch(read)
             self.position_at_end(read)
-            pairs = [self.function_call("read_tagged", QUAD, [self.exchanged(offset)]) for offset in offsets]
+            there = [self.exchanged(self.add(first, offset)) for offset in offsets]
+            tagged = [self.tagged_piece(place, mark) for place in there]
             come: Value = ir.Constant(I1, 1)
-            for pair in pairs:
-                for place in (1, 3):
-                    tag = self.bitcast(self.extract_value(pair, place), I32)
-                    come = self.and_(come, self.icmp_signed("==", tag, mark))
+            for _, has_come in tagged:
+                come = self.and_(come, has_come)
             self.cbranch(come, after, again)
             self.position_at_end(again)
             self.function_call("pause", VOID, [])
             self.branch(read)
             self.position_at_end(after)
-            for offset, pair in zip(offsets, pairs, strict=True):
-                for place in (0, 1):
-                    value = self.extract_value(pair, 2 * place)
-                    self.write(value, self.shared(self.add(offset, self.number(4 * place))), 4)
+            for offset, (words, _) in zip(offsets, tagged, strict=True):
+                for place, word in enumerate(words):
+                    at = self.add(self.add(own, offset), self.number(4 * place))
+                    self.write(word, self.shared(at), 4)
 
-        self.by_pieces(self.shape.state_floats // 2, copy)
+        self.by_pieces(self.shape.published_bytes(left) // 8, copy)
+
+    def tagged_piece(self, address: Value, mark: Value) -> tuple[Elements, Value]:
+        """Writes a read of 16 bytes of tagged values; returns two words of values, and whether their tags are
+        the mark.
+        """
+        if self.shape.is_packed:
+            four = self.function_call("from_cache", FOUR, [address])
+            found = [self.extract_element(four, ir.Constant(I32, n)) for n in range(4)]
+            tags = [self.and_(self.bitcast(word, I32), LOWER) for word in found]
+            words = elements(self.function_call("pack_cut", F32, found[n : n + 2]) for n in (0, 2))
+            mark = self.and_(mark, LOWER)
+        else:
+            pair = self.function_call("read_tagged", QUAD, [address])
+            words = elements(self.extract_value(pair, n) for n in (0, 2))
+            tags = [self.bitcast(self.extract_value(pair, n), I32) for n in (1, 3)]
+        come: Value = ir.Constant(I1, 1)
+        for tag in tags:
+            come = self.and_(come, self.icmp_signed("==", tag, mark))
+        return words, come
 
     def push(self, left: int, parity: Value) -> None:
         """Writes the copy of the block's own share of a left operand to the shared memory of the other
         blocks.
         """
         number, blocks = self.number, self.schedule.blocks
-        pieces = self.shape.state_floats // 4 // blocks
-        own = self.mul(self.share, number(self.shape.tiles * UNITS))
+        pieces = self.shape.published_bytes(left) // 16 // blocks
+        own = self.mul(self.share, number(self.shape.published(left) // blocks))
         share = self.state_offset(left, parity, own, number(0))
         with self.loop(self.thread, number(pieces * (blocks - 1)), self.shape.threads) as i:
             piece, other = self.srem(i, number(pieces)), self.sdiv(i, number(pieces))

@@ -1,11 +1,13 @@
 """Writes a thread's place in a loop on tensor cores, and the addresses of what it reads and writes.
 
 A thread holds a value as up to four elements: of 2 units x 2 sequences. Left operands of products are in
-shared memory as [unit][sequence], each in two places, which alternate from step to step, so that a step needs
-one barrier.
+shared memory as [unit][sequence], or in bfloat16 as [pair of units][sequence][unit], each in two places,
+which alternate from step to step, so that a step needs one barrier; or in one place, where warps that divide
+a sum meet at a barrier of their own.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stepnet.compiler.targets.cpu.writing.code import I32
@@ -64,8 +66,9 @@ class PlacesWriter(KernelWriter):
         self.part, self.local_tile = self.srem(self.warp, number(parts)), self.sdiv(self.warp, number(parts))
         first = self.mul(self.share, number(shape.tiles))
         self.tile = self.mul(self.add(first, self.local_tile), number(UNITS))
+        own = self.part if parts <= 4 else self.and_(self.part, number(3))
         self.places = [
-            self.add(self.mul(self.part, number(shape.elements)), number(e)) for e in range(shape.elements)
+            self.add(self.mul(own, number(shape.elements)), number(e)) for e in range(shape.elements)
         ]
         self.units = [
             self.add(self.tile, self.add(self.quad, self.mul(self.lshr(e, number(1)), number(8))))
@@ -76,6 +79,15 @@ class PlacesWriter(KernelWriter):
         ]
         self.is_reverse = self.icmp_signed("!=", self.word("reverse"), number(0))
         self.values: dict[int, Elements] = {}
+
+    @contextmanager
+    def by_owners(self) -> Generator[None]:
+        """Context in which code is written for one of the threads that compute the same elements."""
+        if self.schedule.parts <= 4:
+            yield
+        else:
+            with self.when(self.icmp_signed("<", self.part, self.number(4))):
+                yield
 
     def is_given(self, name: str) -> Value:
         """Writes whether an argument is the address of an array, and not 0."""
@@ -190,16 +202,29 @@ class PlacesWriter(KernelWriter):
 
     # ---- left operands
 
-    def state_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
-        """Writes the offset in bytes of an element of a left operand among the states of a group."""
-        number = self.number
-        place = self.add(parity, number(2 * self.step.lefts.index(left)))
-        unit = self.add(self.mul(place, number(self.shape.width)), unit)
-        return self.mul(self.add(self.mul(unit, number(ROWS)), row), number(4))
+    def state_offset(self, left: int, parity: Value, unit: Value, row: Value, places: int = 2) -> Value:
+        """Writes the offset in bytes of an element of a left operand among all of them.
+
+        places: how many each has: 2 in the memory of a group.
+        """
+        number, width, within = self.number, self.shape.width, None
+        if self.shape.is_packed:
+            within = self.mul(self.and_(unit, number(1)), number(2))
+            unit, width = self.lshr(unit, number(1)), width // 2
+        place = number(places * self.step.lefts.index(left))
+        if places > 1:
+            place = self.add(parity, place)
+        unit = self.add(self.mul(place, number(width)), unit)
+        word = self.mul(self.add(self.mul(unit, number(ROWS)), row), number(4))
+        return word if within is None else self.add(word, within)
+
+    def shared_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
+        """Writes the offset in bytes of an element of a left operand in shared memory."""
+        return self.state_offset(left, parity, unit, row, self.schedule.places)
 
     def state(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
         """Writes the address of an element of a left operand in shared memory."""
-        return self.shared(self.state_offset(left, parity, unit, row))
+        return self.shared(self.shared_offset(left, parity, unit, row))
 
     def exchanged(self, offset: Value) -> Value:
         """Writes the address of an offset among the states in the memory of a group."""

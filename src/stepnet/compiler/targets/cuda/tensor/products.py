@@ -7,47 +7,79 @@ from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.functions import F32, FOUR, QUAD
 from stepnet.compiler.targets.cuda.tensor.exchanges import ExchangeWriter
+from stepnet.compiler.targets.cuda.tensor.numbers import FACTS, Numbers
 from stepnet.compiler.targets.cuda.tensor.places import Elements, elements
-from stepnet.compiler.targets.cuda.tensor.shape import DEPTH, Numbers
 from stepnet.compiler.targets.cuda.tensor.step import StepRows, UnitSum
 from stepnet.compiler.targets.cuda.writer import Value
 
 ZERO, ONE = ir.Constant(F32, 0.0), ir.Constant(F32, 1.0)
-TERMS = {"product": ((0, 0), (0, 1), (1, 0)), "sum": ((0, 0), (0, 1)), "rounded": ((0, 0),)}
-"""The halves of weights and values that are multiplied: in float32, in sums over units, and if rounded."""
-
-
-Operand = Value | list[Elements]
-"""A warp's operand: the address of 16 bytes for each thread, or registers with their halves."""
+PAIR = ir.LiteralStructType([F32] * 2)
+ROUNDED = ("tf32", "tf32-float16")
+"""The numbers of which each is one of tf32, and not two."""
+TF32_HALF = 1 << 12
+"""Half of the last digit of a number of tf32, among the bits of float32."""
+Operand = Value | Elements | list[Elements]
+"""A warp's operand of weights: the address of 16 bytes for each thread; registers with these; or registers
+that are multiplied.
+"""
 
 
 class TensorProductWriter(ExchangeWriter):
     """Writer of products: their operands, which are loaded once, and their sums."""
 
-    def halves(self, x: Value, numbers: Numbers) -> Elements:
-        """Writes x as a sum of numbers that the tensor cores multiply: two of them for float32."""
-        if numbers == "bfloat16":
-            return [x]  # packed already
+    def halves(self, x: Value, count: int) -> Elements:
+        """Writes x as a sum of one or two numbers of tf32."""
         high = self.function_call("tf32", F32, [x])
-        if numbers == "tf32":
-            return [high]
-        return [high, self.function_call("tf32", F32, [self.fsub(x, high)])]
+        return [high] if count == 1 else [high, self.function_call("tf32", F32, [self.fsub(x, high)])]
+
+    def thirds(self, pair: Elements, count: int) -> Elements:
+        """Writes two numbers as sums of two or three numbers of bfloat16, largest first, each cut off. Three
+        are as much as a number of float32. A register has one of both.
+        """
+        found = [self.function_call("pack_cut", F32, pair)]
+        for _ in range(count - 1):
+            pair = [self.fsub(x, self.function_call("cut", F32, [x])) for x in pair]
+            found.append(self.function_call("pack_cut", F32, pair))
+        return found
+
+    def values_of(self, values: Elements, numbers: Numbers) -> Elements:
+        """Writes what the tensor cores multiply of one register of values: a number, or two where weights
+        have 16 bits.
+        """
+        if numbers == "bfloat16":
+            return values if self.shape.is_packed else [self.function_call("pack", F32, values)]
+        if FACTS[numbers].instruction == 16:
+            return self.thirds(values, len(FACTS[numbers].terms))
+        count = 1 if numbers in ROUNDED else 2
+        return [half for x in values for half in self.halves(x, count)]
+
+    def weights_of(self, register: Value, numbers: Numbers) -> Elements:
+        """Writes what the tensor cores multiply of one register of weights, as `packed` makes it."""
+        if FACTS[numbers].instruction == 16:
+            return [register]
+        if FACTS[numbers].depth == 16:
+            pair = self.function_call("unpack_half", PAIR, [register])
+            return [self.extract_value(pair, n) for n in range(2)]
+        return self.halves(register, 1 if numbers in ROUNDED else 2)
+
+    def packed(self, weights: Elements, numbers: Numbers) -> Value:
+        """Writes one register of weights: a number, or two of 16 bits, the first in the lower half."""
+        if len(weights) == 1:
+            return weights[0]
+        return self.function_call("pack" if FACTS[numbers].instruction == 16 else "pack_half", F32, weights)
 
     def ks(self, first_k: Value, numbers: Numbers, k: int, half: int) -> list[Value]:
-        """Writes the rows of a thread's register in the operand number k: one, or two that are packed."""
-        number, first = self.number, DEPTH[numbers] * k
-        if numbers == "bfloat16":
-            pair = self.add(first_k, self.add(self.add(self.in_quad, self.in_quad), number(first + 8 * half)))
+        """Writes the rows of a thread's register in the operand number k: one, or two of 16 bits."""
+        number, depth = self.number, FACTS[numbers].depth
+        first = depth * k + depth // 2 * half
+        if depth == 16:
+            pair = self.add(first_k, self.add(self.add(self.in_quad, self.in_quad), number(first)))
             return [pair, self.add(pair, number(1))]
-        return [self.add(first_k, self.add(self.in_quad, number(first + 4 * half)))]
-
-    def packed(self, values: Elements) -> Value:
-        """Writes one register of an operand: a number, or two of bfloat16, the first in the lower half."""
-        return values[0] if len(values) == 1 else self.function_call("pack", F32, values)
+        return [self.add(first_k, self.add(self.in_quad, number(first)))]
 
     def first_k(self, each: UnitSum, left: int) -> Value:
         """Writes the first unit of a left operand that the warp multiplies."""
-        share = self.shape.depth(each, left) * DEPTH[self.shape.numbers(each)]
+        share = self.shape.depth(each, left) * self.shape.facts(each).depth
         return self.mul(self.part, self.number(share))
 
     # ---- operands
@@ -65,7 +97,8 @@ class TensorProductWriter(ExchangeWriter):
         """Writes the load of a weight; zero for padded units and rows."""
         array, dtype = f"c{self.step.others.index(rows.matrix)}", self.step.dtype(rows.matrix)
         row = self.add(self.smaller(k, self.number(rows.count - 1)), self.number(rows.first))
-        place = self.add(self.mul(row, self.number(rows.columns)), self.feature(rows.columns, unit))
+        column = self.add(self.feature(rows.columns, unit), self.number(rows.column))
+        place = self.add(self.mul(row, self.number(rows.stride)), column)
         value = converted(self, self.read_element(dtype, self.pointer(array), place), dtype, "float32")
         inside = self.icmp_signed("<", k, self.number(rows.count))
         if rows.columns > 1:  # a single number is that of all units
@@ -79,18 +112,21 @@ class TensorProductWriter(ExchangeWriter):
         number, numbers = self.number, self.shape.numbers(each)
         units = [self.add(self.tile, self.add(self.quad, number(8 * (r & 1)))) for r in range(4)]
         first_k = self.first_k(each, each.lefts[place])
-        weights = [
-            self.packed([self.weight(rows, row, units[r]) for row in self.ks(first_k, numbers, k, r >> 1)])
-            for r in range(4)
-        ]
-        away = self.shape.places[each.node, gate, place] + k - self.schedule.resident
+        weights = list[Value]()
+        for r in range(4):
+            ks = self.ks(first_k, numbers, k, r >> 1)
+            weights.append(self.packed([self.weight(rows, row, units[r]) for row in ks], numbers))
+        further = self.shape.places[each.node, gate, place] + k - self.schedule.resident
+        away = further - self.schedule.unsplit
+        if further < 0 or (away < 0 and not FACTS[numbers].is_split):
+            return [self.weights_of(weight, numbers) for weight in weights]
         if away < 0:
-            return [self.halves(weight, numbers) for weight in weights]
+            return weights
         four: Value = ir.Constant(FOUR, ir.Undefined)
         for r in range(4):
             four = self.insert_element(four, weights[r], ir.Constant(I32, r))
         first = self.shape.states_bytes + self.shape.sums_bytes
-        offset = number(first + away * self.shape.threads * 16)
+        offset = number(first + away * self.shape.operand_bytes)
         there = self.shared(self.add(self.mul(self.thread, number(16)), offset))
         self.write(four, there, 16)
         return there
@@ -99,11 +135,29 @@ class TensorProductWriter(ExchangeWriter):
         """Writes the load of a warp's operand, unless it is in registers."""
         if not each.rights:
             return [[ONE, ZERO]] * 4
-        a = self.operands[each.node, gate, place, k]
+        a, numbers = self.operands[each.node, gate, place, k], self.shape.numbers(each)
         if isinstance(a, list):
-            return a
-        four, numbers = self.read(FOUR, a, 16), self.shape.numbers(each)
-        return [self.halves(self.extract_element(four, ir.Constant(I32, r)), numbers) for r in range(4)]
+            return [self.weights_now(x, numbers) if isinstance(x, ir.Value) else x for x in a]
+        four = self.read(FOUR, a, 16)
+        return [self.weights_of(self.extract_element(four, ir.Constant(I32, r)), numbers) for r in range(4)]
+
+    def weights_now(self, register: Value, numbers: Numbers) -> Elements:
+        """Writes what the tensor cores multiply of one register of weights, so that it is computed at each
+        step. A compiler would move what is the same for all steps ahead of them, and keep it in registers. So
+        a number takes part that it does not know: what is added for rounding, or a zero.
+        """
+        if FACTS[numbers].depth == 16:
+            bits = self.xor(self.bitcast(register, I32), self.zero)
+            return self.weights_of(self.bitcast(bits, F32), numbers)
+        high = self.function_call("tf32_by", F32, [register, self.half])
+        return [high, self.function_call("tf32_by", F32, [self.fsub(register, high), self.half])]
+
+    def know_step(self, t: Value) -> None:
+        """Writes a zero and half of the last digit of tf32 that compilers do not know, as they are made of
+        the upper bits of the number of a step.
+        """
+        zero = self.lshr(t, self.number(48))
+        self.zero, self.half = self.low(zero), self.low(self.add(zero, self.number(TF32_HALF)))
 
     # ---- sums
 
@@ -122,26 +176,34 @@ class TensorProductWriter(ExchangeWriter):
             first_k = self.first_k(each, left)
             for k in range(depth):
                 units = [self.ks(first_k, numbers, k, half) for half in (0, 1)]
-                b = [self.halves(self.read_state(left, parity_of[left], its), numbers) for its in units]
+                b = [self.values_of(self.read_state(left, parity_of[left], its), numbers) for its in units]
                 for gate in range(each.results):
                     self.multiply(chains[gate], self.operand(each, gate, place, k), b, k, each)
         totals = [self.total(its) for its in chains]
         return totals if self.schedule.parts == 1 else self.joined(totals, first)
 
-    def read_state(self, left: int, parity: Value, units: list[Value]) -> Value:
-        """Writes the load of a thread's register of an operand: some units of a left operand."""
-        return self.packed([self.read(F32, self.state(left, parity, unit, self.quad), 4) for unit in units])
+    def read_state(self, left: int, parity: Value, units: list[Value]) -> Elements:
+        """Writes the loads of the numbers of a thread's register of an operand: units of a left operand. If
+        they are packed, two are in one word.
+        """
+        there, found = self.shape.published(left), list[Value]()
+        for unit in units[:1] if self.shape.is_packed else units:
+            place = self.smaller(unit, self.number(there - 1)) if left in self.step.summed else unit
+            value = self.read(F32, self.state(left, parity, place, self.quad), 4)
+            if left in self.step.summed:  # warps may multiply more sums than there are
+                value = self.select(self.icmp_signed("<", unit, self.number(there)), value, ZERO)
+            found.append(value)
+        return found
 
     def multiply(
         self, chains: list[Elements], a: list[Elements], b: list[Elements], k: int, each: UnitSum
     ) -> None:
         """Writes the products of one operand, each term added to the chain that is its own."""
-        numbers = self.shape.numbers(each)
-        terms = TERMS["rounded" if numbers != "float32" else "product" if each.rights else "sum"]
-        for term, (i, j) in enumerate(terms):
-            chain = (term + len(terms) * k) % len(chains)
+        facts = self.shape.facts(each)
+        for term, (i, j) in enumerate(facts.terms):
+            chain = (term + len(facts.terms) * k) % len(chains)
             operands = [*(v[i] for v in a), *(v[j] for v in b), *chains[chain]]
-            quad = self.function_call(f"mma{DEPTH[numbers]}", QUAD, operands)
+            quad = self.function_call(f"mma{facts.instruction}", QUAD, operands)
             chains[chain] = [self.extract_value(quad, e) for e in range(4)]
 
     def joined(self, totals: list[Elements], first: int) -> list[Elements]:

@@ -5,6 +5,7 @@ needed for the loops of `tests/compiler/targets/cuda/test_tensor_registers.py`, 
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.tensor.shape import TensorSchedule, TensorShape
@@ -15,15 +16,17 @@ MOST = 255
 TIGHT = 128
 """Up to this limit, code for few operands is written so that it needs fewer registers."""
 OTHERS = {"float32": (12, 44), "tf32": (44, 68), "bfloat16": (44, 68)}
-"""Registers for addresses, places in the loop and temporary numbers: within a tight limit, and elsewhere."""
+"""Registers for addresses, places in the loop and temporary numbers, by what float32 is multiplied as:
+within a tight limit, and elsewhere.
+"""
+SPLIT = 12
+"""Registers within a tight limit for each number beyond two that one of float32 is made of."""
 READ = {"float32": 2, "tf32": 1, "bfloat16": 1}
 """Registers for each operand of weights, as values are read for several of them at a time."""
 MOST_READ = 48
 """The most registers for this."""
 AHEAD = 24
 """Registers by which steps that are written one after another need more than one."""
-TWICE = {"float32": 8, "tf32": 4, "bfloat16": 4}
-"""The registers of an operand of weights: of its halves, in float32."""
 
 
 def limit(shape: TensorShape, device: DeviceFacts) -> int:
@@ -37,21 +40,55 @@ def without_operands(shape: TensorShape, device: DeviceFacts) -> int:
     sums = max((each.results for each in step.sums.values()), default=0)
     values = len(step.memories) + len(step.vectors) + schedule.ahead * len(step.read_sequences)
     ahead = AHEAD if schedule.ahead > 1 and sums else 0
-    others = OTHERS[schedule.numbers][limit(shape, device) > TIGHT]
+    is_tight = limit(shape, device) <= TIGHT
+    most = max((len({j for _, j in facts.terms}) for facts in shape.multiplied), default=0)
+    others = OTHERS[schedule.numbers][not is_tight] + (SPLIT * max(0, most - 2) if is_tight else 0)
     read = min(MOST_READ, READ[schedule.numbers] * shape.operands)
     return others + read + ahead + 4 * schedule.chains * sums + shape.elements * values
 
 
+def operand_registers(shape: TensorShape, column: Literal["resident", "unsplit"]) -> int:
+    """Returns the registers of an operand of weights by a column of the facts of numbers, the most if
+    products multiply different numbers.
+    """
+    return max((getattr(facts, column) for facts in shape.multiplied), default=4)
+
+
+def room(shape: TensorShape, device: DeviceFacts) -> int:
+    """Estimates the registers of a thread that there are for operands of weights."""
+    return max(0, limit(shape, device) - without_operands(shape, device))
+
+
 def fitted(step: TensorStep, schedule: TensorSchedule, device: DeviceFacts) -> TensorShape:
-    """Returns the shape of a loop with as many operands in registers as are estimated to fit."""
+    """Returns the shape of a loop with as many operands in registers as are estimated to fit.
+
+    Where the others are too many for shared memory, left operands have one place there. If that is not
+    enough, some operands stay in registers as they are stored, where these are fewer, and values
+    are read one step ahead, which takes fewer registers.
+    """
     shape = TensorShape(step, schedule)
-    room = limit(shape, device) - without_operands(shape, device)
-    resident = min(shape.operands, max(0, room // TWICE[schedule.numbers]))
-    return TensorShape(step, replace(schedule, resident=resident))
+    resident = min(shape.operands, room(shape, device) // operand_registers(shape, "resident"))
+    whole = TensorShape(step, replace(schedule, resident=resident))
+    if whole.shared_bytes <= device.shared or schedule.parts == 1 or schedule.exchange == "cluster":
+        return whole
+    single = TensorShape(step, replace(whole.schedule, places=1))
+    is_tight = limit(single, device) <= TIGHT
+    if single.shared_bytes <= device.shared or is_tight or not any(f.is_split for f in shape.multiplied):
+        return single
+    close = TensorShape(step, replace(single.schedule, ahead=1))
+    away = (device.shared - close.states_bytes - close.sums_bytes) // close.operand_bytes
+    split, unsplit = operand_registers(close, "resident"), operand_registers(close, "unsplit")
+    kept = close.operands - max(0, away)
+    left = room(close, device) - unsplit * kept
+    if away < 0 or left < 0:
+        return single
+    resident = min(kept, left // (split - unsplit))
+    return TensorShape(step, replace(close.schedule, resident=resident, unsplit=kept - resident))
 
 
 def registers(shape: TensorShape, device: DeviceFacts) -> int:
     """Estimates the registers of a thread of a loop."""
     kept = min(shape.operands, shape.schedule.resident)
-    needed = without_operands(shape, device) + TWICE[shape.schedule.numbers] * kept
+    needed = without_operands(shape, device) + operand_registers(shape, "resident") * kept
+    needed += operand_registers(shape, "unsplit") * shape.schedule.unsplit
     return min(limit(shape, device), -(-needed // 8) * 8)

@@ -3,7 +3,8 @@
 A *group* of blocks runs 8 sequences. One warp, or several that divide the sums over k, own 16 units with all
 of their gates. A warp's part of the recurrent weights is loaded once, as operands of the tensor cores, and
 remains for all steps: in registers, or in shared memory. The threads of the 16 units hold 4 elements (units x
-sequences) of every value, or a part of these, so that elementwise work moves no data.
+sequences) of every value, or a part of these, so that elementwise work moves no data. Where 8 warps divide a
+sum, two of them compute each element, and one writes it.
 
 Widths that are no multiple of the units of all warps are padded: weights of padded units are zero, and
 nothing is written for them.
@@ -14,6 +15,7 @@ from math import lcm
 from typing import Literal
 
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts, Exchange
+from stepnet.compiler.targets.cuda.tensor.numbers import FACTS, Numbers, NumbersFacts, Precision, numbers_of
 from stepnet.compiler.targets.cuda.tensor.step import TensorStep, UnitSum
 from stepnet.compiler.values.once import computed_once
 
@@ -21,12 +23,11 @@ ROWS = 8
 """The sequences of a group of blocks: the columns of a product of the tensor cores."""
 UNITS = 16
 """The units of a warp: the rows of a product of the tensor cores."""
-DEPTH = {"float32": 8, "tf32": 8, "bfloat16": 16}
-"""The products that one instruction of the tensor cores adds to a sum, by the numbers that it multiplies."""
+SUMMED = 8
+"""The units whose sum a warp publishes, of values that are only summed over units."""
 COUNTER_BYTES = 256
 """The bytes before the exchanged values of a group: its counter, in a line that no other group writes to."""
 TensorExchange = Literal["block", "alone", "grid", "tagged", "cluster"]
-Numbers = Literal["float32", "tf32", "bfloat16"]
 LAUNCHED: dict[TensorExchange, Exchange] = {
     "block": "none",
     "alone": "none",
@@ -45,25 +46,34 @@ class TensorSchedule:
     exchange: how warps see the values of other warps: through shared memory and a barrier of the block;
         through the second cache, by a counter per group (grid) or a tag beside each value (tagged); or
         written to the shared memory of all blocks (cluster). For units that are "alone" there is none.
-    numbers: what is multiplied; sums are float32. For float32 an operand is a sum of two numbers of tf32,
-        and a product three products of these; for the others an operand is rounded.
+    numbers: what float32 is multiplied as; sums are float32. Weights that are stored in 16 bits are
+        multiplied as they are (`numbers.py`).
     chains: the number of sums of a warp for each number, added in the end. One is a single chain over k.
-    parts: the warps that divide the sums over k: 1, 2 or 4.
-    resident: the number of a warp's operands that stay in registers; the others are in shared memory.
+    parts: the warps that divide the sums over k: 1, 2, 4 or 8.
+    resident: the number of a warp's operands that stay in registers, as the tensor cores multiply them.
     ahead: how many steps ahead the values of a step are read; as many steps are written one after another.
+    states: what left operands are exchanged and kept as: "bfloat16" only where products round them to it.
     functions: sigmoid and tanh as the CPU engine has them ("exact"), or by approximate instructions of the
         GPU ("fast").
+    unsplit: the number of further operands that stay in registers as they are stored. Where that takes fewer
+        registers (`NumbersFacts.is_split`), they are split into two numbers at each step. All others are in
+        shared memory, as they are stored too.
+    places: the places in shared memory of a left operand: 2, which steps use in turn, or 1 if the warps that
+        divide a sum have met before the next values are written.
     without: a part that is left out, to see what it costs or that a check notices it: "barrier", "products".
     """
 
     blocks: int = 1
     exchange: TensorExchange = "block"
-    numbers: Numbers = "float32"
+    numbers: Precision = "float32"
     chains: int = 1
     parts: int = 1
     resident: int = 1000
     ahead: int = 1
     functions: Literal["exact", "fast"] = "exact"
+    states: Literal["float32", "bfloat16"] = "float32"
+    unsplit: int = 0
+    places: int = 2
     without: str = ""
 
     def __post_init__(self) -> None:
@@ -73,18 +83,19 @@ class TensorSchedule:
                 f"a group of {self.blocks} blocks cannot exchange values by {self.exchange!r}: one does "
                 'by "block", several by "grid", "tagged" or "cluster"'
             )
-
-    @property
-    def terms(self) -> int:
-        """The products of the tensor cores that make up one product."""
-        return 3 if self.numbers == "float32" else 1
+        if self.places == 1 and (self.parts == 1 or self.exchange == "cluster"):
+            raise ValueError(
+                f"left operands need 2 places in shared memory, not 1, where {self.parts} warps divide a sum "
+                f"and blocks exchange values by {self.exchange!r}: they are written while others are read"
+            )
 
     @property
     def name(self) -> str:
         """A name for people and files."""
         name = f"{self.exchange}{self.blocks}-{self.numbers}-p{self.parts}-c{self.chains}-a{self.ahead}"
         fast = "-fast" if self.functions == "fast" else ""
-        return name + fast + (f"-no-{self.without}" if self.without else "")
+        packed = "-packed" if self.states == "bfloat16" else ""
+        return name + fast + packed + (f"-no-{self.without}" if self.without else "")
 
     @property
     def text(self) -> str:
@@ -104,7 +115,8 @@ class TensorShape:
     @computed_once
     def width(self) -> int:
         """The number of units of all warps, padding included."""
-        whole = lcm(UNITS * self.schedule.blocks, DEPTH[self.schedule.numbers] * self.schedule.parts)
+        depths = [FACTS[self.schedule.numbers].depth, *(self.facts(n).depth for n in self.step.sums.values())]
+        whole = lcm(UNITS * self.schedule.blocks, max(depths) * self.schedule.parts)
         return -(-self.step.width // whole) * whole
 
     @property
@@ -120,7 +132,7 @@ class TensorShape:
     @property
     def elements(self) -> int:
         """The elements of a value that a thread holds."""
-        return 4 // self.schedule.parts
+        return max(1, 4 // self.schedule.parts)
 
     @property
     def threads(self) -> int:
@@ -128,17 +140,25 @@ class TensorShape:
         return self.warps * LANES
 
     def numbers(self, each: UnitSum) -> Numbers:
-        """Returns what a product multiplies: as its weights are encoded, or else as the schedule has it. Sums
-        over units have the digits of float32.
+        """Returns what a product multiplies: as its weights are encoded or stored, or else as the schedule
+        has it. Sums over units have the digits of float32.
         """
         if not each.rights:
-            return "float32"
-        return "bfloat16" if each.weights == "bfloat16" else self.schedule.numbers
+            return "sums"
+        if each.weights == "bfloat16":
+            return "bfloat16"
+        return numbers_of(self.schedule.numbers, each.stored_weights, each.stored_values)
+
+    def facts(self, each: UnitSum) -> NumbersFacts:
+        """Returns the facts of the numbers that a product multiplies."""
+        return FACTS[self.numbers(each)]
 
     def depth(self, each: UnitSum, left: int) -> int:
         """Returns the instructions of the tensor cores along k, of one warp, for a left operand of a sum."""
-        share = DEPTH[self.numbers(each)] * self.schedule.parts
-        return -(-self.step.size(left) // share)
+        share, size = self.facts(each).depth * self.schedule.parts, self.step.size(left)
+        if left in self.step.summed:  # of all tiles that have units
+            size = -(-size // UNITS) * UNITS // SUMMED
+        return -(-size // share)
 
     @computed_once
     def places(self) -> dict[tuple[int, int, int], int]:
@@ -160,15 +180,47 @@ class TensorShape:
             for left in each.lefts
         )
 
+    @computed_once
+    def instructions(self) -> int:
+        """The instructions of the tensor cores in a step, of a warp."""
+        return sum(
+            self.depth(each, left) * each.results * len(self.facts(each).terms)
+            for each in self.step.sums.values()
+            for left in each.lefts
+        )
+
+    @computed_once
+    def multiplied(self) -> tuple[NumbersFacts, ...]:
+        """The facts of the numbers that the products of the step multiply."""
+        return tuple({self.facts(each) for each in self.step.sums.values() if each.rights})
+
+    @computed_once
+    def is_rounded(self) -> bool:
+        """Tells whether all that reads a left operand rounds it to bfloat16."""
+        return all(self.numbers(each) == "bfloat16" for each in self.step.sums.values())
+
     @property
-    def state_floats(self) -> int:
-        """The numbers of a left operand of 8 sequences, in one of its two places."""
-        return self.width * ROWS
+    def is_packed(self) -> bool:
+        """Tells whether left operands are kept in bfloat16, two units in a word."""
+        return self.schedule.states == "bfloat16"
+
+    @property
+    def left_bytes(self) -> int:
+        """The bytes of a place of a left operand, of 8 sequences."""
+        return self.width * ROWS * (2 if self.is_packed else 4)
+
+    def published(self, left: int) -> int:
+        """Returns the units of a left operand that warps publish: all, or sums of some, padding included."""
+        return self.width // SUMMED if left in self.step.summed else self.width
+
+    def published_bytes(self, left: int) -> int:
+        """Returns the bytes of a left operand that warps publish, of 8 sequences."""
+        return self.left_bytes // self.width * self.published(left)
 
     @property
     def states_bytes(self) -> int:
-        """The bytes of shared memory for left operands, each in two places."""
-        return len(self.step.lefts) * 2 * self.state_floats * 4
+        """The bytes of shared memory for left operands, each in its places."""
+        return len(self.step.lefts) * self.schedule.places * self.left_bytes
 
     @property
     def sums_bytes(self) -> int:
@@ -180,21 +232,32 @@ class TensorShape:
         return most * 4 * self.threads * 4
 
     @property
-    def shared_bytes(self) -> int:
-        """The bytes of shared memory of a block."""
-        away = max(0, self.operands - self.schedule.resident)
-        return self.states_bytes + self.sums_bytes + away * self.threads * 16
+    def operand_bytes(self) -> int:
+        """The bytes of shared memory of an operand of all warps of a block."""
+        return self.threads * 16
 
     @property
-    def exchange_floats(self) -> int:
-        """The numbers of the memory through which the blocks of a group exchange values."""
+    def away(self) -> int:
+        """The operands of a warp that are in shared memory."""
+        return max(0, self.operands - self.schedule.resident - self.schedule.unsplit)
+
+    @property
+    def shared_bytes(self) -> int:
+        """The bytes of shared memory of a block."""
+        return self.states_bytes + self.sums_bytes + self.away * self.operand_bytes
+
+    @property
+    def exchange_bytes(self) -> int:
+        """The bytes of the memory through which the blocks of a group exchange values: two places for each
+        left operand, and tags are as large.
+        """
         tags = {"grid": 1, "tagged": 2}.get(self.schedule.exchange, 0)
-        return len(self.step.lefts) * 2 * self.state_floats * tags
+        return len(self.step.lefts) * 2 * self.left_bytes * tags
 
     @property
     def scratch(self) -> int:
         """The bytes of main memory of a group: a counter, and the exchanged values."""
-        return COUNTER_BYTES + 4 * self.exchange_floats if self.exchange_floats else 0
+        return COUNTER_BYTES + self.exchange_bytes if self.exchange_bytes else 0
 
     @property
     def zeros(self) -> int:
@@ -205,6 +268,8 @@ class TensorShape:
         """Tells why a device cannot run the kernel; None if it can."""
         if self.step.lefts and self.schedule.exchange == "alone":
             return "its units are not alone"
+        if self.is_packed and not self.is_rounded:
+            return "its products do not all round to bfloat16"
         if self.threads > 1024:
             return f"a block would have {self.threads} threads, and 1024 is the most"
         if self.schedule.exchange == "cluster" and self.schedule.blocks > facts.cluster:

@@ -14,6 +14,8 @@ from stepnet.compiler.net.recur import Order
 from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.pointwise import POINTWISE
+from stepnet.compiler.targets.cuda.stored import MULTIPLIED, common_half, half_of
+from stepnet.compiler.targets.cuda.tensor.narrow import narrow
 from stepnet.compiler.values.once import computed_once
 
 DTYPES = ("float32", "bool", "int32", "int64", "float16", "bfloat16")
@@ -26,13 +28,16 @@ CALLED = ("remainder", "floor_divide")
 class StepRows:
     """StepRows of a matrix, which one left operand is multiplied by.
 
-    matrix: the number of the parameter. first, count: its rows. columns: of the matrix.
+    matrix: the number of the parameter. first, count: its rows. column, columns: the first column that is
+        read, and how many are. stride: the columns of the matrix.
     """
 
     matrix: int
     first: int
     count: int
     columns: int
+    column: int
+    stride: int
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,16 @@ class UnitSum:
     node: its number. lefts: the values that are summed over, by number.
     rights: for each result of the node the rows that multiply each left; () for a sum over units.
     weights: the encoding of the weights of a product, None for none.
+    stored_weights, stored_values: the dtype of 16 bits in which the weights, and what they are multiplied
+        with, are known to be; None for none.
     """
 
     node: int
     lefts: tuple[int, ...]
     rights: tuple[tuple[StepRows, ...], ...]
     weights: str | None = None
+    stored_weights: str | None = None
+    stored_values: str | None = None
 
     @property
     def results(self) -> int:
@@ -69,15 +78,28 @@ class TensorStep:
     """The step of a recurrence: what a loop on tensor cores is written from.
 
     body: the net of the step. order: the numbers of its sequences and memories.
+    stored: for each input of the body the dtype of 16 bits in which its numbers are known to be; None for
+        none.
     """
 
     body: Net
     order: Order
+    stored: tuple[str | None, ...] = ()
 
     @classmethod
     def of(cls, plan: Plan) -> "TensorStep":
-        """Returns the step of a plan."""
-        return cls(plan.body, plan.recurrence.recur.order)
+        """Returns the step of a plan. Where it does not fit tensor cores as it is, but does with values of
+        several widths in parts of one, it is that.
+        """
+        recurrence = plan.recurrence
+        stored: list[str | None] = [half_of(plan.net, number) for number in recurrence.inputs]
+        step = cls(plan.body, recurrence.recur.order, tuple(stored))
+        widths = {step.size(memory) for memory in step.memories}
+        if step.refusal is None or len(widths) != 1:
+            return step
+        body = narrow(plan.body, widths.pop())
+        other = step if body is None else cls(body, step.order, step.stored)
+        return other if other.refusal is None else step
 
     # ---- inputs and results
 
@@ -117,7 +139,8 @@ class TensorStep:
     def read(self) -> list[int]:
         """The values that are read from arrays other than memories, by number."""
         nodes = enumerate(self.body.nodes)
-        used = {self.root(n) for number, node in nodes if number not in self.parts for n in node.inputs}
+        skipped = self.parts.keys() | self.columns.keys()
+        used = {self.root(n) for number, node in nodes if number not in skipped for n in node.inputs}
         used |= {self.root(n) for n in self.body.results}
         arrays = {*self.sequences, *self.others, *self.parts}
         return [n for n in sorted(arrays) if n in used]
@@ -137,6 +160,24 @@ class TensorStep:
             if is_vector and array in (*self.sequences, *self.others):
                 found[number] = array, first + begin
         return found
+
+    @computed_once
+    def columns(self) -> dict[int, tuple[int, int]]:
+        """The values that are consecutive columns of a parameter: its number, and the first column."""
+        found = dict[int, tuple[int, int]]()
+        for number, node in enumerate(self.body.nodes):
+            if node.operation == "slice" and node.inputs[0] in self.others and len(node.type.shape) == 2:
+                (top, _, down), (left, _, stride) = node.attributes["slices"]
+                has_rows = node.type.shape[0] == self.body.type_of(node.inputs[0]).shape[0]
+                if has_rows and (top, down, stride) == (0, 1, 1) and node.type.extent == CONST:
+                    found[number] = node.inputs[0], left
+        return found
+
+    def rows_of(self, right: int, first: int, count: int) -> StepRows:
+        """Returns rows of the right operand of a product."""
+        matrix, column = self.columns.get(right, (right, 0))
+        stride, columns = (self.body.type_of(n).shape[-1] for n in (matrix, right))
+        return StepRows(matrix, first, count, columns, column, stride)
 
     def origin(self, number: int) -> tuple[int, int]:
         """Returns the input that a value is read from, and its first feature there."""
@@ -213,19 +254,41 @@ class TensorStep:
             tuple(piece.value for pieces in joined for piece in pieces),
             tuple(
                 tuple(
-                    StepRows(right, piece.first, piece.size, self.body.type_of(right).shape[-1])
+                    self.rows_of(right, piece.first, piece.size)
                     for right, pieces in zip(gate, joined, strict=True)
                     for piece in pieces
                 )
                 for gate in gates
             ),
             node.attributes.get("weights"),
+            common_half(self.half_of(right) for right in rights),
+            common_half(self.half_of(piece.value) for pieces in joined for piece in pieces),
         )
+
+    def half_of(self, number: int) -> str | None:
+        """Returns the dtype of 16 bits in which the numbers of a value are known to be, None for none: those
+        of a parameter as it was stored.
+        """
+        number, _ = self.columns.get(number, (number, 0))
+        if number in self.others and self.stored:
+            return self.stored[self.body.inputs.index(number)]
+        return half_of(self.body, number)
+
+    @computed_once
+    def stored_weights(self) -> list[str]:
+        """The dtypes of 16 bits that weights of products are known to be in."""
+        return sorted({each.stored_weights for each in self.sums.values() if each.stored_weights})
 
     @computed_once
     def lefts(self) -> list[int]:
         """The values that all warps need, by number."""
         return sorted({left for each in self.sums.values() for left in each.lefts})
+
+    @computed_once
+    def summed(self) -> set[int]:
+        """The values among `lefts` that are only summed over units, so that sums of some are published."""
+        multiplied = {left for each in self.sums.values() if each.rights for left in each.lefts}
+        return {left for left in self.lefts if left not in multiplied}
 
     @computed_once
     def held(self) -> list[int]:
@@ -241,7 +304,7 @@ class TensorStep:
         for number, node in enumerate(self.body.nodes):
             if node.kind == "source" or node.operation == "concatenate" or self.keeps_order(node):
                 continue
-            if number in self.parts:
+            if number in self.parts or number in self.columns:
                 continue
             if number in self.sums:
                 phase[number] = max(
@@ -272,7 +335,8 @@ class TensorStep:
         """Tells why the step cannot run on tensor cores; None if it can."""
         concatenations = {n for n, node in enumerate(self.body.nodes) if node.operation == "concatenate"}
         for number, node in enumerate(self.body.nodes):
-            reason = None if number in self.parts else self.node_refusal(node, concatenations)
+            is_read = number in self.parts or number in self.columns
+            reason = None if is_read else self.node_refusal(node, concatenations)
             if reason is not None:
                 return f"{node.operation} of {node.types[0]}: {reason}"
             if number in concatenations and any(size != 1 for size in node.type.shape[:-1]):
@@ -311,21 +375,22 @@ class TensorStep:
                     f"{each.operation} of {self.body.type_of(each.inputs[0])}: it is no sum of all features"
                 )
             lefts, rights = each.sides if each.kind == "matmul" else (each.inputs, ())
-            if each.attributes.get("weights") not in (None, "bfloat16"):
+            if each.attributes.get("weights") not in MULTIPLIED:
                 return f"{each.operation} %{number}: its weights are encoded"
             for place, right in enumerate(rights):
                 left, type_ = lefts[place % len(lefts)], self.body.type_of(right)
-                if right not in self.others or type_.extent != CONST or len(type_.shape) != 2:
+                matrix, _ = self.columns.get(right, (right, 0))
+                if matrix not in self.others or type_.extent != CONST or len(type_.shape) != 2:
                     return f"{each.operation} %{number}: the right operand is no matrix of parameters"
                 if type_.shape[0] != self.size(left):
                     return f"{each.operation} %{number}: the left operand is more than a vector"
-                matrices.add(right)
+                matrices.add(matrix)
             for left in (piece.value for n in lefts for piece in self.pieces(n)):
                 is_read = self.body.nodes[left].kind == "source" or left in self.parts
                 if is_read and left not in self.memories:
                     return f"{each.operation} %{number}: it reads what is known before the loop"
-        for node in self.body.nodes:
-            if node.kind != "matmul" and matrices & set(node.inputs):
+        for number, node in enumerate(self.body.nodes):
+            if node.kind != "matmul" and number not in self.columns and matrices & set(node.inputs):
                 return f"{node.operation} of {node.type}: it reads a matrix of a product"
         return None
 

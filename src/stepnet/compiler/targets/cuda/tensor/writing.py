@@ -7,7 +7,7 @@ from llvmlite import ir
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.targets.cpu.writing.code import register_type, splat
+from stepnet.compiler.targets.cpu.writing.code import I64, register_type, splat
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceCode
@@ -38,8 +38,11 @@ class TensorLoopWriter(TensorProductWriter):
         self.values |= self.constants()
         batches = self.sdiv(self.add(self.word("rows"), self.number(ROWS - 1)), self.number(ROWS))
         stride = self.sub(self.groups, self.number(1))
-        turns = self.sdiv(self.add(self.sub(batches, self.group), stride), self.groups)
-        self.carry(0, turns, [self.number(0)], lambda turn, before: [self.batch(turn, *before)])
+        most = self.add(self.sub(batches, self.group), stride)
+        turns = self.sdiv(self.low(most), self.low(self.groups))  # of 64 bits it would be a call, with spills
+        self.carry(
+            0, self.sext(turns, I64), [self.number(0)], lambda turn, before: [self.batch(turn, *before)]
+        )
         launched = LAUNCHED[self.schedule.exchange]
         return self.finished(self.shape.threads, self.shape.shared_bytes, self.schedule.blocks, launched)
 
@@ -141,7 +144,7 @@ class TensorLoopWriter(TensorProductWriter):
         dtype = self.step.dtype(piece.value)
         for e, unit in enumerate(self.units):
             is_unit = self.is_unit(piece.size, unit)
-            with self.when(which[e] if is_unit is None else self.and_(which[e], is_unit)):
+            with self.by_owners(), self.when(which[e] if is_unit is None else self.and_(which[e], is_unit)):
                 feature = self.add(unit, self.number(piece.first))
                 place = self.add(self.mul(indices[e], self.number(size)), feature)
                 self.write_element(dtype, values[e], self.pointer(array), place)
@@ -166,6 +169,7 @@ class TensorLoopWriter(TensorProductWriter):
     ) -> list[Value]:
         """Writes one step; returns the memories after it, which stay as they are after a sequence's end."""
         step, size = self.step, self.shape.elements
+        self.know_step(t)
         parity, later = (self.and_(self.add(t, self.number(n)), self.number(1)) for n in (0, 1))
         parities: dict[int, Value] = {left: parity for left in step.lefts}  # noqa: C420 - typed values
         values: dict[int, Elements] = dict(self.values)
