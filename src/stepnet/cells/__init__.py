@@ -5,7 +5,6 @@ take a dict of arrays by name, [rows, heads, ...], which the projections of a la
 imported at first access.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stepnet.cells.forms import FORMS, Form, memory
@@ -23,7 +22,7 @@ from stepnet.cells.gated import (
     simple_rnn,
     simple_rnn_relu,
 )
-from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.fork_guard import imported_late
 
 if TYPE_CHECKING:
     from stepnet.cells.at_test_time import ttt_linear
@@ -82,10 +81,7 @@ def __getattr__(name: str) -> Any:
     """Returns the step function of a cell in `FORMS`, whose module is imported at first use (PEP 562); raises
     `AttributeError` for other names.
     """
-    if name not in FORMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with IMPORTS:
-        return getattr(import_module(f"{__name__}.{FORMS[name].family}"), name)
+    return imported_late(__name__, name, FORMS[name].family if name in FORMS else None)
 
 
 def __dir__() -> list[str]:

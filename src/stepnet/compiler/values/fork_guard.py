@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -131,3 +132,15 @@ if hasattr(os, "register_at_fork"):
         interrupts.clear()
 
     os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=release)
+
+
+def imported_late(package: str, name: str, home: str | None) -> Any:
+    """Imports a public name of a package at its first use (PEP 562), and returns its value.
+
+    home: the module of the package that has the name; None if the package does not have it, for which
+        `AttributeError` is raised.
+    """
+    if home is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    with IMPORTS:
+        return getattr(import_module(f"{package}.{home}"), name)

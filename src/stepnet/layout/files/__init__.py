@@ -6,10 +6,9 @@ The names of `HOMES` are imported when they are first used: a few modules of thi
 before those that the others need.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.fork_guard import imported_late
 
 if TYPE_CHECKING:
     from stepnet.layout.files.choice import LayoutChoice
@@ -47,7 +46,4 @@ def __getattr__(name: str) -> Any:
     """Imports a public name of this package, a key of `HOMES`, from its module when it is first used; raises
     `AttributeError` for other names.
     """
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with IMPORTS:
-        return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    return imported_late(__name__, name, HOMES.get(name))

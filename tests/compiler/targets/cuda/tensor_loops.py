@@ -97,6 +97,17 @@ class Case:
     zeros: bool = False
     done: list[int] | None = None
 
+    def alone(self, row: int) -> "Case":
+        """One of the sequences, which begins at the first entry."""
+        first, end = self.starts[row], self.starts[row] + self.lengths[row]
+        return replace(
+            self,
+            lengths=[self.lengths[row]],
+            starts=[0],
+            sequences=[each[first:end] for each in self.sequences],
+            memories=[each[row : row + 1] for each in self.memories],
+        )
+
     @classmethod
     def drawn(cls, step: TensorStep, lengths: list[int], reverse: bool = False) -> "Case":
         """Draws operands at random."""

@@ -112,14 +112,7 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_batch(dtype: str):
     case = case_of(cell_plan("gru", 16, dtype))
     last = case.run(BLOCK, groups=1)[1][0]
     for row in (0, 8):
-        first, end = case.starts[row], case.starts[row] + RAGGED[row]
-        alone = replace(
-            case,
-            lengths=[RAGGED[row]],
-            starts=[0],
-            sequences=[each[first:end] for each in case.sequences],
-            memories=[each[row : row + 1] for each in case.memories],
-        )
+        alone = case.alone(row)
         assert np.array_equal(alone.run(BLOCK, seed=row)[1][0][0], last[row])
 
 

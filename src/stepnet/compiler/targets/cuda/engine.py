@@ -169,7 +169,7 @@ def emulated() -> EmulatedDevice:
 def on_gpu(number: int = 0, options: CudaOptions = DEFAULT) -> CudaEngine:
     """Makes the engine for a GPU. If there is none, the engine refuses everything, with the reason.
 
-    number: of the GPU, from 0 on.
+    number: of the GPU, from 0 on. options: the precision of products, and whether batches change bits.
     """
     name = engine_name("cuda", number, options)
     try:
@@ -179,6 +179,6 @@ def on_gpu(number: int = 0, options: CudaOptions = DEFAULT) -> CudaEngine:
 
 
 def in_emulation(options: CudaOptions = DEFAULT) -> CudaEngine:
-    """Makes the engine whose kernels run in an emulation on the CPU."""
+    """Makes the engine whose kernels run in an emulation on the CPU. options: as for a GPU."""
     name = engine_name("cuda-emulated", 0, options)
     return CudaEngine(emulated(), name=name, devices=(), options=options)
