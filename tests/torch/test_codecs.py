@@ -155,6 +155,35 @@ def test_the_codec_of_encodec_takes_chunks():
         graph(x[None, :6])
 
 
+class Quantized(nn.Module):
+    """The quantizer of EnCodec: codes of frames, or frames of codes."""
+
+    def __init__(self, quantizer: Any, method: str) -> None:
+        super().__init__()
+        self.quantizer, self.method = quantizer, method
+
+    def forward(self, values: Any) -> Any:
+        bandwidth = [3.0] if self.method == "encode" else []
+        return getattr(self.quantizer, self.method)(values, *bandwidth)
+
+
+def test_the_quantizer_of_encodec():
+    torch.manual_seed(0)
+    settings = encodec.EncodecConfig(hidden_size=8, codebook_dim=8, codebook_size=64)
+    quantizer = encodec.EncodecResidualVectorQuantizer(settings).eval()
+    for layer in quantizer.layers:
+        layer.codebook.embed.normal_()
+    encode, decode = (Quantized(quantizer, method) for method in ("encode", "decode"))
+    frames = torch.randn(2, 8, 23)
+    codes = encode(frames)
+    assert len(codes) > 1
+    found = stepnet.torch.graph(encode, torch.zeros(2, 8, 20), axes="N_T")(frames.mT.contiguous().numpy())
+    np.testing.assert_array_equal(found, codes.permute(1, 2, 0))
+    example = torch.zeros(len(codes), 2, 20, dtype=torch.long)
+    back = stepnet.torch.graph(decode, example, axes="_NT")(codes.permute(1, 2, 0).contiguous().numpy())
+    assert_close(back, decode(codes).mT.detach().numpy(), width=len(codes))
+
+
 @pytest.mark.long(every=2)
 @pytest.mark.parametrize(
     ("kind", "steps", "features"), [("EncodecEncoder", 83, 1), ("EncodecDecoder", 12, FRAMES)]
